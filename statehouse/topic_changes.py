@@ -32,26 +32,31 @@ class TopicState:
     Attributes:
         partitions: how many it must have; None for any number.
         policy: its cleanup.policy as it was first seen; None before that.
+        latest_policy: the same as it was last seen: it isn't asked for each time.
         missing_since: when brokers first didn't know it, in seconds of a clock that only grows; None while they do.
+        change: how it differs from what is needed; "" if it doesn't.
 
     """
 
     partitions: int | None
     policy: frozenset[str] | None = None
+    latest_policy: frozenset[str] | None = None
     missing_since: float | None = None
+    change: str = ""
 
-    def seen(self, found: FoundState | None, now: float) -> tuple[TopicState, str]:
-        """Take what brokers say of the topic now; return the following state, and the change in words, "" if none.
+    def seen(self, found: FoundState | None, now: float) -> TopicState:
+        """Take what brokers say of the topic now; return the following state.
 
         Another id is not told here: what was read from the topic is then useless, and whoever read it begins anew.
         """
         if found is None:
             since = now if self.missing_since is None else self.missing_since
-            gone = "the topic doesn't exist any more" if now - since >= MISSING_S else ""
-            return replace(self, missing_since=since), gone
-        policy = found.policy if self.policy is None else self.policy
-        following = TopicState(self.partitions, policy)
-        return following, counted(self.partitions, found.partitions) or _policy_change(policy, found.policy)
+            change = "the topic doesn't exist any more" if now - since >= MISSING_S else self.change
+            return replace(self, missing_since=since, change=change)
+        latest = self.latest_policy if found.policy is None else found.policy
+        policy = latest if self.policy is None else self.policy
+        change = counted(self.partitions, found.partitions) or _policy_change(policy, latest)
+        return TopicState(self.partitions, policy, latest, None, change)
 
 
 def counted(needed: int | None, found: int) -> str:

@@ -33,7 +33,7 @@ class TopicWatcher:
         self, brokers: Brokers | str, client_id: str, relied_on: Callable[[], Mapping[str, int | None]]
     ) -> None:
         self._brokers, self._client_id, self._relied_on = brokers, f"{client_id}-topics", relied_on
-        self._known: dict[str, tuple[str, TopicState, str]] = {}
+        self._known: dict[str, tuple[str, TopicState]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="topics", daemon=True)
 
@@ -65,13 +65,13 @@ class TopicWatcher:
         known, self._known = self._known, {}
         for topic, partitions in relied_on.items():
             there = found.get(topic)
-            topic_id, state, told = known.get(topic, ("", TopicState(partitions), ""))
+            topic_id, before = known.get(topic, ("", TopicState(partitions)))
             if there is not None and topic_id not in {"", there.topic_id}:
                 log.warning("topic was deleted and created anew: what was in it is gone", topic=topic)
-                state = TopicState(partitions)
-            state, change = state.seen(there, now)
-            if change and change != told:
-                log.warning("a topic has changed while it is relied on", topic=topic, change=change)
-            elif told and not change:
+                before = TopicState(partitions)
+            state = before.seen(there, now)
+            if state.change and state.change != before.change:
+                log.warning("a topic has changed while it is relied on", topic=topic, change=state.change)
+            elif before.change and not state.change:
                 log.info("a topic is whole again", topic=topic)
-            self._known[topic] = (topic_id if there is None else there.topic_id, state, change)
+            self._known[topic] = (topic_id if there is None else there.topic_id, state)

@@ -31,7 +31,6 @@ class TopicWatch:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._states: dict[tuple[str, str], TopicState] = {}
-        self._changes: dict[tuple[str, str], str] = {}
         self._policies_at: float | None = None
 
     def ask(self, admin: AdminClient, topics: Collection[str], now: float) -> dict[str, FoundState]:
@@ -53,7 +52,6 @@ class TopicWatch:
 
     def take(self, replicas: Collection[StoreReplica], found: Mapping[str, FoundState], now: float) -> None:
         """Note in each replica how its topic differs from what its store needs."""
-        changes: dict[tuple[str, str], str] = {}
         states: dict[tuple[str, str], TopicState] = {}
         has_changed = False
         for replica in replicas:
@@ -61,14 +59,14 @@ class TopicWatch:
             key, there = (topic, replica.topic_id), found.get(topic)
             if there is not None and there.topic_id != replica.topic_id:
                 continue  # it is lost, and is read anew
-            if key not in changes:
-                state = self._states.get(key) or TopicState(replica.spec.partition_count)
-                states[key], changes[key] = state.seen(there, now)
-                if changes[key] != self._changes.get(key, ""):
-                    _tell(replica, changes[key])
-            if replica.topic_change != changes[key]:
-                replica.topic_change, has_changed = changes[key], True
-        self._states, self._changes = states, changes
+            if key not in states:
+                before = self._states.get(key) or TopicState(replica.spec.partition_count)
+                states[key] = before.seen(there, now)
+                if states[key].change != before.change:
+                    _tell(replica, states[key].change)
+            if replica.topic_change != states[key].change:
+                replica.topic_change, has_changed = states[key].change, True
+        self._states = states
         if has_changed:
             self._on_change()
 
