@@ -24,7 +24,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import Member, StorePosition
 from statehouse.topology import StoreSpec
 
-Place = tuple[str, int]
+_Place = tuple[str, int]
 """A store and a partition."""
 
 _SHOWN: Final = 5
@@ -106,9 +106,9 @@ class FleetPlacements:
     """
 
     def __init__(self) -> None:
-        self._of_member: dict[str, tuple[Member, dict[Place, int | None]]] = {}
-        self._reports: dict[Place, dict[str, int | None]] = {}
-        self._known: dict[Place, int | None] = {}
+        self._of_member: dict[str, tuple[Member, dict[_Place, int | None]]] = {}
+        self._reports: dict[_Place, dict[str, int | None]] = {}
+        self._known: dict[_Place, int | None] = {}
         self._scattered: dict[str, dict[int, int]] = {}
         self._stores: Mapping[str, StoreSpec] = {}
 
@@ -140,7 +140,7 @@ class FleetPlacements:
                 found[name] = StorePlacement(MappingProxyType(misplaced), unknown)
         return MappingProxyType(found)
 
-    def _replace(self, name: str, before: Mapping[Place, int | None], following: Mapping[Place, int | None]) -> None:
+    def _replace(self, name: str, before: Mapping[_Place, int | None], following: Mapping[_Place, int | None]) -> None:
         """Replace what a member reports."""
         for place in before.keys() | following.keys():
             if place in before and place in following and before[place] == following[place]:
@@ -160,7 +160,7 @@ class FleetPlacements:
             del self._known[place]
             self._scattered.get(place[0], {}).pop(place[1], None)
 
-    def _know(self, place: Place, count: int | None) -> None:
+    def _know(self, place: _Place, count: int | None) -> None:
         self._known[place] = count
         store, partition = place
         if count:
@@ -169,7 +169,7 @@ class FleetPlacements:
             self._scattered[store].pop(partition, None)
 
 
-def _placements_in(member: Member) -> Iterator[tuple[Place, int | None]]:
+def _placements_in(member: Member) -> Iterator[tuple[_Place, int | None]]:
     """Yield what a heartbeat says of the partitions that its node has read.
 
     A restoring replica has not read all of its log; but what it has found is there.

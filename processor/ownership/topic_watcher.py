@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -69,7 +70,7 @@ class TopicWatcher:
             if there is not None and topic_id not in {"", there.topic_id}:
                 log.warning("topic was deleted and created anew: what was in it is gone", topic=topic)
                 before = TopicState(partitions)
-            state = before.seen(there, now)
+            state = replace(before, partitions=partitions).seen(there, now)
             if state.change and state.change != before.change:
                 log.warning("a topic has changed while it is relied on", topic=topic, change=state.change)
             elif before.change and not state.change:

@@ -272,7 +272,7 @@ def _one_per_key(
 ) -> RangePage[tuple[bytes, bytes, int]]:
     """Merge the pages of a global store's partitions. If several have a key, show the entry that Get would find.
 
-    Get finds the entry in the partition where the key should be, otherwise the entry in the first partition.
+    That is the one with the latest timestamp; of several such the one where the key should be, else the first.
     """
     parts = [
         paging.PartialPage([(*entry, number) for entry in page.entries], page.more) for number, page in enumerate(pages)
@@ -287,7 +287,7 @@ def _one_per_key(
         copies = list(group)
         taken += len(copies)
         home = partition_for(key, len(pages))
-        entries.append(min(copies, key=lambda copy: (copy[3] != home, copy[3]))[:3])
+        entries.append(min(copies, key=lambda copy: (-copy[2], copy[3] != home, copy[3]))[:3])
     return RangePage(entries, more=merged.has_more)
 
 

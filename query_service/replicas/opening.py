@@ -29,7 +29,7 @@ from statehouse.topology import Role, StoreSpec
 log = structlog.get_logger(__name__)
 
 
-class TopicUnfit(TaskFault):
+class TopicChanged(TaskFault):
     """The store's topic is not there, or lacks the partition; its task is tried again later."""
 
     fault = Fault.BROKER
@@ -137,7 +137,7 @@ def _topic_and_log(topic: str, partition: int, admin: AdminClient) -> tuple[Mapp
     found = topic_states(admin, [topic]).get(topic)
     if found is None or found.partitions <= partition:
         missing = "does not exist" if found is None else f"has only {found.partitions} partitions"
-        raise TopicUnfit(f"topic {topic} {missing}, and partition {partition} of the store is read from it")
+        raise TopicChanged(f"topic {topic} {missing}, and partition {partition} of the store is read from it")
     settings = topic_settings(admin, topic)
     at = (topic, partition)
     changelog = Changelog(

@@ -6,6 +6,7 @@ It has no thread: `EndOffsetWatcher` asks about topics beside the ends of their 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -61,6 +62,8 @@ class TopicWatch:
                 continue  # it is lost, and is read anew
             if key not in states:
                 before = self._states.get(key) or TopicState(replica.spec.partition_count)
+                # A global store may have been published anew, with the partitions that its topic has now.
+                before = replace(before, partitions=replica.spec.partition_count)
                 states[key] = before.seen(there, now)
                 if states[key].change != before.change:
                     _tell(replica, states[key].change)

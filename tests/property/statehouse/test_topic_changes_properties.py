@@ -23,8 +23,8 @@ from statehouse.v1 import types_pb2
 from tests.unit.query_service.one_node import PARTITIONS, admission_of
 
 POLICIES: Final = [frozenset({COMPACT}), frozenset({DELETE}), frozenset({COMPACT, DELETE})]
-# What brokers say: the number of partitions, 0 if the topic isn't there; its policy; whether that was asked for; and how
-# many seconds later than before.
+# What brokers say: the number of partitions, 0 if there is no such topic; its policy; whether that was asked for; how
+# many seconds later.
 LOOK = st.tuples(
     st.sampled_from([0, PARTITIONS, PARTITIONS, PARTITIONS + 1, PARTITIONS * 2]),
     st.sampled_from(POLICIES),

@@ -151,7 +151,7 @@ async def test_a_restore_that_outlived_the_tombstones_is_made_again(
         monkeypatch.setattr(replicator, "remove", lambda _store: done())
     settings = {"cleanup.policy": "compact", "min.compaction.lag.ms": "0"}
     log = Changelog(A.changelog_topic, "id", 0, 1, 60_000)
-    monkeypatch.setattr(tasks._steps._opener._admin, "ask", lambda _question: (settings, log))
+    monkeypatch.setattr(tasks._steps._opener._admin, "ask", lambda _question: (settings, 1, log))
     deleted = ChangelogRecord(b"deleted", b"1", 0)
 
     assign(tasks, A)

@@ -10,7 +10,8 @@ import pytest
 from google.rpc import code_pb2, status_pb2
 
 from router.lookups.batch import BatchGetter
-from router.lookups.dispatch import Dispatcher, NodeAnswer
+from router.lookups.dispatch import NodeAnswer
+from router.lookups.keyed import KeyLookups
 from router.lookups.locate import keyed_call
 from statehouse.errors import LookupFailure, Reason, reason_name
 from statehouse.rpc.deadline import Deadline
@@ -50,9 +51,9 @@ def metric(fleet: Fleet, name: str, **labels: str) -> float:
 
 
 async def answer(fleet: Fleet, lookup: HandedLookup) -> NodeAnswer:
-    dispatcher: Dispatcher = fleet.router._handlers.dispatcher
+    keys: KeyLookups = fleet.router._handlers.keys
     call = keyed_call(fleet.router.tables.current(), "Get", body("k"))
-    return await dispatcher.dispatch(call, Deadline.after(60.0), handed=lookup)
+    return await keys.answer(call, Deadline.after(60.0), handed=lookup)
 
 
 def by(found: NodeAnswer) -> str:
