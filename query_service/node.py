@@ -36,7 +36,7 @@ from statehouse.observability.tracing import tracing_for
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.processor_reports import ProcessorReport
 from statehouse.settings import NodeSettings
-from statehouse.stop_deadline import StopDeadline
+from statehouse.stop_deadline import CLOSE_S, StopDeadline, end_threads
 from statehouse.topology import AnyTaskId, TaskId, members_topic
 from statehouse.v1 import types_pb2
 from statehouse.waiting import is_set_within
@@ -44,12 +44,9 @@ from statehouse.waiting import is_set_within
 log = structlog.get_logger(__name__)
 
 _DRAIN_POLL_S = 0.1
-# What a stop may take beside the time for calls: large stores write for seconds what they hold in memory.
-_CLOSE_S = 30.0
 _VERSION = version("statehouse")  # asked once, as Python reads it from files
 _SWITCH_INTERVAL_S = 0.0005
 _LISTENERS_END_S = 1.0
-_THREADS_END_S = 5.0
 _CLEANUP_PAUSE_MIN_S, _CLEANUP_PAUSE_MAX_S = 0.1, 60.0
 
 
@@ -105,7 +102,7 @@ class QueryNode:
             on_defect=self._break,
             on_thread_defect=self._thread_broke,
         )
-        self._close_s = settings.stop_grace_ms / 1000 + _CLOSE_S
+        self._close_s = settings.stop_grace_ms / 1000 + CLOSE_S
         options = HeartbeatOptions(
             settings.brokers,
             client_id,
@@ -432,10 +429,7 @@ async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -
     try:
         await QueryNode(settings, listeners).run()
     finally:
-        # A thread that waits for a disk: asyncio, and then the interpreter, would wait for it without a bound.
-        bound = StopDeadline(_THREADS_END_S, lambda: "work on threads")
-        await asyncio.get_running_loop().shutdown_default_executor()
-        bound.close()
+        await end_threads()
 
 
 __all__: tuple[str, ...] = ("QueryNode", "run_node")

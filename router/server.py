@@ -60,6 +60,7 @@ from statehouse.rpc.server import RpcServer
 from statehouse.security.settings_gate import gates_named
 from statehouse.settings import RouterSettings
 from statehouse.topology import assignment_topic, commits_topic, members_topic
+from statehouse.stop_deadline import CLOSE_S, StopDeadline, end_threads
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
 from statehouse.waiting import StopSignals, is_set_within, stop_signals
 
@@ -501,10 +502,15 @@ async def serve(settings: RouterSettings, stop: StopSignals, *, share_port: bool
             await is_set_within(stop.at_once, settings.lame_duck_ms / 1_000)
     finally:
         log.info("router stops")
+        left = "calls that are under way, and the web process"
+        bound = StopDeadline(settings.stop_grace_ms / 1_000 + CLOSE_S, lambda: left)
         await asyncio.gather(web.stop(), server.stop())
+        left = "the readers of topics"
         await follower.stop()
+        left = "metrics"
         if metrics_server is not None:
             metrics_server.close()
+        bound.close()
     if defects:
         raise defects[0]
 
@@ -524,6 +530,9 @@ def run(
     async def main() -> None:
         stop = stop_signals()
         also_stopped_by(stop)
-        await serve(settings, stop, share_port=share_port)
+        try:
+            await serve(settings, stop, share_port=share_port)
+        finally:
+            await end_threads()
 
     asyncio.run(main())

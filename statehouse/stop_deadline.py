@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -14,6 +15,9 @@ log = structlog.get_logger(__name__)
 
 EXIT_CODE: Final = 1
 """Of a process that has ended so: an error, as commands have it."""
+CLOSE_S: Final = 30.0
+"""How long a server's closing may take beside the grace of its calls: large stores write for seconds what they hold."""
+_THREADS_END_S: Final = 5.0
 
 
 class StopDeadline:
@@ -39,3 +43,13 @@ class StopDeadline:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(EXIT_CODE)
+
+
+async def end_threads() -> None:
+    """Wait until asyncio's threads have ended, within a bound: the last thing that a process does on its event loop.
+
+    One that waits for a disk would be waited for without end, by asyncio and then by the interpreter.
+    """
+    bound = StopDeadline(_THREADS_END_S, lambda: "work on threads")
+    await asyncio.get_running_loop().shutdown_default_executor()
+    bound.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from statehouse.errors import Reason
 from statehouse.security.settings_gate import gate_for
@@ -28,6 +28,11 @@ class SecurityMetrics:
         self._unusable = Counter(
             f"{prefix}_unusable_security_files", "Changes of rules or lists that can't be used", registry=registry
         )
+        self._age = Gauge(
+            f"{prefix}_security_files_age_seconds",
+            "Time since the rules, keys and lists of revoked certificates were last looked at",
+            registry=registry,
+        )
 
     def denied(self, reason: Reason) -> None:
         """Count a call, or a scrape, that is denied."""
@@ -36,6 +41,10 @@ class SecurityMetrics:
     def unusable(self) -> None:
         """Count a change of the files that can't be used."""
         self._unusable.inc()
+
+    def watch(self, gate: Gate) -> None:
+        """Show when a gate has last looked at its files."""
+        self._age.set_function(lambda: gate.unseen_s)
 
 
 def counted_gate(settings: TlsSettings, metrics: SecurityMetrics) -> Gate | None:
@@ -51,4 +60,7 @@ def counted_gate(settings: TlsSettings, metrics: SecurityMetrics) -> Gate | None
         needs_certificate = settings.callers_certificates == "required"
         who = "whoever has a certificate of a CA in tls_ca" if needs_certificate else "everybody"
         log.warning("there are no rules, so callers may do everything: set security_rules", who=who)
-    return gate_for(settings, metrics.denied, metrics.unusable)
+    gate = gate_for(settings, metrics.denied, metrics.unusable)
+    if gate is not None:
+        metrics.watch(gate)
+    return gate

@@ -24,6 +24,8 @@ log = structlog.get_logger(__name__)
 
 RELOAD_INTERVAL_S: Final = 1.0
 """Between two looks at the files. An identity that is taken away is refused within twice this time."""
+_LOOK_TAKES_MAX_S: Final = 10.0
+"""A look that takes longer is told of."""
 CALLERS_KEPT_MAX: Final = 10_000
 """Callers whose certificate or token need not be checked again."""
 UNKNOWN: Final = "unknown"
@@ -57,6 +59,7 @@ class Gate:
         self._audit = AuditLog(time.monotonic)
         self._files = SecurityFiles(rules, ca, crl)
         self._unusable: object = None
+        self._looked_at = time.monotonic()
         try:
             self._known = self._files.read()
         except OSError as error:
@@ -98,12 +101,31 @@ class Gate:
         """Look at the files from time to time, for ever, and take them when they have changed."""
         while True:
             await asyncio.sleep(RELOAD_INTERVAL_S)
-            await self.reload_if_changed()
+            look = asyncio.ensure_future(self.reload_if_changed())
+            try:
+                while not (await asyncio.wait({look}, timeout=_LOOK_TAKES_MAX_S))[0]:
+                    log.error(
+                        "the files of the rules can't be looked at, what was read before still holds: "
+                        "does the disk answer?",
+                        unseen_s=round(self.unseen_s),
+                    )
+                look.result()
+            finally:
+                look.cancel()
             self._say_overdue()
             self._audit.say_left_out()
 
+    @property
+    def unseen_s(self) -> float:
+        """How long ago the files were last looked at, whether they could be used or not."""
+        return time.monotonic() - self._looked_at
+
     async def reload_if_changed(self) -> None:
         """Read the files if they have changed. If they can't be used, what was stays; the log says so once."""
+        await self._reload_if_changed()
+        self._looked_at = time.monotonic()
+
+    async def _reload_if_changed(self) -> None:
         # Large files take a while to read, and a disk may hang.
         if not await asyncio.to_thread(self._files.have_changed):
             return

@@ -20,6 +20,7 @@ from statehouse.observability import logs
 from statehouse.rpc.listening import cant_listen
 from statehouse.security.server_tls import RenewedTls, server_context
 from statehouse.settings import TlsSettings, WebSettings
+from statehouse.stop_deadline import StopDeadline, end_threads
 from statehouse.waiting import StopSignals, first_of, stop_signals
 from statehouse.web.app import build_app
 from statehouse.web.connection_limit import ServerSocket
@@ -33,6 +34,8 @@ IDLE_S: Final = 60
 """After this time without a request a connection is closed."""
 STOP_GRACE_S: Final = 5
 """How long requests under way may go on when the server stops."""
+_CLOSE_S: Final = 5
+"""How long the rest may take. A router waits 15 s for its web process."""
 
 ExtraRoutes = Callable[[Gateway], Sequence[BaseRoute]]
 """Makes an application's own paths."""
@@ -107,9 +110,11 @@ async def serve(
             log.info("http stops")
             on_listen("")
             server.should_exit = AppStatus.should_exit = True  # the second ends streams of events
+            bound = StopDeadline(STOP_GRACE_S + _CLOSE_S, lambda: "requests, and connections to the fleet")
             try:
                 await running
             finally:
+                bound.close()
                 AppStatus.should_exit = False
 
 
@@ -131,7 +136,10 @@ def run(
     async def main() -> None:
         stop = stop_signals()
         also_stopped_by(stop)
-        await serve(settings, stop.asked, extra, on_listen)
+        try:
+            await serve(settings, stop.asked, extra, on_listen)
+        finally:
+            await end_threads()
 
     asyncio.run(main())
 

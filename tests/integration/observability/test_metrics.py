@@ -168,7 +168,10 @@ def test_late_records_and_expired_segments_are_counted(
 def test_the_web_process_counts_what_is_documented() -> None:
     with web_server("127.0.0.1:1") as address:
         served = scrape(int(address.rpartition(":")[2]))
-    shared = {f"statehouse_router_{name}_total" for name in ("denials", "unusable_security_files")}
+    shared = {
+        f"statehouse_router_{name}"
+        for name in ("denials_total", "unusable_security_files_total", "security_files_age_seconds")
+    }
     listed = documented("http") | {name: each for name, each in documented("router").items() if name in shared}
     assert {
         f"{name}_total" if family.type == "counter" else name: family.type for name, family in served.families.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -454,3 +455,58 @@ def test_a_router_may_call_on_behalf_of_somebody_who_is_judged_and_logged(tmp_pa
         drained("ops", boss)
     with pytest.raises(LookupFailure, match="can't be read"):
         drained("router", b"rubbish")
+
+
+def replaced(path: Path, kind: str) -> bytes:
+    """Put something in a file's place; return what was in it."""
+    before = path.read_bytes()
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "1 GiB":
+        path.touch()
+        os.truncate(path, 1 << 30)
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else "/no/such/file")
+    return before
+
+
+def put_back(path: Path, content: bytes) -> None:
+    if path.is_dir():
+        path.rmdir()
+    else:
+        path.unlink()
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["rules", "crl"])
+@pytest.mark.parametrize("kind", ["fifo", "directory", "device", "link to nothing", "1 GiB"])
+async def test_what_stands_in_a_file_s_place_stops_no_reloading(house: House, name: str, kind: str):
+    before = replaced(getattr(house, name), kind)
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            await house.gate.reload_if_changed()
+    assert house.unusable == 1, "it is said once"
+    assert house.passes(GET, get("top"), by("reports"))
+    assert house.gate.unseen_s < 5
+
+    put_back(getattr(house, name), before)
+    house.rules.write_text(RULES.replace('"day-*"', '"day-*", "bottom"'))
+    await house.gate.reload_if_changed()
+    assert house.passes(GET, get("bottom"), by("reports"))
+
+
+async def test_a_look_that_takes_too_long_is_told_of_and_ages(house: House, monkeypatch: pytest.MonkeyPatch):
+    stalls = threading.Event()
+    monkeypatch.setattr(gates, "RELOAD_INTERVAL_S", 0.01)
+    monkeypatch.setattr(gates, "_LOOK_TAKES_MAX_S", 0.05)
+    monkeypatch.setattr(house.gate._files, "have_changed", lambda: stalls.wait(60.0) and False)
+    with capture_logs() as logged:
+        watching = asyncio.create_task(house.gate.watch_files())
+        await poll_until_async(lambda: any("can't be looked at" in each["event"] for each in logged), 10, "the line")
+        assert house.gate.unseen_s > 0.05
+        stalls.set()
+        await poll_until_async(lambda: house.gate.unseen_s < 0.05, 10, "a look")
+        watching.cancel()
