@@ -3,6 +3,7 @@
     StatehouseError
     ├── LookupFailure      a lookup, scan or count that failed, with its reason
     ├── ConfigurationError settings or a topology that can't work
+    ├── UsageError         a client used where it can't work: after a fork, on another event loop
     └── ContractError      a record or name that breaks the contract of the topics
 
 A `LookupFailure` crosses gRPC as status details and comes back as the same class, with the same reason.
@@ -319,11 +320,25 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
 
 
 class StatehouseError(Exception):
-    """Root of the errors of this project."""
+    """Root of the errors of this project. They can be pickled and copied, as queues of work between processes do."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Say how to make an equal one: not by its class's own arguments, of which `args` is only the message."""
+        return _same_error, (type(self), self.args), self.__dict__
+
+
+def _same_error(kind: type[StatehouseError], args: tuple[object, ...]) -> StatehouseError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class ConfigurationError(StatehouseError):
     """Settings, or a topology, that can't work; the message says what to change."""
+
+
+class UsageError(StatehouseError, RuntimeError):
+    """A client that is used where it can't work: in a forked process, on another event loop, or outside of any."""
 
 
 class EngineError(StatehouseError):
@@ -372,6 +387,10 @@ class LookupFailure(StatehouseError):
         self.metadata = dict(metadata or {})
         self.route = route
         self.candidates = tuple(candidates)
+
+    def __repr__(self) -> str:
+        """Show the reason and the message."""
+        return f"{type(self).__name__}({self.reason.name}, {self.message!r})"
 
     def __str__(self) -> str:
         """Show the reason, the message and the candidates' verdicts in one line."""

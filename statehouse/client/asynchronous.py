@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from statehouse.client import conversion
 from statehouse.client.answers import AnyKey, Explanation, Fleet, InputRecord, Location, Lookup, Partition, Store
+from statehouse.client.connections import Connections
 from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.key_reads import KeyReads
 from statehouse.client.node_connections import NodeConnections
-from statehouse.client.routers import Routers
+from statehouse.client.routers import Routers, addresses, closed
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import ConfigurationError
 from statehouse.positions import Token
@@ -26,7 +29,11 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class AsyncClient(AsyncFrameReads):
-    """Reads stores. Use it on one event loop only: the first it is used on.
+    """Reads stores. It may be made anywhere, and connects when it is first used, on the event loop of that use.
+
+    It stays on that loop, and in that process, as long as the loop isn't closed; then the next use connects anew. Used
+    on another loop, or in a process that was forked from the one that uses it, it raises `UsageError`. Pickled or
+    copied, it is a new client of the same settings.
 
     `target`: a router's host:port, or several separated by commas: a call goes on to another one if its router fails,
     within its time. If no router answers, calls wait for one to come back, unless none has ever answered. A node's
@@ -54,16 +61,36 @@ class AsyncClient(AsyncFrameReads):
         tracing: bool = False,
     ) -> None:
         files = None if tls is None else CredentialFiles(tls)
-        router = Routers(target, max_message_bytes, files)
-        nodes = NodeConnections(router, max_message_bytes, files) if direct else None
-        super().__init__(router, KeyReads(router, nodes, max_message_bytes, _spans() if tracing else None), timeout)
+        spans = _spans() if tracing else None
+
+        def connect() -> tuple[Routers, KeyReads]:
+            router = Routers(target, max_message_bytes, files)
+            nodes = NodeConnections(router, max_message_bytes, files) if direct else None
+            return router, KeyReads(router, nodes, max_message_bytes, spans)
+
+        super().__init__(Connections(",".join(addresses(target)), connect), timeout)
+        self.settings: Mapping[str, Any] = {
+            "timeout": timeout,
+            "max_message_bytes": max_message_bytes,
+            "direct": direct,
+            "tls": tls,
+            "tracing": tracing,
+        }
+        """What it was made with, beside the target."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.target!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Say how to make a client of the same settings: connections can't be taken along."""
+        return functools.partial(type(self), **self.settings), (self.target,)
 
     def session(self, at_least: Token | None = None) -> AsyncReadSession:
         """Begin a session. Each read in it sees at least what the session's earlier reads saw, on any replica.
 
         `at_least`: where to start, for example the `token` of an earlier session.
         """
-        return AsyncReadSession(self._router, self._lookups, self._timeout_s, at_least)
+        return AsyncReadSession(self._connections, self._timeout_s, at_least)
 
     async def locate(
         self,
@@ -175,11 +202,23 @@ class AsyncClient(AsyncFrameReads):
         return Token.from_proto(response.at_least)
 
     async def close(self) -> None:
-        """Close the connections; calls under way fail."""
-        await self._lookups.close()
-        await self._router.close()
+        """Close the connections; calls under way fail. Closing twice does no harm.
+
+        Raises:
+            UsageError: it is in use on another event loop, which isn't closed.
+
+        """
+        await self._connections.close()
 
     async def __aenter__(self) -> Self:
+        """Return itself.
+
+        Raises:
+            LookupFailure: it was closed.
+
+        """
+        if self._connections.is_closed:
+            raise closed()
         return self
 
     async def __aexit__(
@@ -205,9 +244,9 @@ class AsyncReadSession(AsyncFrameReads):
     at the same time do not affect each other.
     """
 
-    def __init__(self, router: Routers, lookups: KeyReads, timeout_s: float, at_least: Token | None) -> None:
+    def __init__(self, connections: Connections, timeout_s: float, at_least: Token | None) -> None:
         """Made by `AsyncClient.session`."""
-        super().__init__(router, lookups, timeout_s)
+        super().__init__(connections, timeout_s)
         self.token = Token() if at_least is None else at_least
 
     async def __aenter__(self) -> Self:

@@ -269,7 +269,7 @@ class AsyncFrameReads(AsyncReads):
                 return await self._router.make(_METHODS[type(request)], request, self._seconds(bounds.get("timeout")))
             except LookupFailure as failure:
                 pause_s = again.failed()
-                is_final = failure.reason not in _PASSING or self._router.is_closed
+                is_final = failure.reason not in _PASSING or self._connections.is_closed
                 if is_final or loop.time() + pause_s >= give_up_at:
                     raise
                 await asyncio.sleep(pause_s)

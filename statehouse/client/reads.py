@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypedDict, TypeVar
+from typing import Final, Protocol, TypedDict, TypeVar
 
 from statehouse.client import conversion
 from statehouse.client.answers import (
@@ -26,16 +28,39 @@ from statehouse.client.answers import (
     Window,
     WindowPage,
 )
+from statehouse.client.connections import Connections
 from statehouse.client.key_reads import KeyReads
 from statehouse.client.keys import needs_serde, prefix_key, to_key
 from statehouse.client.peers import Method
 from statehouse.client.routers import RouterPeer, Routers
 from statehouse.client.watches import AsyncWatch, LateWatchCall, WatchCall
 from statehouse.consistency import ANY, Freshness
-from statehouse.errors import LookupFailure
+from statehouse.errors import LookupFailure, shown
 from statehouse.positions import Token
 from statehouse.serdes import JsonValue
 from statehouse.v1 import query_service_pb2, types_pb2
+
+LONGEST_S: Final = 7 * 86_400.0
+"""Longest time of a call. Clocks can't count to the end of what people give for "for ever"."""
+
+
+def in_seconds(timeout: object) -> float:
+    """Return the seconds that a caller allows a call, however it wrote the number.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is NaN.
+
+    """
+    if not isinstance(timeout, numbers.Real):
+        raise TypeError(f"a timeout is a number of seconds, and {shown(repr(timeout))} is none")
+    try:
+        seconds = float(timeout)
+    except OverflowError:  # a huge integer
+        seconds = LONGEST_S
+    if math.isnan(seconds):
+        raise ValueError("a timeout is a number of seconds, and NaN is none")
+    return min(seconds, LONGEST_S)
 
 
 class _PageRequest(Protocol):
@@ -84,13 +109,21 @@ class AsyncReads:
     for it; `Freshness.at_least` means the same.
     """
 
-    def __init__(self, router: Routers, lookups: KeyReads, timeout_s: float) -> None:
-        self._router, self._lookups, self._timeout_s = router, lookups, timeout_s
+    def __init__(self, connections: Connections, timeout_s: float) -> None:
+        self._connections, self._timeout_s = connections, in_seconds(timeout_s)
 
     @property
     def target(self) -> str:
         """The router's address."""
-        return self._router.target
+        return self._connections.target
+
+    @property
+    def _router(self) -> Routers:
+        return self._connections.router
+
+    @property
+    def _lookups(self) -> KeyReads:
+        return self._connections.lookups
 
     async def get(
         self,
@@ -655,7 +688,7 @@ class AsyncReads:
         return conversion.to_freshness(self._bounds(freshness, at_least), store)
 
     def _seconds(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else timeout_s
+        return self._timeout_s if timeout_s is None else in_seconds(timeout_s)
 
     async def _scanned(
         self,

@@ -121,9 +121,7 @@ class Routers:
             ConfigurationError: it names none.
 
         """
-        targets = [each for part in target.split(",") if (each := part.strip())]
-        if not targets:
-            raise ConfigurationError(f"{target!r} names no router: give host:port, or several separated by commas")
+        targets = addresses(target)
         self.target = ",".join(targets)
         self._peers = [RouterPeer(each, max_message_bytes, files) for each in targets]
         self._choice = RouterChoice(len(targets), random.randrange(len(targets)))  # noqa: S311 - nothing secret
@@ -135,11 +133,6 @@ class Routers:
     def current(self) -> RouterPeer:
         """The router to ask."""
         return self._peers[self._choice.current]
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether no further call can be made."""
-        return self._is_closed
 
     async def make(self, method: Method[Request, Response], request: Request, seconds: float) -> Response:
         """Make a call of QueryService; as `ask`."""
@@ -221,6 +214,19 @@ class Routers:
         if not await peer.lives():
             self._choice.failed(number, asyncio.get_running_loop().time())
             peer.leave()
+
+
+def addresses(target: str) -> list[str]:
+    """Return the addresses that a text names.
+
+    Raises:
+        ConfigurationError: it names none.
+
+    """
+    targets = [each for part in target.split(",") if (each := part.strip())]
+    if not targets:
+        raise ConfigurationError(f"{target!r} names no router: give host:port, or several separated by commas")
+    return targets
 
 
 def is_answer(failure: LookupFailure) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
@@ -33,6 +34,7 @@ from statehouse.client.routers import closed
 from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.consistency import ANY, Freshness
 from statehouse.positions import Token
+from statehouse.rpc import forks
 from statehouse.rpc.credentials import ClientTls
 
 Item = TypeVar("Item")
@@ -66,23 +68,81 @@ def _iterating(
 
 
 class _Calls:
-    """Has a loop in another thread do work, until it is closed: what comes later would be waited for without end."""
+    """Has an event loop do work, in a thread of its own that begins with the first work and ends with the last."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._lock = threading.Lock()
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._locks: dict[int, threading.Lock] = {}
+        self._begun: _LoopThread | None = None
         self._is_closed = False
 
-    def begin(
-        self, work: Coroutine[Any, Any, Item], *, is_last: bool = False
-    ) -> concurrent.futures.Future[Item] | None:
-        """Begin work, unless the last has begun; return what comes of it."""
-        with self._lock:
-            if self._is_closed:
+    @property
+    def is_closed(self) -> bool:
+        """Whether the last work has begun: what comes later would be waited for without end."""
+        return self._is_closed
+
+    def begin(self, work: Coroutine[Any, Any, Item]) -> concurrent.futures.Future[Item]:
+        """Begin work; return what comes of it.
+
+        Raises:
+            LookupFailure: the last work has begun.
+            UsageError: the thread is in the process that this one was forked from.
+
+        """
+        with self._lock():
+            try:
+                loop = self._loop()
+            except BaseException:
                 work.close()
-                return None
-            self._is_closed = is_last
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+                raise
+            return asyncio.run_coroutine_threadsafe(work, loop)
+
+    def end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do the last work, and end the thread. A process that was forked leaves it to the other one."""
+        with self._lock():
+            if self._is_closed:
+                return
+            self._is_closed = True
+            begun = self._begun
+            if begun is None or begun.pid != os.getpid():
+                return
+            ending = asyncio.run_coroutine_threadsafe(last(), begun.loop)
+        try:
+            ending.result()
+        finally:
+            begun.end()
+            self._begun = None
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        if self._is_closed:
+            raise closed()
+        if self._begun is None:
+            forks.use()  # before there is a thread: where gRPC doesn't work, nothing is to be left behind
+            self._begun = _LoopThread(self._name)
+        elif self._begun.pid != os.getpid():
+            raise forks.forked(self._begun.pid)
+        return self._begun.loop
+
+    def _lock(self) -> threading.Lock:
+        # One for each process: a thread that isn't in a forked process may have held the lock when it was forked.
+        return self._locks.setdefault(os.getpid(), threading.Lock())
+
+
+class _LoopThread:
+    """An event loop that runs in a thread of its own, and the process that it runs in."""
+
+    def __init__(self, name: str) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        # A daemon thread: a program that does not close its client must still be able to end.
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
 
 
 class _Reads:
@@ -146,8 +206,6 @@ class _Reads:
 
     def _run(self, work: Coroutine[Any, Any, Item]) -> Item:
         future = self._calls.begin(work)
-        if future is None:
-            raise closed()
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -168,7 +226,8 @@ class Client(_Reads):
     """`AsyncClient` with blocking calls; see there for arguments, results and errors.
 
     An event loop in a thread of its own does the work, so there is one implementation, and any number of threads may
-    share a client. Close it, or use it as a context manager.
+    share a client. Close it, or use it as a context manager. Thread and connections begin with the first use, so a
+    client may be made before a process is forked. Once it is in use, it raises `UsageError` in forked processes.
     """
 
     def __init__(
@@ -181,18 +240,17 @@ class Client(_Reads):
         tls: ClientTls | None = None,
         tracing: bool = False,
     ) -> None:
-        loop = asyncio.new_event_loop()
-        # A daemon thread: a program that does not close its client must still be able to end.
-        self._thread = threading.Thread(target=loop.run_forever, name=f"statehouse-client-{target}", daemon=True)
-        self._thread.start()
-        connecting = self._connect(target, timeout, max_message_bytes, direct=direct, tls=tls, tracing=tracing)
-        try:
-            self._client = asyncio.run_coroutine_threadsafe(connecting, loop).result()
-        except BaseException:
-            self._end(loop)
-            raise
-        self._loop = loop
-        super().__init__(self._client, _Calls(loop))
+        self._client = AsyncClient(
+            target, timeout=timeout, max_message_bytes=max_message_bytes, direct=direct, tls=tls, tracing=tracing
+        )
+        super().__init__(self._client, _Calls(f"statehouse-client-{target}"))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.target!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Say how to make a client of the same settings: threads and connections can't be taken along."""
+        return functools.partial(type(self), **self._client.settings), (self.target,)
 
     def locate(self, store: str, key: AnyKey, *, freshness: Freshness = ANY, timeout: float | None = None) -> Location:
         """Return where a key lives."""
@@ -235,35 +293,23 @@ class Client(_Reads):
 
     def close(self) -> None:
         """Close the connection and end the thread; calls under way fail. Closing twice does no harm."""
-        shut_down = self._calls.begin(self._shut_down(), is_last=True)
-        if shut_down is None:
-            return
-        try:
-            shut_down.result()
-        finally:
-            self._end(self._loop)
-
-    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        loop.close()
+        self._calls.end(self._shut_down)
 
     def __enter__(self) -> Self:
+        """Return itself.
+
+        Raises:
+            LookupFailure: it was closed.
+
+        """
+        if self._calls.is_closed:
+            raise closed()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @staticmethod
-    async def _connect(
-        target: str, timeout_s: float, max_message_bytes: int, *, direct: bool, tls: ClientTls | None, tracing: bool
-    ) -> AsyncClient:
-        # Made on the loop it is used on, as grpc.aio demands.
-        return AsyncClient(
-            target, timeout=timeout_s, max_message_bytes=max_message_bytes, direct=direct, tls=tls, tracing=tracing
-        )
 
     async def _shut_down(self) -> None:
         """Close the connection, and let other threads' calls end."""

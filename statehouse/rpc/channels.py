@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 import grpc.aio
 
 from statehouse.background import BackgroundWork
+from statehouse.rpc import forks
 from statehouse.rpc.credentials import ClientTls, CredentialFiles
 
 KEEPALIVE: Final = (
@@ -27,6 +28,10 @@ def channel(target: str, max_message_bytes: int, files: CredentialFiles | None =
     """Return a channel that reconnects to its peer quickly and sends to this address only; over TLS if files are given.
 
     For as long as the files are as they are now: `RenewedChannel` is for longer.
+
+    Raises:
+        UsageError: gRPC doesn't work in this process, because it was forked.
+
     """
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", max_message_bytes),
@@ -40,6 +45,7 @@ def channel(target: str, max_message_bytes: int, files: CredentialFiles | None =
         ("grpc.use_local_subchannel_pool", 1),
         *KEEPALIVE,
     ]
+    forks.use()
     if files is None:
         return grpc.aio.insecure_channel(target, options)
     return grpc.aio.secure_channel(target, files.credentials, options + _name(files.tls))
@@ -50,8 +56,10 @@ def blocking_channel(target: str, tls: ClientTls | None = None) -> grpc.Channel:
 
     Raises:
         ConfigurationError: a file of `tls` can't be used.
+        UsageError: gRPC doesn't work in this process, because it was forked.
 
     """
+    forks.use()
     if tls is None:
         return grpc.insecure_channel(target)
     return grpc.secure_channel(target, CredentialFiles(tls).credentials, _name(tls))
@@ -112,6 +120,7 @@ class RenewedChannel(Generic[Made]):
         for stream in list(self._streams):
             stream.cancel()
         await self._background.finish()
+        forks.channel_closed()
 
     def _renew(self, version: int) -> None:
         if version == self._version or self._is_closed:

@@ -36,6 +36,7 @@ SUFFIXES = "go|java|json|md|py|toml|proto|png|svg|txt|yaml"
 # Files of the programs that a page tells its reader to write, or that a command writes.
 OF_THE_READER = {
     "docs/cli.md": {"contexts.toml"},
+    "docs/client-in-web-servers.md": {"boards.py", "boards_async.py"},
     "docs/other-languages.md": {"buf.gen.yaml", "go.mod", "main.go", "pom.xml"},
     "docs/own-application.md": {"hello/sample.py", "hello/topology.py", "statehouse.toml", "tests/test_topology.py"},
     "docs/releasing.md": {"protos/releases/0.2.0.binpb"},
@@ -149,6 +150,7 @@ def options(words: tuple[str, ...]) -> frozenset[str]:
 # The tests that run the commands of pages.
 RUN_BY = {
     "README.md": "tests/e2e/test_pages.py",
+    "docs/client-in-web-servers.md": "tests/unit/test_web_servers_page.py",
     "docs/debugging.md": "tests/e2e/test_pages.py",
     "docs/fresh-reads.md": "tests/e2e/test_pages.py",
     "docs/grpcurl-reference.md": "tests/integration/docs/test_grpcurl_page.py",
