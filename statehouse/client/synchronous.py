@@ -73,7 +73,7 @@ class _Calls:
     def __init__(self, name: str) -> None:
         self._name = name
         self._locks: dict[int, threading.Lock] = {}
-        self._begun: _LoopThread | None = None
+        self._begun: _CallThread | None = None
         self._is_closed = False
 
     @property
@@ -118,7 +118,7 @@ class _Calls:
             raise closed()
         if self._begun is None:
             forks.use()  # before there is a thread: where gRPC doesn't work, nothing is to be left behind
-            self._begun = _LoopThread(self._name)
+            self._begun = _CallThread(self._name)
         elif self._begun.pid != os.getpid():
             raise forks.forked(self._begun.pid)
         return self._begun.loop
@@ -128,7 +128,7 @@ class _Calls:
         return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
-class _LoopThread:
+class _CallThread:
     """An event loop that runs in a thread of its own, and the process that it runs in."""
 
     def __init__(self, name: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from google.protobuf import descriptor_pb2, json_format
@@ -42,13 +42,7 @@ class ProtobufSerde(DocumentSerde):
         try:
             message = types.message(indexes)
             message.ParseFromString(payload)
-            shown = json_format.MessageToDict(
-                message,
-                preserving_proto_field_name=True,
-                always_print_fields_with_no_presence=True,
-                descriptor_pool=types.pool,
-            )
-            return _with_numbers(message.DESCRIPTOR, shown)
+            return _shown(message, types.pool)
         except (DecodeError, ValueError, TypeError, json_format.Error) as error:
             raise ValueError(f"it is not what schema {schema_id} says: {error}") from error
 
@@ -67,7 +61,8 @@ class MessageTypes:
         self._found: dict[tuple[int, ...], type[Message]] = {}
         try:
             for name, text in schema.references:
-                self._add(name, text)
+                if not self._has(name):  # as a built-in one that another file has imported
+                    self._add(name, text)
             self._file = self._add("statehouse-value.proto", schema.text)
         except (TypeError, KeyError, DecodeError) as error:
             raise ValueError(f"the schema can't be compiled: {error}") from error
@@ -96,6 +91,13 @@ class MessageTypes:
             nested = nested[index].nested_type
         return self.pool.FindMessageTypeByName(".".join(names))
 
+    def _has(self, name: str) -> bool:
+        try:
+            self.pool.FindFileByName(name)
+        except KeyError:
+            return False
+        return True
+
     def _add(self, name: str, text: str) -> Any:  # noqa: ANN401 - a FileDescriptor, whose stub lacks CopyToProto's type
         file = descriptor_pb2.FileDescriptorProto()
         try:
@@ -114,11 +116,7 @@ class MessageTypes:
 
     def _add_built_in(self, name: str) -> None:
         """Copy a file that every registry's client has from those that are compiled into this process."""
-        try:
-            self.pool.FindFileByName(name)
-        except KeyError:
-            pass
-        else:
+        if self._has(name):
             return
         _import_built_ins()
         proto = descriptor_pb2.FileDescriptorProto()
@@ -126,6 +124,77 @@ class MessageTypes:
         for needed in proto.dependency:
             self._add_built_in(needed)
         self.pool.Add(proto)
+
+
+def _shown(message: Message, pool: DescriptorPool) -> JsonValue:
+    """Return a message as JSON. A part that has no form there is shown as what was written, and the rest as usual."""
+    try:
+        return _with_numbers(message.DESCRIPTOR, _printed(message, pool))
+    except (ValueError, TypeError, json_format.Error):
+        unprintable = [(path, _as_written(part)) for path, part in _unprintable(message, (), pool)]
+    if unprintable and not unprintable[0][0]:
+        return unprintable[0][1]  # the message itself
+    shown: Any = _with_numbers(message.DESCRIPTOR, _printed(message, pool))
+    for (*way, last), written in unprintable:
+        holder = shown
+        for step in way:
+            holder = holder[step]
+        holder[last] = written
+    return cast("JsonValue", shown)
+
+
+def _printed(message: Message, pool: DescriptorPool) -> Any:  # noqa: ANN401 - as json_format makes it
+    return json_format.MessageToDict(
+        message,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+        descriptor_pool=pool,
+    )
+
+
+def _unprintable(
+    message: Message, path: tuple[str | int, ...], pool: DescriptorPool
+) -> Iterator[tuple[tuple[str | int, ...], Message]]:
+    """Yield copies of the well-known messages within that JSON has no form for, with their paths; empty them."""
+    if message.DESCRIPTOR.full_name.startswith("google.protobuf."):
+        try:
+            _printed(message, pool)
+        except (ValueError, TypeError, json_format.Error):
+            part = type(message)()
+            part.CopyFrom(message)
+            message.Clear()
+            yield path, part
+        return
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        items: Iterable[tuple[tuple[str | int, ...], Any]]
+        if field.message_type.GetOptions().map_entry:
+            if field.message_type.fields_by_name["value"].message_type is None:
+                continue
+            items = (((field.name, _map_key(key)), value[key]) for key in value)
+        elif field.is_repeated:
+            items = (((field.name, number), each) for number, each in enumerate(value))
+        else:
+            items = [((field.name,), value)]
+        for steps, item in items:
+            yield from _unprintable(item, path + steps, pool)
+
+
+def _map_key(key: object) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _as_written(part: Any) -> JsonValue:  # noqa: ANN401 - a well-known message
+    match part.DESCRIPTOR.name:
+        case "Timestamp" | "Duration" if part.nanos == 0:
+            return int(part.seconds)
+        case "Timestamp" | "Duration":
+            return f"{part.seconds} s and {part.nanos} ns"
+        case "Any":
+            return {"@type": part.type_url, "value": base64.b64encode(part.value).decode()}
+        case _:
+            return base64.b64encode(part.SerializeToString()).decode()
 
 
 def _with_numbers(descriptor: Any, shown: Any) -> JsonValue:  # noqa: ANN401 - a Descriptor, and as json_format makes it
