@@ -13,6 +13,8 @@ import (
 
 const (
 	authorizationKey = "authorization"
+	// In it a caller shows somebody else's certificate (statehouse/rpc/authorized.py).
+	onBehalfKey = "on-behalf-of-bin"
 	// Of one connection at a time. A service that passes on its users' tokens may use a few.
 	maxAuthorizations = 16
 	// A token has 8 KiB at most (statehouse/security/bearer_tokens.py), after its scheme.
@@ -24,8 +26,9 @@ const (
 // To the link, each of their authorizations is a caller of its own, with a number. The link guards these.
 type Caller struct {
 	credentials.TLSInfo
-	address     string
-	certificate []byte // DER, empty if there is none
+	address string
+	// The certificate in DER, and after it those that were shown with it; empty if there is none.
+	shown []byte
 
 	isGone  bool
 	numbers map[string]uint64
@@ -33,8 +36,8 @@ type Caller struct {
 }
 
 // NewCaller returns one who has no numbers yet.
-func NewCaller(address string, certificate []byte) *Caller {
-	return &Caller{address: address, certificate: certificate, numbers: map[string]uint64{}}
+func NewCaller(address string, shown []byte) *Caller {
+	return &Caller{address: address, shown: shown, numbers: map[string]uint64{}}
 }
 
 // callerIn returns who makes a call, and the authorization; without TLS nothing is known, and nil.

@@ -136,8 +136,8 @@ func metadataFor(ctx context.Context) (metadata.MD, error) {
 	if from, is := peer.FromContext(ctx); is && from.Addr != nil {
 		given.Set(addressKey, withoutPort(from.Addr.String()))
 	}
-	if who != nil && len(who.certificate) > 0 {
-		given.Set(certificateKey, string(who.certificate))
+	if who != nil && len(who.shown) > 0 {
+		given.Set(certificateKey, string(who.shown))
 	}
 	return given, nil
 }

@@ -41,7 +41,7 @@ const (
 	called     = 6 // what came of a call to be made: the answer, or
 	callFailed = 7 // a serialized google.rpc.Status
 	// The number is the caller's, of whom calls follow: address (its length in a byte before it), authorization (in two)
-	// and certificate, DER.
+	// and certificate with those shown with it, DER.
 	callerShown = 8
 	callerGone  = 9  // the number is the caller's, of whom no further calls follow
 	cantEncrypt = 10 // why
@@ -382,12 +382,12 @@ func (l *Link) numberOf(who *Caller, authorization string) (uint64, error) {
 	if gone := who.add(authorization, l.callers); gone != 0 {
 		l.appendHead(callerGone, gone, 0)
 	}
-	l.appendHead(callerShown, l.callers, 1+len(who.address)+2+len(authorization)+len(who.certificate))
+	l.appendHead(callerShown, l.callers, 1+len(who.address)+2+len(authorization)+len(who.shown))
 	l.out = append(l.out, byte(len(who.address)))
 	l.out = append(l.out, who.address...)
 	l.out = binary.BigEndian.AppendUint16(l.out, uint16(len(authorization)))
 	l.out = append(l.out, authorization...)
-	l.out = append(l.out, who.certificate...)
+	l.out = append(l.out, who.shown...)
 	return l.callers, nil
 }
 

@@ -23,8 +23,9 @@ const (
 	lookedAtEvery = time.Second
 	// Of a file with certificates or a key.
 	maxFileBytes = 1 << 20
-	// Of a caller's certificate, which goes along with what is passed on.
+	// Of a caller's certificate, and of all that are shown with it: they go along with what is passed on.
 	maxCertificateBytes = 16 << 10
+	maxShownBytes       = 2 * maxCertificateBytes
 )
 
 // Files are those that TLS needs, in PEM. They are read anew when they change.
@@ -193,12 +194,16 @@ func (h *handshakes) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthIn
 	}
 	found := info.(credentials.TLSInfo)
 	caller := NewCaller(addressOf(raw), nil)
-	if shown := found.State.PeerCertificates; len(shown) > 0 {
-		caller.certificate = shown[0].Raw
-	}
-	if len(caller.certificate) > maxCertificateBytes {
+	shown := found.State.PeerCertificates
+	if len(shown) > 0 && len(shown[0].Raw) > maxCertificateBytes {
 		conn.Close()
 		return nil, nil, errors.New("the caller's certificate is too large")
+	}
+	for _, each := range shown {
+		if len(caller.shown)+len(each.Raw) > maxShownBytes {
+			break // further ones are seldom needed; who judges misses them then, and says so
+		}
+		caller.shown = append(caller.shown, each.Raw...)
 	}
 	caller.TLSInfo = found
 	return &counted{Conn: conn, release: sync.OnceFunc(func() { h.link.Forget(caller) })}, caller, nil

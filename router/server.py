@@ -59,8 +59,8 @@ from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.security.settings_gate import gates_named
 from statehouse.settings import RouterSettings
-from statehouse.topology import assignment_topic, commits_topic, members_topic
 from statehouse.stop_deadline import CLOSE_S, StopDeadline, end_threads
+from statehouse.topology import assignment_topic, commits_topic, members_topic
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
 from statehouse.waiting import StopSignals, is_set_within, stop_signals
 

@@ -22,7 +22,7 @@ from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.observability.probes import NO_PROBES, WhyNot, answer
 from statehouse.request_target import in_origin_form
 from statehouse.security.rights import HEALTH_CHECK, METRICS
-from statehouse.security.server_tls import RenewedTls, server_context
+from statehouse.security.server_tls import RenewedTls, server_context, shown_over
 from statehouse.security.settings_gate import gate_for
 from statehouse.security.shown import Shown
 from statehouse.settings import ProcessSettings, TlsSettings
@@ -214,11 +214,11 @@ class _Handler(WSGIRequestHandler):
         return is_read
 
     def get_environ(self) -> dict[str, Any]:
-        """Add the caller's certificate; the request has come."""
+        """Add what the caller has shown; the request has come."""
         self.server.asks(self.connection)
         environ = super().get_environ()
         if isinstance(self.connection, ssl.SSLSocket):
-            environ[_CERTIFICATE] = self.connection.getpeercert(binary_form=True) or b""
+            environ[_CERTIFICATE] = shown_over(self.connection)
         return environ
 
     def address_string(self) -> str:

@@ -22,11 +22,15 @@ ASKED_AGAIN_S: Final = 1.0
 whose answer takes longer it is asked once more before the answer is given."""
 
 CERTIFICATE_KEY: Final = "statehouse-certificate-bin"
+"""What a caller has shown, in DER: the certificate, and after it those that were shown with it."""
 ADDRESS_KEY: Final = "statehouse-address"
 """Metadata by which the proxy hands on what callers have shown to it. It removes them from what callers send."""
 ON_BEHALF_KEY: Final = "on-behalf-of-bin"
-"""Metadata in which a web process shows its caller's certificate to a node."""
+"""Metadata in which a web process shows its caller's certificate to a node. The proxy knows it (proxy/caller.go)."""
+ON_BEHALF_CHAIN_KEY: Final = "on-behalf-of-chain-bin"
+"""Those that were shown with it. Versions before this one send and take the certificate alone."""
 _AUTHORIZATION_KEY: Final = "authorization"
+_PEM_END: Final = "-----END CERTIFICATE-----"
 
 ShownIn = Callable[[Context], Shown]
 
@@ -157,16 +161,12 @@ def shown_to_proxy(context: Context) -> Shown:
     """Return what a caller has shown to the proxy, who hands it on.
 
     Raises:
-        LookupFailure: UNAUTHENTICATED, there is more than one authorization.
+        LookupFailure: UNAUTHENTICATED, there is more than one authorization, or more than one other is shown.
 
     """
     found = dict(context.invocation_metadata() or ())
-    return Shown(
-        _bytes(found.get(CERTIFICATE_KEY, b"")),
-        _authorization(context),
-        _text(found.get(ADDRESS_KEY, "")),
-        _bytes(found.get(ON_BEHALF_KEY, b"")),
-    )
+    certificate = _bytes(found.get(CERTIFICATE_KEY, b""))
+    return Shown(certificate, _authorization(context), _text(found.get(ADDRESS_KEY, "")), _on_behalf(context))
 
 
 def shown_directly(context: Context) -> Shown:
@@ -176,17 +176,38 @@ def shown_directly(context: Context) -> Shown:
         LookupFailure: as above.
 
     """
-    pem = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
-    certificate = ssl.PEM_cert_to_DER_cert(pem.decode()) if pem else b""
-    found = dict(context.invocation_metadata() or ())
-    return Shown(certificate, _authorization(context), _host_of(context.peer()), _bytes(found.get(ON_BEHALF_KEY, b"")))
+    known = context.auth_context()
+    own, shown_with_it = (next(iter(known.get(key, ())), b"") for key in ("x509_pem_cert", "x509_pem_cert_chain"))
+    certificate = ders_of(own + shown_with_it.removeprefix(own))
+    return Shown(certificate, _authorization(context), _host_of(context.peer()), _on_behalf(context))
+
+
+def ders_of(pem: bytes) -> bytes:
+    """Return certificates in DER, one after another, that are given in PEM."""
+    parts = pem.decode().split(_PEM_END)[:-1]
+    return b"".join(ssl.PEM_cert_to_DER_cert(part.strip() + _PEM_END) for part in parts)
 
 
 def _authorization(context: Context) -> str:
-    given = [value for key, value in context.invocation_metadata() or () if key == _AUTHORIZATION_KEY]
+    given = _once(context, _AUTHORIZATION_KEY)
+    return "" if given is None else _text(given)
+
+
+def _on_behalf(context: Context) -> bytes:
+    """Return the other's certificate, and those that were shown with it, that a caller shows."""
+    certificate = _once(context, ON_BEHALF_KEY)
+    if certificate is None:
+        return b""
+    # Empty is something else than nothing: then it is no certificate.
+    return (_bytes(certificate) or b"\0") + _bytes(_once(context, ON_BEHALF_CHAIN_KEY) or b"")
+
+
+def _once(context: Context, name: str) -> str | bytes | None:
+    """Return the value of this name in a call's metadata."""
+    given = [value for key, value in context.invocation_metadata() or () if key == name]
     if len(given) > 1:  # which of them counts must not depend on who reads them
-        raise LookupFailure(Reason.UNAUTHENTICATED, "the call has authorization more than once: give it once")
-    return _text(given[0]) if given else ""
+        raise LookupFailure(Reason.UNAUTHENTICATED, f"the call has {name} more than once: give it once")
+    return given[0] if given else None
 
 
 def _host_of(peer: str) -> str:

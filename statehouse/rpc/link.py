@@ -69,7 +69,7 @@ class FromProxy(IntEnum):
     """A call that the server made has failed; the content is a serialized google.rpc.Status."""
     CALLER = 8
     """What a caller of lookups that follow has shown; the number is theirs. Content: address (after its length, 1
-    byte), authorization (after its length, 2 bytes), certificate (DER)."""
+    byte), authorization (after its length, 2 bytes), certificate and those shown with it (DER)."""
     CALLER_GONE = 9
     """No more lookups of the caller of that number follow."""
     CANT_ENCRYPT = 10

@@ -19,23 +19,33 @@ _DENIALS: Final = "denials"
 
 
 class AuditLog:
-    """Writes the lines. `clock`: seconds that only grow."""
+    """Writes the lines. `clock`: seconds that only grow. `forwarder`: who has passed a call on, empty if nobody has."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._second, self._wanted = int(clock()), Counter[str]()
 
-    def operator_called(self, identity: str, address: str, method: str) -> None:
+    def operator_called(self, identity: str, address: str, method: str, *, forwarder: str = "") -> None:
         """Write that a call of operators was allowed, or count it if there were many of this method in this second."""
         if self._has_room(method):
-            log.info("operator's call", identity=identity, address=address, method=method)
+            log.info("operator's call", **_who(identity, forwarder), address=address, method=method)
 
-    def denied(self, *, identity: str, address: str, method: str, store: str, reason: Reason, detail: str) -> None:
+    def denied(
+        self,
+        *,
+        identity: str,
+        address: str,
+        method: str,
+        store: str,
+        reason: Reason,
+        detail: str,
+        forwarder: str = "",
+    ) -> None:
         """Write that a call was denied, or count it if there were many in this second."""
         if self._has_room(_DENIALS):
             log.warning(
                 "denied",
-                identity=identity,
+                **_who(identity, forwarder),
                 address=address[:_TEXT_MAX],
                 method=method[:_TEXT_MAX],
                 store=store[:_TEXT_MAX],
@@ -60,3 +70,8 @@ class AuditLog:
         self.say_left_out()
         self._wanted[what] += 1
         return self._wanted[what] <= LINES_PER_S
+
+
+def _who(identity: str, forwarder: str) -> dict[str, str]:
+    """Return the fields that say who has called, the forwarder first: that one was at the other end."""
+    return {"forwarder": forwarder, "identity": identity} if forwarder else {"identity": identity}

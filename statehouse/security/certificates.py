@@ -1,7 +1,6 @@
 """Certificates of callers, and lists of revoked ones: bytes to values. Pure.
 
-TLS has checked a caller's certificate against the CA. What it doesn't check here, or only when a connection begins, is
-whether the certificate has been revoked, and whether it still holds.
+TLS has checked a caller's certificate against the CA, once. Whether it still holds is another question (`chains.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -20,7 +19,15 @@ from statehouse.security.rules_file import is_uri
 CRL_BYTES_MAX: Final = 16 << 20
 """Of a file with lists: some 400,000 revoked certificates."""
 CA_BYTES_MAX: Final = 1 << 20
+SHOWN_MAX: Final = 8
+"""Certificates that are taken of what somebody shows, the first included: chains have three or four."""
+# Of DER.
+_SEQUENCE, _LONG_FORM = 0x30, 0x80
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
+
+
+Anchors: TypeAlias = Mapping[x509.Name, tuple[x509.Certificate, ...]]
+"""The certificates in tls_ca, by their subjects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,11 @@ class Revoked:
 
     def has(self, certificate: CallerCertificate) -> bool:
         """Return whether a certificate has been revoked."""
-        return certificate.serial in self.serials.get(certificate.issuer, ())
+        return self.names(certificate.issuer, certificate.serial)
+
+    def names(self, issuer: x509.Name, serial: int) -> bool:
+        """Return whether the certificate of this number has been revoked by its issuer."""
+        return serial in self.serials.get(issuer, ())
 
     def overdue(self, now: float) -> frozenset[str]:
         """Return the issuers whose list is too old. It is used all the same: what it names stays revoked."""
@@ -76,7 +87,19 @@ def read_certificate(der: bytes) -> CallerCertificate:
 
     """
     try:
-        certificate = x509.load_der_x509_certificate(der)
+        return facts_of(x509.load_der_x509_certificate(der))
+    except _UNREADABLE as error:
+        raise ValueError("it can't be read") from error
+
+
+def facts_of(certificate: x509.Certificate) -> CallerCertificate:
+    """Return what a certificate says.
+
+    Raises:
+        ValueError: a part of it can't be read.
+
+    """
+    try:
         subject = certificate.subject.rfc4514_string()
         return CallerCertificate(
             (*_uris(certificate), *([subject] if subject else [])),
@@ -96,6 +119,59 @@ def _uris(certificate: x509.Certificate) -> list[str]:
         return []
     # The field may hold any text, also one that looks like somebody's subject.
     return [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if is_uri(uri)]
+
+
+def read_chain(shown: bytes) -> list[x509.Certificate]:
+    """Read the first `SHOWN_MAX` certificates, in DER, that stand one after another.
+
+    Raises:
+        ValueError: something else stands there, or nothing.
+
+    """
+    found: list[x509.Certificate] = []
+    while len(found) < SHOWN_MAX and (shown or not found):
+        size = _der_size(shown)
+        if not 0 < size <= len(shown):
+            raise ValueError("it can't be read")
+        try:
+            found.append(x509.load_der_x509_certificate(shown[:size]))
+        except _UNREADABLE as error:
+            raise ValueError("it can't be read") from error
+        shown = shown[size:]
+    return found
+
+
+def first_of_chain(shown: bytes) -> bytes:
+    """Return the first of certificates in DER that stand one after another; all if that is none."""
+    return shown[: _der_size(shown) or None]
+
+
+def _der_size(data: bytes) -> int:
+    """Return how long the sequence is that stands at the beginning, 0 if there is none."""
+    if len(data) < 2 or data[0] != _SEQUENCE:
+        return 0
+    if data[1] < _LONG_FORM:
+        return 2 + data[1]
+    digits = data[1] - _LONG_FORM
+    return 2 + digits + int.from_bytes(data[2 : 2 + digits])
+
+
+def read_anchors(ca: bytes) -> Anchors:
+    """Read the content of tls_ca.
+
+    Raises:
+        ConfigurationError: it is too large, or has no certificates that can be read.
+
+    """
+    if len(ca) > CA_BYTES_MAX:
+        raise ConfigurationError(f"tls_ca has more than {CA_BYTES_MAX >> 20} MiB")
+    found: defaultdict[x509.Name, tuple[x509.Certificate, ...]] = defaultdict(tuple)
+    try:
+        for each in x509.load_pem_x509_certificates(ca):
+            found[each.subject] += (each,)
+    except _UNREADABLE:
+        raise ConfigurationError("tls_ca has no certificates that can be read: give them in PEM") from None
+    return dict(found)
 
 
 def hosts_of(pem: bytes) -> list[str]:
@@ -122,14 +198,9 @@ def read_revoked(crl: bytes, ca: bytes) -> Revoked:
         ConfigurationError: something can't be read, or none of the certificates has signed a list.
 
     """
-    if len(crl) > CRL_BYTES_MAX or len(ca) > CA_BYTES_MAX:
-        raise ConfigurationError(
-            f"tls_crl has more than {CRL_BYTES_MAX >> 20} MiB, or tls_ca more than {CA_BYTES_MAX >> 20} MiB"
-        )
-    try:
-        authorities = x509.load_pem_x509_certificates(ca)
-    except _UNREADABLE:
-        raise ConfigurationError("tls_ca has no certificates that can be read: give them in PEM") from None
+    if len(crl) > CRL_BYTES_MAX:
+        raise ConfigurationError(f"tls_crl has more than {CRL_BYTES_MAX >> 20} MiB")
+    authorities = [each for several in read_anchors(ca).values() for each in several]
     serials: defaultdict[x509.Name, frozenset[int]] = defaultdict(frozenset)
     due = []
     for number, pem in enumerate(_parts(crl), 1):

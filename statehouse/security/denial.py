@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason
 from statehouse.security.identities import ANONYMOUS, KnownCaller
-from statehouse.security.rights import RIGHTS, Right, stores_asked
+from statehouse.security.rights import CHANGES, RIGHTS, Right, stores_asked
 from statehouse.security.rules import may
 
 
@@ -52,11 +52,23 @@ def denial_of(caller: KnownCaller, method: str, request: object) -> Denial | Non
     return None
 
 
-def forwarding_denial(caller: KnownCaller) -> Denial | None:
-    """Return why a caller may not call for somebody else; None: they may."""
-    if may(caller.grants, Right.FORWARD):
-        return None
-    return _denied(caller, Right.FORWARD, "", f"{caller.name} is no router: it may call for nobody else")
+def forwarding_denial(caller: KnownCaller, method: str) -> Denial | None:
+    """Return why a caller may not make a call for somebody else whose certificate it shows; None: it may.
+
+    Certificates are no secrets. So whoever may show those of others reads for them, and no more; what changes the fleet
+    the others themselves must want, and their token says so, or the rules say that the caller is trusted with it.
+    """
+    if not may(caller.grants, Right.FORWARD):
+        return _denied(caller, Right.FORWARD, "", f"{caller.name} is no router: it may call for nobody else")
+    if RIGHTS.get(method) in CHANGES and not may(caller.grants, Right.ACT_FOR):
+        return _denied(
+            caller,
+            Right.ACT_FOR,
+            "",
+            f"{caller.name} may only read for others: show a token, which is passed on, or call the node itself, or "
+            'have the rules give it also = ["act-for"]',
+        )
+    return None
 
 
 def _denied(caller: KnownCaller, right: str, store: str, message: str) -> Denial:

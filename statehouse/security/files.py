@@ -9,7 +9,13 @@ from pathlib import Path
 from statehouse.errors import ConfigurationError
 from statehouse.regular_files import opened
 from statehouse.security.bearer_tokens import KEYS_BYTES_MAX, JwtVerifier
-from statehouse.security.certificates import CA_BYTES_MAX, CRL_BYTES_MAX, NONE_REVOKED, Revoked, read_revoked
+from statehouse.security.certificates import (
+    CA_BYTES_MAX,
+    CRL_BYTES_MAX,
+    NONE_REVOKED,
+    read_anchors,
+    read_revoked,
+)
 from statehouse.security.changed_files import FileStamp, stamp_in, stamp_of
 from statehouse.security.identities import KnownCallers
 from statehouse.security.rules_file import RULES_BYTES_MAX, parsed_rules
@@ -18,8 +24,8 @@ from statehouse.security.rules_file import RULES_BYTES_MAX, parsed_rules
 class SecurityFiles:
     """The rules, the keys that they name, and the lists of revoked certificates with the CA's.
 
-    `known`: what was read last and could be used. The rules with their keys are one part, the lists another: a slip in
-    one does not keep the other from being read.
+    `known`: what was read last and could be used. The rules with their keys are one part, the CA's certificates with
+    the lists another: a slip in one does not keep the other from being read.
     """
 
     def __init__(self, rules: Path | None, ca: Path | None, crl: Path | None) -> None:
@@ -45,7 +51,7 @@ class SecurityFiles:
             if self._rules is not None:
                 self._read_rules(self._rules)
         finally:
-            self.known = replace(self.known, revoked=self._read_revoked())
+            self._read_ca()
         return self.known
 
     def _read_rules(self, path: Path) -> None:
@@ -58,10 +64,15 @@ class SecurityFiles:
             raise ConfigurationError(f"security_rules {path}: {error}") from None
         self.known = replace(self.known, rules=rules, jwt=jwt)
 
-    def _read_revoked(self) -> Revoked:
-        if self._crl is None or self._ca is None:
-            return NONE_REVOKED
-        return read_revoked(self._content(self._crl, CRL_BYTES_MAX), self._content(self._ca, CA_BYTES_MAX))
+    def _read_ca(self) -> None:
+        if self._ca is None:
+            return
+        ca = self._content(self._ca, CA_BYTES_MAX)
+        anchors = read_anchors(ca)
+        revoked = NONE_REVOKED
+        if self._crl is not None:
+            revoked = read_revoked(self._content(self._crl, CRL_BYTES_MAX), ca)
+        self.known = replace(self.known, anchors=anchors, revoked=revoked)
 
     def _content(self, path: Path, most: int) -> bytes:
         """Return a file's content; of a longer file one byte more than `most`."""

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -32,11 +33,18 @@ UNKNOWN: Final = "unknown"
 """In the audit log, whoever isn't known."""
 
 
+class _Identities(NamedTuple):
+    """Who calls, and who has passed the call on; empty if nobody has."""
+
+    identity: str
+    forwarder: str = ""
+
+
 class Gate:
     """Decides for each call whether its caller may make it. Lives on the event loop.
 
     `rules`, `ca`, `crl`: the files of the settings security_rules, tls_ca and tls_crl. Without rules everybody may do
-    everything, except who shows a certificate that has expired or has been revoked.
+    everything, except who shows a certificate that doesn't hold, or one of somebody else that doesn't.
     `on_denied` is called for each denial, `on_unusable` for each change of the files that can't be used.
     `clock`: epoch seconds.
 
@@ -65,8 +73,9 @@ class Gate:
         except OSError as error:
             raise ConfigurationError(f"can't read a file that callers are known by: {error}") from error
         # Only what has been accepted is kept, so that nobody can fill it with rubbish. A lookup in it tells nothing by
-        # its time: the hash is keyed, and the whole is compared only when all of its bits are alike.
-        self._callers: OrderedDict[tuple[bytes, str], KnownCaller] = OrderedDict()
+        # its time: the hash is keyed, and the whole is compared only when all of its bits are alike. In place of an
+        # authorization those have None whom somebody else has shown: these count for less.
+        self._callers: OrderedDict[tuple[bytes, str | None], KnownCaller] = OrderedDict()
         self._overdue: frozenset[str] = frozenset()
         self._say_overdue()
 
@@ -81,17 +90,18 @@ class Gate:
 
         """
         caller = self._caller(method, shown)
-        if shown.on_behalf and self._known.rules is not None:
-            denial = forwarding_denial(caller)
-            if denial is not None:
-                raise self._denied(caller.name, method, shown, denial)
-            # A token beside it has already decided who the caller is.
-            caller = self._caller(method, Shown(shown.on_behalf, address=shown.address))
+        who = _Identities(caller.name, "" if caller.beside == caller.name else caller.beside)
+        if shown.on_behalf:
+            if (denial := forwarding_denial(caller, method)) is not None:
+                raise self._denied(who, method, shown, denial)
+            forwarder = caller.name
+            caller = self._other(method, shown, forwarder)
+            who = _Identities(caller.name, forwarder)
         denial = denial_of(caller, method, request)
         if denial is not None:
-            raise self._denied(caller.name, method, shown, denial)
+            raise self._denied(who, method, shown, denial)
         if not again and is_operators_call(caller.grants, RIGHTS[method]):
-            self._audit.operator_called(caller.name, shown.address, method)
+            self._audit.operator_called(who.identity, shown.address, method, forwarder=who.forwarder)
 
     def may(self, method: str, shown: Shown) -> bool:
         """Return whether a caller who was admitted may make this call for any store, too. Nothing is noted of it."""
@@ -145,32 +155,44 @@ class Gate:
         """Return who has shown this."""
         # Without rules what is authorized by whom is not looked at, and callers may send anything.
         what = (shown.certificate, shown.authorization if self._known.rules is not None else "")
+        try:
+            return self._remembered(what, partial(self._known.identify, shown))
+        except LookupFailure as failure:
+            raise self._denied(_Identities(UNKNOWN), method, shown, Denial(failure.reason, failure.message)) from None
+
+    def _other(self, method: str, shown: Shown, forwarder: str) -> KnownCaller:
+        """Return who the other one is for whom this has been shown."""
+        try:
+            return self._remembered((shown.on_behalf, None), partial(self._known.identify_other, shown.on_behalf))
+        except LookupFailure as failure:
+            denial = Denial(failure.reason, f"the certificate shown for somebody else: {failure.message}")
+            raise self._denied(_Identities(UNKNOWN, forwarder), method, shown, denial) from None
+
+    def _remembered(self, what: tuple[bytes, str | None], identify: Callable[[float], KnownCaller]) -> KnownCaller:
+        """Return the caller who shows this, identified now if that isn't known."""
         now = self._clock()
         caller = self._callers.get(what)
         if caller is not None and now <= caller.until:
             self._callers.move_to_end(what)
             return caller
-        try:
-            caller = self._known.identify(shown, now)
-        except LookupFailure as failure:
-            raise self._denied(UNKNOWN, method, shown, Denial(failure.reason, failure.message)) from None
-        self._callers[what] = caller
+        caller = self._callers[what] = identify(now)
         if len(self._callers) > CALLERS_KEPT_MAX:
             self._callers.popitem(last=False)
         return caller
 
-    def _denied(self, identity: str, method: str, shown: Shown, denial: Denial) -> LookupFailure:
+    def _denied(self, who: _Identities, method: str, shown: Shown, denial: Denial) -> LookupFailure:
         """Note that a call is denied, and return the failure."""
         self._on_denied(denial.reason)
         self._audit.denied(
-            identity=identity,
+            identity=who.identity,
+            forwarder=who.forwarder,
             address=shown.address,
             method=method,
             store=denial.store,
             reason=denial.reason,
             detail=denial.message,
         )
-        return denial.failure(identity)
+        return denial.failure(who.identity)
 
     def _say_unusable(self, error: str) -> None:
         # A file that is there and can't be opened is tried again each time.

@@ -8,7 +8,8 @@ from typing import Final
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.security.bearer_tokens import TOKEN_BYTES_MAX, JwtVerifier, TokenRefused, entries_of
-from statehouse.security.certificates import CallerCertificate, Revoked, read_certificate
+from statehouse.security.certificates import Anchors, CallerCertificate, Revoked, facts_of, read_chain
+from statehouse.security.chains import ChainVerifier, NoChain
 from statehouse.security.rules import EVERYTHING, Grant, Rules, RulesEntry
 from statehouse.security.shown import Shown
 
@@ -28,12 +29,15 @@ class KnownCaller:
         name: their identity in the rules; several are joined by +.
         grants: what they may do.
         until: epoch seconds, up to which what they have shown holds.
+        beside: of a caller with a token, the identity of the certificate beside it: who passes the token on, perhaps.
+            Empty if there is none, or the rules don't know it.
 
     """
 
     name: str
     grants: tuple[Grant, ...]
     until: float
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,14 @@ class KnownCallers:
         rules: None: everybody may do everything, except who shows a certificate that doesn't hold.
         jwt: checks JSON web tokens; None if the rules have none.
         revoked: certificates that no longer count.
+        anchors: the certificates in tls_ca; None: there is no CA, and so nobody shows a certificate that counts.
 
     """
 
     rules: Rules | None
     jwt: JwtVerifier | None
     revoked: Revoked
+    anchors: Anchors | None = None
 
     def identify(self, shown: Shown, now: float) -> KnownCaller:
         """Return who has shown this. If there is a token, it decides; a certificate beside it must hold all the same.
@@ -60,20 +66,38 @@ class KnownCallers:
             LookupFailure: UNAUTHENTICATED, what was shown doesn't count.
 
         """
-        certificate = self._checked_certificate(shown.certificate, now) if shown.certificate else None
-        certified_until = math.inf if certificate is None else certificate.not_after
+        certificate, certified_until = None, math.inf
+        if shown.certificate:
+            certificate, certified_until = self._checked_certificate(shown.certificate, now, is_verified=True)
         if self.rules is None:
             return KnownCaller(ANYBODY, EVERYTHING, certified_until)
         if shown.authorization:
             entries, until = self._by_token(self.rules, _token(shown.authorization))
-            return _known(entries, min(until, certified_until))
+            beside = () if certificate is None else _named_by(self.rules, certificate)
+            return _known(entries, min(until, certified_until), _joined(beside))
         if certificate is not None:
             return _known(_by_certificate(self.rules, certificate), certified_until)
         return KnownCaller(ANONYMOUS, self.rules.anonymous, math.inf)
 
-    def _checked_certificate(self, der: bytes, now: float) -> CallerCertificate:
+    def identify_other(self, certificate: bytes, now: float) -> KnownCaller:
+        """Return whose certificate this is that somebody else shows, as `Shown.on_behalf` has it.
+
+        Raises:
+            LookupFailure: UNAUTHENTICATED, it doesn't count.
+
+        """
+        if self.anchors is None:
+            raise refused("it isn't known which CAs sign callers' certificates: set tls_ca")
+        checked, until = self._checked_certificate(certificate, now, is_verified=False)
+        if self.rules is None:
+            return KnownCaller(ANYBODY, EVERYTHING, until)
+        return _known(_by_certificate(self.rules, checked), until)
+
+    def _checked_certificate(self, shown: bytes, now: float, *, is_verified: bool) -> tuple[CallerCertificate, float]:
+        """Return a certificate, and up to when it holds with what it rests on. `is_verified`: see `ChainVerifier`."""
         try:
-            certificate = read_certificate(der)
+            chain = read_chain(shown)
+            certificate = facts_of(chain[0])
         except ValueError as error:
             raise refused(f"the certificate doesn't count: {error}") from None
         if now < certificate.not_before:
@@ -82,7 +106,12 @@ class KnownCallers:
             raise refused("the certificate has expired: show a new one")
         if self.revoked.has(certificate):
             raise refused("the certificate has been revoked: show another one")
-        return certificate
+        if self.anchors is None:
+            return certificate, certificate.not_after
+        try:
+            return certificate, ChainVerifier(self.anchors, self.revoked, now, is_verified=is_verified).until(chain)
+        except NoChain as error:
+            raise refused(f"the certificate doesn't count: {error}") from None
 
     def _by_token(self, rules: Rules, token: str) -> tuple[tuple[RulesEntry, ...], float]:
         entries = entries_of(token, rules.tokens)
@@ -117,15 +146,23 @@ def _token(authorization: str) -> str:
 
 
 def _by_certificate(rules: Rules, certificate: CallerCertificate) -> tuple[RulesEntry, ...]:
-    found = {entry.name: entry for name in certificate.names for entry in rules.certificates.get(name, ())}
+    found = _named_by(rules, certificate)
     if not found:
         names = ", ".join(certificate.names) or "none"
         raise refused(f"the rules name none of the certificate's names: {names[:_SHOWN_MAX]}")
+    return found
+
+
+def _named_by(rules: Rules, certificate: CallerCertificate) -> tuple[RulesEntry, ...]:
+    """Return the entries that name a certificate, each once."""
+    found = {entry.name: entry for name in certificate.names for entry in rules.certificates.get(name, ())}
     return tuple(found.values())
 
 
-def _known(entries: tuple[RulesEntry, ...], until: float) -> KnownCaller:
+def _joined(entries: tuple[RulesEntry, ...]) -> str:
+    return "+".join(entry.name for entry in entries)
+
+
+def _known(entries: tuple[RulesEntry, ...], until: float, beside: str = "") -> KnownCaller:
     """Return the caller that these entries are about: what they may do adds up."""
-    return KnownCaller(
-        "+".join(entry.name for entry in entries), tuple(grant for entry in entries for grant in entry.grants), until
-    )
+    return KnownCaller(_joined(entries), tuple(grant for entry in entries for grant in entry.grants), until, beside)

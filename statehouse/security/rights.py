@@ -29,7 +29,9 @@ class Right(StrEnum):
     FLEET = "fleet"
     DRAIN = "drain"
     FORWARD = "forward"
-    """To send requests for somebody else, as routers do: with `forwarding.hops`."""
+    """To send requests for somebody else, as routers do: with `forwarding.hops`, or with the other's certificate."""
+    ACT_FOR = "act-for"
+    """To change the fleet for whom one shows the certificate of, beside `FORWARD`, which is for reads."""
     METRICS = "metrics"
     HEALTH = "health"
     REFLECTION = "reflection"
@@ -37,6 +39,9 @@ class Right(StrEnum):
 
 STORE_RIGHTS: Final = frozenset({Right.LOOKUP, Right.SCAN, Right.WATCH, Right.QUERY})
 """Rights that are given for stores."""
+
+CHANGES: Final = frozenset({Right.DRAIN})
+"""Rights to change the fleet; all others are to read."""
 
 METRICS: Final = "metrics"
 """The method of a request for /metrics, which is no call of gRPC."""

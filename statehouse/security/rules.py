@@ -34,6 +34,8 @@ ROLE_RIGHTS: Final[Mapping[CallerRole, frozenset[Right]]] = MappingProxyType(
     }
 )
 """What each role may do; a reader only with the stores that the entry names."""
+ROUTERS_ALSO: Final = frozenset({Right.ACT_FOR})
+"""What an entry may give a router beside; all else that it may give is a reader's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,14 @@ def grants_of(
     only: frozenset[Right] = STORE_RIGHTS,
     also: frozenset[Right] = frozenset(),
 ) -> tuple[Grant, ...]:
-    """Return what roles grant. `stores`, `only` and `also` change nothing but what a reader may do."""
+    """Return what roles grant.
+
+    `stores`, `only` and `also` change nothing but what a reader may do, but for the right `act-for`, a router's.
+    """
     return tuple(
-        Grant((ROLE_RIGHTS[role] - STORE_RIGHTS) | only | also, stores, role)
+        Grant((ROLE_RIGHTS[role] - STORE_RIGHTS) | only | (also - ROUTERS_ALSO), stores, role)
         if role is CallerRole.READER
-        else Grant(ROLE_RIGHTS[role], role=role)
+        else Grant(ROLE_RIGHTS[role] | (also & ROUTERS_ALSO if role is CallerRole.ROUTER else frozenset()), role=role)
         for role in roles
     )
 

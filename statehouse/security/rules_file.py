@@ -121,13 +121,17 @@ class _Granted(_Strict):
         | None
     ) = None
     only: Annotated[list[Literal["lookup", "scan", "watch", "query"]], AfterValidator(_some)] | None = None
-    also: Annotated[list[Literal["fleet"]], AfterValidator(_some)] | None = None
+    also: Annotated[list[Literal["fleet", "act-for"]], AfterValidator(_some)] | None = None
 
     @model_validator(mode="after")
-    def _is_about_a_reader(self) -> _Granted:
-        for key in ("stores", "only", "also"):
-            if getattr(self, key) is not None and CallerRole.READER not in self.roles:
+    def _has_the_roles_for_it(self) -> _Granted:
+        also = set(self.also or ())
+        readers = {"stores": self.stores is not None, "only": self.only is not None, "also": Right.FLEET in also}
+        for key, is_there in readers.items():
+            if is_there and CallerRole.READER not in self.roles:
                 raise ValueError(f'{key} belongs to the role reader: add "reader" to roles, or take {key} out')
+        if Right.ACT_FOR in also and CallerRole.ROUTER not in self.roles:
+            raise ValueError('also = ["act-for"] belongs to the role router: add "router" to roles, or take it out')
         return self
 
 

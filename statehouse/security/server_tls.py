@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
@@ -17,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_DER: Final = 2
+"""A form of certificates, as OpenSSL counts them."""
 _ASKED = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -49,6 +52,18 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     return context
+
+
+def shown_over(connection: ssl.SSLSocket | ssl.SSLObject) -> bytes:
+    """Return what the other end has shown: its certificate in DER, and after it those that it has shown with it."""
+    if not connection.getpeercert(binary_form=True):  # who shows nothing has no chain, not even an empty one
+        return b""
+    if sys.version_info >= (3, 13):
+        return b"".join(connection.get_unverified_chain())
+    # Python 3.11 and 3.12 have it, without a public name.
+    hidden: Any = connection
+    found = hidden._sslobj.get_unverified_chain()  # noqa: SLF001
+    return b"".join(each.public_bytes(_DER) for each in found or ())
 
 
 class RenewedTls(Generic[T]):

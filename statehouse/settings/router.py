@@ -72,7 +72,8 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
     )
     express: bool = setting(
         True,
-        "The proxy sends plain lookups to nodes by itself, as the router has decided. Not with security_rules.",
+        "The proxy sends plain lookups to nodes by itself, as the router has decided. Not where callers are judged: "
+        "security_rules, tls_crl, tls_ca.",
         SettingGroup.ROUTING,
     )
     max_lookups: int = setting(

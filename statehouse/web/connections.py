@@ -9,6 +9,7 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from statehouse.security.server_tls import shown_over
 from statehouse.web.connection_limit import ServerSocket
 from statehouse.web.gateway import CERTIFICATE
 from statehouse.web.request_limit import BODY_WITHIN_S
@@ -38,8 +39,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._listener.has_begun(transport.get_extra_info("peername"))
         encrypted = transport.get_extra_info("ssl_object")
-        certificate = b"" if encrypted is None else encrypted.getpeercert(binary_form=True) or b""
-        self.app_state = {**self.app_state, CERTIFICATE: certificate}
+        self.app_state = {**self.app_state, CERTIFICATE: b"" if encrypted is None else shown_over(encrypted)}
         self._await_headers()
 
     def data_received(self, data: bytes) -> None:

@@ -22,7 +22,7 @@ from statehouse.client.peers import FleetStub, Peer
 from statehouse.client.routers import RouterCall, Routers
 from statehouse.errors import LookupFailure, Reason
 from statehouse.observability.denials import counted_gate
-from statehouse.rpc.authorized import ON_BEHALF_KEY
+from statehouse.rpc.authorized import ON_BEHALF_CHAIN_KEY, ON_BEHALF_KEY
 from statehouse.rpc.channels import RenewedChannel
 from statehouse.rpc.credentials import CredentialFiles
 from statehouse.security.local_calls import LOCAL_ONLY, LocalDoor
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 NodeStub: TypeAlias = "node_service_pb2_grpc.NodeServiceAsyncStub"  # which exists for type checkers only
 
 CERTIFICATE: Final = "peer_certificate"
-"""In a request's state: the caller's certificate, in DER; the handshake has checked it."""
+"""In a request's state: the caller's certificate, and those shown with it, in DER; the handshake has checked them."""
 NODES_MAX: Final = 1_000
 """Connections to nodes that are kept; the page asks the nodes that somebody looks at."""
 # Of our services only: gRPC's health has a method Watch, too, which others may call.
@@ -190,8 +190,9 @@ class Gateway:
     async def drain(self, request: Request, address: str, timeout_ms: int | None = None) -> list[str]:
         """Have the node at host:port hand its tasks over and leave, for the caller of an HTTP request.
 
-        The node judges and logs the caller, not this process: it is shown what they have shown here. Return the ids of
-        the active tasks that others must take over. The form's token is checked by whoever has the form.
+        The node judges the caller, and logs them and this process: it is shown what they have shown here. It takes a
+        token, and a certificate only if its rules let this process act for others. Return the ids of the active tasks
+        that others must take over. The form's token is checked by whoever has the form.
 
         Raises:
             CallerRefused: the rules don't allow it.
@@ -257,7 +258,14 @@ def _shown_on(shown: Shown) -> tuple[tuple[str, str | bytes], ...]:
     """Return the metadata by which a node learns who the caller is. A token decides where there is one."""
     if shown.authorization:
         return (("authorization", shown.authorization),)
-    return ((ON_BEHALF_KEY, shown.certificate),) if shown.certificate else ()
+    if not shown.certificate:
+        return ()
+    # It has been looked at here, so its library is loaded.
+    from statehouse.security.certificates import first_of_chain  # noqa: PLC0415
+
+    certificate = first_of_chain(shown.certificate)
+    with_it = shown.certificate[len(certificate) :]
+    return ((ON_BEHALF_KEY, certificate), *(((ON_BEHALF_CHAIN_KEY, with_it),) if with_it else ()))
 
 
 def _request_about(call: str, store: str) -> Message:

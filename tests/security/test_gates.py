@@ -12,7 +12,7 @@ import http.client
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,8 @@ from statehouse.security.rights import HEALTH_CHECK, METRICS, RIGHTS
 from statehouse.settings import RouterSettings, WebSettings
 from statehouse.web.app import build_app
 from statehouse.web.gateway import Gateway
-from tests.support.gates import CALLERS, GATES, HOURS, NO_CONNECTION, REFUSED, SERVED, GateCase, outcome_of
+from tests.support.certificates import Authority, Issued
+from tests.support.gates import CALLERS, GATES, HOURS, NAMES, NO_CONNECTION, REFUSED, SERVED, URI, GateCase, outcome_of
 from tests.support.metrics import scrape_registry
 from tests.support.proxy import PROXY
 from tests.support.web import web_server
@@ -144,8 +145,8 @@ async def served(case: GateCase, proxy: str) -> AsyncIterator[Served]:
         await server.stop(0.0)
 
 
-async def outcome(channel: grpc.aio.Channel, path: str) -> str:
-    call: Any = channel.stream_stream(path)(iter([b""]), timeout=10.0)
+async def outcome(channel: grpc.aio.Channel, path: str, metadata: Sequence[tuple[str, bytes]] = ()) -> str:
+    call: Any = channel.stream_stream(path)(iter([b""]), timeout=10.0, metadata=tuple(metadata))
     try:
         await call.read()
         call.cancel()
@@ -178,6 +179,72 @@ async def test_each_method_behind_each_gate(tmp_path: Path, gate: str, proxy: st
 async def _read_all(stream: Any) -> None:
     while True:
         await stream.read()
+
+
+class Forwarding(GateCase):
+    """Rules that know a router, who may read for others or also act for them, and those others."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("rules", folder)
+        root = Authority(folder, "root", path_length=1)
+        self.below = Authority(folder, "below", under=root)
+        ca = self.authority.path
+        ca.write_bytes(ca.read_bytes() + root.path.read_bytes())
+        self.issued |= {name: self.authority.issue(NAMES, (uri(name),)) for name in ("router", "deputy")}
+        self.issued["below"] = self.below.issue(NAMES, (URI,))
+
+    def _rules(self, known_by: str) -> Path:
+        path = super()._rules(known_by)
+        entries = {"router": "", "deputy": 'also = ["act-for"]'}
+        with path.open("a") as rules:
+            for name, more in entries.items():
+                certificates = f'certificates = ["{uri(name)}"]'
+                rules.write(f'[[identity]]\nname = "{name}"\nroles = ["router"]\n{certificates}\n{more}\n')
+        return path
+
+
+def uri(name: str) -> str:
+    return f"statehouse://tests/{name}"
+
+
+def shown_for(issued: Issued, *, whole: bool = True) -> list[tuple[str, bytes]]:
+    """Return the metadata by which somebody else shows a certificate, with what is between it and a CA."""
+    chain = authorized.ders_of(issued.certificate_path.read_bytes())
+    with_it = chain[len(issued.der) :]
+    return [
+        (authorized.ON_BEHALF_KEY, issued.der),
+        *([(authorized.ON_BEHALF_CHAIN_KEY, with_it)] if whole and with_it else []),
+    ]
+
+
+@pytest.mark.parametrize("proxy", [str(PROXY), "none"], ids=["proxy", "grpcio"])
+async def test_what_a_router_does_for_others(tmp_path: Path, proxy: str) -> None:
+    """Also of calls that go over the link otherwise: whom a call is for decides there, too."""
+    case = Forwarding(tmp_path)
+    (tmp_path / "own").mkdir()
+    itself = Authority(tmp_path / "own", "house").issue(NAMES, (URI,))
+    others: dict[str, list[tuple[str, bytes]]] = {
+        "right": shown_for(case.issued["right"]),
+        "below": shown_for(case.issued["below"]),
+        "below, alone": shown_for(case.issued["below"], whole=False),
+        "made by themselves": shown_for(itself),
+        "two": shown_for(case.issued["right"]) * 2,
+        "empty": [(authorized.ON_BEHALF_KEY, b"")],
+    }
+    drain = "/statehouse.v1.NodeService/Drain"
+    async with served(case, proxy) as it:
+        for forwarder in ("router", "deputy"):
+            async with it.channel(forwarder) as channel:
+                for kind, metadata in others.items():
+                    found = {path: await outcome(channel, path, metadata) for path in OURS}
+                    wanted = dict.fromkeys(OURS, SERVED if kind in {"right", "below"} else REFUSED)
+                    if forwarder == "router":
+                        wanted[drain] = REFUSED
+                    assert found == wanted, (forwarder, kind)
+        for caller in ("right", "below"):
+            async with it.channel(caller) as channel:
+                assert await outcome(channel, OURS[0]) == SERVED, "an intermediate CA's, shown by itself"
+                assert await outcome(channel, OURS[0], others["right"]) == REFUSED, "no router"
 
 
 @failing_cleanly
@@ -327,6 +394,19 @@ def test_each_route_behind_each_gate(tmp_path: Path, gate: str, all_routes: list
             )
             assert counted == (len(asked) if wanted == REFUSED else 0)
             assert len([each for each in lines if each["event"] == "denied"]) == counted
+
+
+def test_callers_of_an_intermediate_ca_are_known_over_http_too(tmp_path: Path) -> None:
+    case = Forwarding(tmp_path)
+    settings = RouterSettings(application_id="tests", **case.settings)
+    judge = counted_gate(settings, SecurityMetrics(CollectorRegistry(), "t"))
+    server = MetricsServer(CollectorRegistry(), LOOPBACK, 0, settings, judge)
+    try:
+        assert _asked(case, server.port, "below", ("GET", "/metrics")) == [SERVED]
+    finally:
+        server.close()
+    with web(case) as (port, _gateway):
+        assert _asked(case, port, "below", ("GET", "/nodes.json")) == [SERVED]
 
 
 def test_a_gate_that_is_not_asked_for_is_none() -> None:

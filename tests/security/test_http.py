@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from statehouse.assignment import TaskAssignment
 from statehouse.control.v1 import commits_pb2
+from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.settings import WebSettings
@@ -29,7 +30,7 @@ from tests.support.certificates import Authority, Issued
 from tests.support.fleet import STORE, Fleet, ServerProcess, is_answered_by_active
 from tests.support.kafka import produce
 from tests.support.polling import poll_until
-from tests.support.secured import TOKEN, Keys
+from tests.support.secured import RULES, TOKEN, Keys
 
 
 class Row(NamedTuple):
@@ -306,9 +307,22 @@ def test_a_node_judges_and_logs_whoever_drains_it_over_http(secured: SecuredHttp
         finally:
             await gateway.close()
 
+    def is_allowed() -> bool:
+        try:
+            return asyncio.run(drained_by("operator")) == ["0_0"]
+        except LookupFailure:
+            return False
+
     with pytest.raises(CallerRefused, match="reader lacks the right drain"):
         asyncio.run(drained_by("reader"))
-    assert asyncio.run(drained_by("operator")) == ["0_0"]
+    with pytest.raises(LookupFailure, match=r'router may only read for others: .* also = \["act-for"\]'):
+        asyncio.run(drained_by("operator"))
+    rules = {**RULES, "router": {"roles": ["router"], "also": ["act-for"]}}
+    secured.keys.write_rules(rules)
+    poll_until(is_allowed, 20, "the right to act for others")
     poll_until(lambda: "operator's call" in secured.node.log, 20, "the node's audit log to have the drain")
     (line,) = [each for each in secured.node.log.splitlines() if "operator's call" in each and "Drain" in each]
-    assert '"identity": "operator"' in line
+    assert '"forwarder": "router", "identity": "operator"' in line
+    denied = [each for each in secured.node.log.splitlines() if '"denied"' in each and "Drain" in each]
+    assert all('"identity": "router"' in each and "may only read for others" in each for each in denied)
+    assert denied

@@ -39,10 +39,14 @@ class Issued:
 
 
 class Authority:
-    """A CA whose certificate is in a file. `folder`: where all files go."""
+    """A CA whose certificate is in a file. `folder`: where all files go.
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, name
+    `under`: the CA that certifies this one; what this one issues stands in its file before this one's certificate. A CA
+    that is to certify others has a `path_length`.
+    """
+
+    def __init__(self, folder: Path, name: str, *, under: Authority | None = None, path_length: int = 0) -> None:
+        self._folder, self._name, self._is_below = folder, name, under is not None
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._issued = 0
         self._crls = 0
@@ -59,18 +63,18 @@ class Authority:
             decipher_only=False,
         )
         now = datetime.now(UTC)
-        self.certificate = (
+        self.certificate: x509.Certificate = (
             x509.CertificateBuilder()
             .subject_name(subject)
-            .issuer_name(subject)
+            .issuer_name(subject if under is None else under.certificate.subject)
             .public_key(self._key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - timedelta(days=2))
             .not_valid_after(now + timedelta(days=2))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
             .add_extension(usage, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, SHA256())
+            .sign(self._key if under is None else under._key, SHA256())
         )
         self.path = folder / f"{name}.ca.pem"
         self.path.write_bytes(self.certificate.public_bytes(Encoding.PEM))
@@ -109,7 +113,8 @@ class Authority:
         self._issued += 1
         stem = f"{self._name}.{self._issued}"
         issued = Issued(self._folder / f"{stem}.pem", self._folder / f"{stem}.key")
-        issued.certificate_path.write_bytes(builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM))
+        pem = builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM)
+        issued.certificate_path.write_bytes(pem + (self.path.read_bytes() if self._is_below else b""))
         issued.key_path.touch(0o600)
         issued.key_path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return issued

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from structlog.testing import capture_logs
 
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
@@ -439,22 +440,134 @@ def test_one_token_is_one_text(house: House):
         assert house.refusal(GET, get("top"), Shown(authorization=text)).reason is Reason.UNAUTHENTICATED
 
 
-def test_a_router_may_call_on_behalf_of_somebody_who_is_judged_and_logged(tmp_path: Path) -> None:
-    house = House(tmp_path, RULES + identity("boss", '["operator"]', certificates='["CN=boss"]'))
+BOSS = identity("boss", '["operator"]', certificates='["CN=boss"]')
+DEPUTY = identity("deputy", '["router"]', 'also = ["act-for"]')
+
+
+def behalf(by_whom: str, other: bytes) -> Shown:
+    """Return what is shown by who shows another one's certificate."""
+    return replace(by(by_whom), on_behalf=other)
+
+
+def test_who_may_act_for_others_drains_for_whom_may_and_both_are_logged(tmp_path: Path) -> None:
+    house = House(tmp_path, RULES + BOSS + DEPUTY)
     boss, reports = (house.authority.issue((name,)).der for name in ("boss", "reports"))
-
-    def drained(by_whom: str, behalf: bytes) -> None:
-        house.gate.admit(DRAIN, None, replace(by(by_whom), on_behalf=behalf))
-
     with capture_logs() as logged:
-        drained("router", boss)
-    assert [each["identity"] for each in logged] == ["boss"]
-    with pytest.raises(LookupFailure, match="reports lacks the right drain"):
-        drained("router", reports)
-    with pytest.raises(LookupFailure, match="ops is no router"):
-        drained("ops", boss)
-    with pytest.raises(LookupFailure, match="can't be read"):
-        drained("router", b"rubbish")
+        house.gate.admit(DRAIN, None, behalf("deputy", boss))
+        failure = house.refusal(DRAIN, None, behalf("deputy", reports))
+    assert failure.message == "reports lacks the right drain"
+    assert [(each["event"], each["forwarder"], each["identity"]) for each in logged] == [
+        ("operator's call", "deputy", "boss"),
+        ("denied", "deputy", "reports"),
+    ]
+    assert list(logged[0])[:2] == list(logged[1])[:2] == ["forwarder", "identity"]
+
+
+def test_a_router_only_reads_for_whom_it_shows_the_certificate_of(tmp_path: Path) -> None:
+    house = House(tmp_path, RULES + BOSS + DEPUTY)
+    boss, reports = (house.authority.issue((name,)).der for name in ("boss", "reports"))
+    for name in ("router", "deputy"):
+        with capture_logs() as logged:
+            house.gate.admit(NODES, b"", behalf(name, boss))
+            house.gate.admit(GET, get("top"), behalf(name, reports))
+        assert [(each["forwarder"], each["identity"]) for each in logged] == [(name, "boss")]
+        # A router may read it itself, and for this one it may not.
+        assert not house.passes(GET, get("bottom"), behalf(name, reports))
+        assert not house.passes(NODES, b"", behalf(name, reports))
+    failure = house.refusal(DRAIN, b"", behalf("router", boss))
+    assert (failure.reason, failure.metadata["right"]) == (Reason.PERMISSION_DENIED, "act-for")
+    assert 'also = ["act-for"]' in failure.message
+    assert "ops is no router" in house.refusal(NODES, b"", behalf("ops", boss)).message
+    assert "reports is no router" in house.refusal(GET, get("top"), behalf("reports", reports)).message
+
+
+def test_a_certificate_of_somebody_else_counts_only_while_it_leads_to_our_ca(tmp_path: Path) -> None:
+    house = House(tmp_path, RULES + BOSS + DEPUTY)
+    (tmp_path / "own").mkdir()
+    mine = Authority(tmp_path / "own", "ca")  # with our CA's name
+    good, revoked = house.authority.issue(("boss",), hours=2), house.authority.issue(("boss",))
+    house.revoke(revoked)
+    gate = house.gate = house.open()
+    wrong = {
+        "made by themselves": mine.issue(("boss",)).der,
+        "made by themselves, with their CA": mine.issue(("boss",)).der + mine.certificate.public_bytes(Encoding.DER),
+        "with our CA's behind it": mine.issue(("boss",)).der + house.authority.certificate.public_bytes(Encoding.DER),
+        "expired": house.authority.issue(("boss",), expired=True).der,
+        "revoked": revoked.der,
+        "no certificate": b"rubbish",
+        "nobody's": house.authority.issue(("nobody",)).der,
+    }
+    for kind, shown in wrong.items():
+        for method in (DRAIN, NODES):
+            with capture_logs() as logged:
+                assert house.refusal(method, b"", behalf("deputy", shown)).reason is Reason.UNAUTHENTICATED, kind
+            assert [(each["forwarder"], each["identity"]) for each in logged] == [("deputy", "unknown")], kind
+    assert house.denied == {Reason.UNAUTHENTICATED: 2 * len(wrong)}
+    gate.admit(NODES, b"", behalf("router", good.der))
+    house.now += 7_300
+    assert "expired" in house.refusal(NODES, b"", behalf("router", good.der)).message
+
+
+def test_who_was_known_by_somebody_elses_word_is_not_known_by_themselves(tmp_path: Path) -> None:
+    """And the other way round: what a handshake has verified doesn't spare somebody else's word its check."""
+    house = House(tmp_path, RULES + BOSS + DEPUTY)
+    (tmp_path / "own").mkdir()
+    constrained = Authority(tmp_path / "own", "own").issue(("boss",)).der
+    for shown in (Shown(constrained), behalf("deputy", constrained)):
+        assert not house.passes(NODES, b"", shown)
+    boss = house.authority.issue(("boss",)).der
+    house.gate.admit(NODES, b"", behalf("router", boss))
+    house.gate.admit(NODES, b"", Shown(boss))
+    assert {authorization for certificate, authorization in house.gate._callers if certificate == boss} == {None, ""}
+
+
+def test_a_token_that_is_passed_on_decides_and_both_are_logged(tmp_path: Path) -> None:
+    certified = identity("web", '["router"]', certificates='["CN=web"]')
+    house = House(tmp_path, RULES + certified)
+    web, nobody = (house.authority.issue((name,)).der for name in ("web", "nobody"))
+    with capture_logs() as logged:
+        house.gate.admit(DRAIN, b"", replace(by("ops"), certificate=web))
+        house.refusal(DRAIN, b"", replace(by("reports"), certificate=web))
+        house.gate.admit(DRAIN, b"", replace(by("ops"), certificate=nobody))
+        house.gate.admit(DRAIN, b"", by("ops"))
+    assert [(each.get("forwarder"), each["identity"]) for each in logged] == [
+        ("web", "ops"),
+        ("web", "reports"),
+        (None, "ops"),
+        (None, "ops"),
+    ]
+
+
+def test_without_rules_somebody_elses_certificate_must_hold_too(house: House) -> None:
+    def admitted(shown: bytes, ca: Path | None) -> bool:
+        gate = Gate(None, ca, None, on_denied=lambda _: None, on_unusable=lambda: None)
+        try:
+            gate.admit(DRAIN, b"", Shown(on_behalf=shown))
+        except LookupFailure:
+            return False
+        return True
+
+    good = house.authority.issue(("x",))
+    assert admitted(good.der, house.authority.path)
+    assert not admitted(house.authority.issue(("x",), expired=True).der, house.authority.path)
+    assert not admitted(good.der, None)
+
+
+async def test_a_ca_that_is_taken_out_takes_its_callers_along_on_open_connections_too(house: House) -> None:
+    other = Authority(house.rules.parent, "other")
+    both, alone = house.authority.path.read_bytes() + other.path.read_bytes(), house.authority.path.read_bytes()
+    mine = Shown(other.issue(("reports",)).der)
+    house.authority.path.write_bytes(both)
+    await house.gate.reload_if_changed()
+    house.gate.admit(GET, get("top"), mine)
+    house.authority.path.write_bytes(alone)
+    await house.gate.reload_if_changed()
+    assert "no certificate in tls_ca has signed it" in house.refusal(GET, get("top"), mine).message
+    house.authority.path.write_bytes(both)
+    await house.gate.reload_if_changed()
+    house.authority.path.write_text("nonsense")
+    await house.gate.reload_if_changed()
+    house.gate.admit(GET, get("top"), mine)
 
 
 def replaced(path: Path, kind: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statehouse.security.rights import STORE_RIGHTS, Right
+from statehouse.security.rights import CHANGES, STORE_RIGHTS, Right
 from statehouse.security.rules import CallerRole, grants_of, matches, may
 
 TABLE = {
@@ -34,6 +34,19 @@ def test_a_reader_reads_the_stores_of_his_entry_only():
 def test_a_reader_can_be_narrowed_and_follow_the_fleet():
     grants = grants_of([CallerRole.READER], only=frozenset({Right.LOOKUP}), also=frozenset({Right.FLEET}))
     assert {right for right in Right if may(grants, right, "any")} == {Right.LOOKUP, Right.HEALTH, Right.FLEET}
+
+
+def test_a_router_can_be_let_act_for_others_and_nobody_else_can() -> None:
+    also = frozenset({Right.ACT_FOR, Right.FLEET})
+    for role in CallerRole:
+        found = {right for right in Right if may(grants_of([role], also=also), right, "any")}
+        more = {CallerRole.ROUTER: {"act-for"}, CallerRole.READER: {"fleet"}}.get(role, set())
+        assert found == set(TABLE[role].split()) | more
+
+
+def test_each_right_reads_or_changes() -> None:
+    """One that changes the fleet belongs to `CHANGES`: then the certificate of somebody else isn't enough for it."""
+    assert set(CHANGES) == {Right.DRAIN}
 
 
 def test_what_narrows_a_reader_narrows_no_other_role():

@@ -100,6 +100,8 @@ def test_without_anonymous_who_shows_nothing_may_do_nothing():
         (READER + 'also = ["drain"]', r"also: Input should be 'fleet'"),
         (SOMEBODY + 'roles = ["operator"]\nstores = ["a"]', r"stores belongs to the role reader"),
         (SOMEBODY + 'roles = ["operator"]\nalso = ["fleet"]', r"also belongs to the role reader"),
+        (SOMEBODY + 'roles = ["router"]\nalso = ["fleet", "act-for"]', r"also belongs to the role reader"),
+        (SOMEBODY + 'roles = ["reader"]\nalso = ["fleet", "act-for"]', r'"act-for"\] belongs to the role router'),
         (READER.replace(HASH, "secret"), r"token_sha256: write the token's SHA-256"),
         (READER.replace(HASH, HASH.upper()), r"64 small hexadecimal digits"),
         (READER + 'certificates = ["reports"]', r"certificates: name a certificate by a URI"),
