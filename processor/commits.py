@@ -22,6 +22,7 @@ from statehouse.brokers import Brokers
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
 from statehouse.formats import COMMIT
+from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.offsets import last_stable_offsets, settled_offsets
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
@@ -87,6 +88,7 @@ class CommitsPublisher:
         client_id = f"{application_id}-{query}-commits"
         self._producer = TransactionalProducer(brokers, client_id, _RPC_TIMEOUT_S, **{"linger.ms": 0})
         self._admin = RenewedAdmin(brokers, client_id)
+        self._signing = RecordSigning(brokers)
         self._lock = threading.Lock()
         self._last: list[commits_pb2.Commit] = []
         self._last_at = time.monotonic()
@@ -288,7 +290,8 @@ class CommitsPublisher:
 
         def produce(client: Producer) -> None:
             for store, value in values:
-                client.produce(self._topic, key=store.encode(), value=value, partition=0, timestamp=at_ms)
+                signed = self._signing.options(self._topic, store.encode(), value)
+                client.produce(self._topic, key=store.encode(), value=value, partition=0, timestamp=at_ms, **signed)
 
         tries = self._tries()
         while True:

@@ -26,6 +26,7 @@ from statehouse.brokers import Brokers
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.kafka import clients
+from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.control_log import OnRecord
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
@@ -208,7 +209,9 @@ def _forget(brokers: Brokers | str, plan: ResetPlan) -> None:
     if not plan.committed:
         return
     producer = clients.producer(brokers, f"{plan.application_id}-reset")
+    topic, signing = commits_topic(plan.application_id), RecordSigning(brokers)
     for store in plan.committed:
-        producer.produce(commits_topic(plan.application_id), key=store.encode(), value=None, partition=0)
+        signed = signing.options(topic, store.encode(), None)
+        producer.produce(topic, key=store.encode(), value=None, partition=0, **signed)
     if producer.flush(_DELETE_TIMEOUT_S):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "commit records not deleted: repeat the reset"))  # noqa: SLF001 - as above

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVarTuple
 
 import structlog
@@ -79,6 +80,8 @@ class ControlTopics:
             on_anew=self._on_loop(self._ownership.assignments_begin_anew),
             on_broken=on_thread_defect,
             confirm_interval_s=settings.heartbeat_interval_ms / 2000,
+            on_refused=partial(skipped.note, "assignment"),
+            on_unsigned=partial(skipped.unsigned, "assignment"),
         )
         self._members_log = ControlLogReader(
             settings.brokers,
@@ -88,6 +91,8 @@ class ControlTopics:
             on_contact=self._on_loop(self._members_read),
             on_broken=on_thread_defect,
             needs=(AclOperation.READ, AclOperation.WRITE),  # of heartbeats
+            on_refused=partial(skipped.note, "members"),
+            on_unsigned=partial(skipped.unsigned, "members"),
         )
         self._commits_log = ControlLogReader(
             settings.brokers,
@@ -97,6 +102,8 @@ class ControlTopics:
             on_contact=self._on_loop(self._commits_were_read),
             on_broken=on_thread_defect,
             confirm_interval_s=_COMMITS_CONFIRM_S,
+            on_refused=partial(skipped.note, "commits"),
+            on_unsigned=partial(skipped.unsigned, "commits"),
         )
 
     @property

@@ -30,9 +30,10 @@ import structlog
 from confluent_kafka import KafkaException, Producer
 
 from query_service.states.heartbeat_repeater import HeartbeatRepeater, StopLimit
-from statehouse.brokers import Brokers, KafkaSecurity
+from statehouse.brokers import Brokers, KafkaSecurity, RecordSecurity
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
+from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.renewed import RenewedProducer
 from statehouse.membership import counted
 from statehouse.observability import logs
@@ -96,7 +97,8 @@ class HeartbeatOptions:
         """Return what `to_json` made a text of."""
         fields: dict[str, Any] = json.loads(text)
         brokers = fields.pop("brokers")
-        return cls(Brokers(brokers["bootstrap"], KafkaSecurity(**brokers["security"])), **fields)
+        security, records = KafkaSecurity(**brokers["security"]), RecordSecurity(**brokers["records"])
+        return cls(Brokers(brokers["bootstrap"], security, records), **fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ class HeartbeatWriter:
         self._repeats, self._bound = HeartbeatRepeater(options.interval_s), StopLimit()
         self._was_silent = False
         self._written = 0
+        self._signing = RecordSigning(options.brokers)
         self._producer = RenewedProducer(self._new_producer, lambda error: self._tell("" if error is None else error))
 
     def take(self, said: FrameKind, content: bytes, now: float) -> None:
@@ -177,9 +180,9 @@ class HeartbeatWriter:
 
     def _write(self, value: bytes | None) -> None:
         try:
-            self._producer.produce(
-                self._options.topic, key=self._options.instance_id.encode(), value=value, partition=0
-            )
+            topic, key = self._options.topic, self._options.instance_id.encode()
+            signed = self._signing.options(topic, key, value)
+            self._producer.produce(topic, key=key, value=value, partition=0, **signed)
         except (BufferError, KafkaException) as error:  # the next heartbeat says the same and more
             self._tell(error)
 

@@ -348,6 +348,7 @@ class ControlTopicReaders:
         self._skipped = skipped
 
         def reader(
+            kind: str,
             topic: str,
             on_record: OnRecord,
             on_contact: Callable[[], None] = lambda: None,
@@ -361,10 +362,13 @@ class ControlTopicReaders:
                 on_broken=lambda error: self._call_on_loop(on_broken, error),
                 on_contact=on_contact,
                 on_anew=on_anew,
+                on_refused=partial(skipped.note, kind),
+                on_unsigned=partial(skipped.unsigned, kind),
             )
 
         name = settings.application_id
         self._assignment_log = reader(
+            "assignment",
             assignment_topic(name),
             self._on_assignment_record,
             self._on_assignments_read,
@@ -372,9 +376,12 @@ class ControlTopicReaders:
         )
         self._assignments.begin()
         self._member_log = reader(
-            members_topic(name), self._on_member_record, lambda: self._call_on_loop(tracker.on_caught_up, "members")
+            "members",
+            members_topic(name),
+            self._on_member_record,
+            lambda: self._call_on_loop(tracker.on_caught_up, "members"),
         )
-        self._commit_log = reader(commits_topic(name), self._on_commit_record)
+        self._commit_log = reader("commits", commits_topic(name), self._on_commit_record)
         self._logs = (self._assignment_log, self._member_log, self._commit_log)
 
     def silence_s(self) -> float | None:

@@ -293,7 +293,7 @@ class AssignmentReader:
             if value is not None:
                 record = _checked_record(name, value)
         except ContractError as error:
-            self._refuse(name, error)
+            self.refuse(name, error)
             return None
         self._newer.discard(name)
         if self._before_end is not None:
@@ -310,7 +310,8 @@ class AssignmentReader:
         if name not in kept and len(kept) >= _KEYS_MAX and name != MANIFEST_KEY:
             raise ContractError(f"the topic has more than {_KEYS_MAX} keys")
 
-    def _refuse(self, name: str, error: ContractError) -> None:
+    def refuse(self, name: str, error: ContractError) -> None:
+        """Take that the last record of a key is skipped, and why."""
         if len(name) <= _KEY_MAX and len(self._spoilt) < _KEYS_MAX:
             self._spoilt.add(name)
             if isinstance(error, NewerFormatError):

@@ -86,12 +86,36 @@ PLAINTEXT: Final = KafkaSecurity()
 
 
 @dataclass(frozen=True, slots=True)
+class RecordSecurity:
+    """What records of control topics are signed and judged with: paths of files, no secret.
+
+    A process signs with its certificate, and judges if it has a CA as well.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    ca: str = ""
+    crl: str = ""
+    rules: str = ""
+    is_signature_required: bool = False
+
+    @property
+    def judges(self) -> bool:
+        """Whether records are judged."""
+        return bool(self.certificate and self.ca)
+
+
+UNSIGNED: Final = RecordSecurity()
+
+
+@dataclass(frozen=True, slots=True)
 class Brokers:
     """What a client of Kafka is made with."""
 
     bootstrap: str
     """host:port, or several separated by commas."""
     security: KafkaSecurity = PLAINTEXT
+    records: RecordSecurity = UNSIGNED
 
     @classmethod
     def of(cls, given: Brokers | str) -> Brokers:

@@ -94,6 +94,7 @@ class ActingController:
         self._record = ControllerRecord(name, host, is_standby, 0, fleet.settings)
         self._record_at = 0.0
         self._own_log, self._published_at, self._mend_at = own_log, 0.0, 0.0
+        self._signed_as = 0
         self.before: ControllerRecord | None = None
         """The record of the controller that acted before the takeover."""
         self._under_replicated = 0
@@ -200,15 +201,21 @@ class ActingController:
         if now < self._mend_at:
             return
         key = self._own_log.unlike(self._core.assignment, self._published_at)
-        if not key:
+        if key:
+            log.error("the assignment topic is not as published: all is published again", key=key)
+            reason = f"{key} was not as published"
+        elif self._signed_as != self._publisher.signs_as and self._core.assignment.epoch:
+            # Unchanged records aren't written again, and theirs would be signed with what others count no more.
+            reason = "signed with this controller's certificate"
+        else:
             return
-        log.error("the assignment topic is not as published: all is published again", key=key)
-        again = self._core.again(f"{key} was not as published", self._own_log.newest_epoch())
+        again = self._core.again(reason, self._own_log.newest_epoch())
         # Somebody who goes on writing must not have us write a whole assignment each time.
         self._mend_at = now + _MENDS_EVERY_S
         self._publish(again, whole=True)
 
     def _publish(self, proposed: Assignment, *, whole: bool = False) -> None:
+        signs_as = self._publisher.signs_as
         complete, records = encode(Assignment() if whole else self._core.assignment, proposed)
         try:
             self._publisher.publish(records)
@@ -217,6 +224,8 @@ class ActingController:
             return
         self._backoff.succeeded()
         self._published_at = time.monotonic()
+        if whole:
+            self._signed_as = signs_as
         if complete.tasks != self._core.assignment.tasks:
             self._on_rebalance()
         self._core.published(complete, time.monotonic())

@@ -11,6 +11,7 @@ from processor.ownership.controller_record import read_controller
 from processor.ownership.takeover import ControllerRecord, Takeover
 from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader
 from statehouse.brokers import Brokers
+from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.observability.unreadable_records import OnUnreadable
 from statehouse.topology import assignment_topic
@@ -48,6 +49,7 @@ class AssignmentLog:
             on_broken=on_broken,
             on_contact=self._confirm,
             on_anew=self._begin_anew,
+            on_refused=self._refuse,
         )
 
     def start(self) -> None:
@@ -115,6 +117,16 @@ class AssignmentLog:
                     self._hear_controller()
             else:
                 self._snapshots.feed(key, value)
+                self._is_changed = True
+
+    def _refuse(self, key: bytes | None, error: ContractError) -> None:
+        """Take that a record is skipped: its writer may not write it, but it may hide one that counted."""
+        name = (key or b"").decode(errors="replace")
+        with self._lock:
+            if key == CONTROLLER_KEY:
+                self._on_unreadable(name, error)
+            else:
+                self._snapshots.refuse(name, error)
                 self._is_changed = True
 
     def _hear_controller(self) -> None:

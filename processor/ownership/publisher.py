@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException, Producer
 from statehouse.brokers import Brokers
 from statehouse.errors import StatehouseError
 from statehouse.kafka.access import refusal
+from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, meaning_of
 from statehouse.topology import assignment_topic, members_topic
 
@@ -33,6 +34,12 @@ class AssignmentPublisher:
         self._brokers, self._application_id, self._timeout_s = brokers, application_id, timeout_s
         self._producer: TransactionalProducer | None = None
         self._has_opened = False
+        self._signing = RecordSigning(brokers)
+
+    @property
+    def signs_as(self) -> int:
+        """What records are signed with: a number that grows when the certificate changes; 0 if they aren't signed."""
+        return self._signing.version
 
     def open(self) -> None:
         """Fence every earlier controller and end its open transaction.
@@ -84,7 +91,8 @@ class AssignmentPublisher:
 
         def produce(client: Producer) -> None:
             for key, value in records:
-                client.produce(topic, key=key, value=value, partition=0)
+                signed = self._signing.options(topic, key, value)
+                client.produce(topic, key=key, value=value, partition=0, **signed)
 
         try:
             producer.write(produce)

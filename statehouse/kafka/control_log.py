@@ -13,9 +13,10 @@ from confluent_kafka.admin import AclOperation
 
 from statehouse.background import as_error
 from statehouse.brokers import Brokers
-from statehouse.errors import ConfigurationError
+from statehouse.errors import ConfigurationError, ContractError
 from statehouse.kafka import clients, codes, renewed
 from statehouse.kafka.access import LoginWatch, check_rights, needing, refusal
+from statehouse.kafka.authors import authors_of
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
 from statehouse.kafka.topics import topic_id
@@ -23,6 +24,7 @@ from statehouse.kafka.topics import topic_id
 log = structlog.get_logger(__name__)
 
 OnRecord = Callable[[bytes | None, bytes | None, int], None]
+OnRefused = Callable[[bytes | None, ContractError], None]
 
 _CONSUMER: dict[str, str | float | bool] = {
     "auto.offset.reset": "earliest",
@@ -32,6 +34,7 @@ _CONSUMER: dict[str, str | float | bool] = {
 }
 _POLL_S = 0.1
 _BATCH = 500
+_LOGGED_MAX = 1_000
 _REMIND_S = 10.0
 # An end that is not reached by then may be from before the topic was recreated.
 _ASK_ANEW_S = 5.0
@@ -56,6 +59,32 @@ class _End:
     def is_overdue(self) -> bool:
         """Whether the log should have been read so far by now."""
         return time.monotonic() - self.asked_at > renewed.SILENCE_S
+
+
+class _Notes:
+    """Logs what is noted of records, once for each key."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._logged: set[bytes | None] = set()
+
+    def refused(self, key: bytes | None, error: ContractError) -> None:
+        if self._is_first(key):
+            log.warning("control record skipped", topic=self._topic, key=_shown(key), error=str(error))
+
+    def unsigned(self, key: bytes | None) -> None:
+        if self._is_first(key):
+            log.warning("control record without a signature", topic=self._topic, key=_shown(key))
+
+    def _is_first(self, key: bytes | None) -> bool:
+        is_first = key not in self._logged and len(self._logged) < _LOGGED_MAX
+        if is_first:
+            self._logged.add(key)
+        return is_first
+
+
+def _shown(key: bytes | None) -> str:
+    return (key or b"")[:200].decode(errors="replace")
 
 
 class ControlLogReader:
@@ -83,11 +112,23 @@ class ControlLogReader:
         on_contact: Callable[[], None] = lambda: None,
         on_anew: Callable[[], None] = lambda: None,
         needs: Collection[AclOperation] = (AclOperation.READ,),
+        on_refused: OnRefused | None = None,
+        on_unsigned: Callable[[bytes | None], None] | None = None,
     ) -> None:
         """Prepare; `start()` begins. `confirm_interval_s`: how often to ask for the end when idle.
 
-        `needs`: the rights on the topic without which the process is not to start.
+        `needs`: the rights on the topic without which the process is not to start. `on_refused(key, error)` is called
+        for a record that is skipped as its writer may not write it, `on_unsigned(key)` for one that is taken without a
+        signature; without them the first of each key is logged.
+
+        Raises:
+            ConfigurationError: a file can't be used by which writers are known.
+
         """
+        notes = _Notes(topic)
+        self._on_refused = on_refused or notes.refused
+        self._authors = authors_of(brokers, topic, on_unsigned or notes.unsigned)
+        self._is_history = True
         self._needs = needs
         self._login = LoginWatch(brokers)
         self._brokers, self._topic, self._client_id = brokers, topic, client_id
@@ -158,7 +199,7 @@ class ControlLogReader:
                             log.warning("recreated or truncated control topic is read again", topic=self._topic)
                             consumer.client.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
                             position, asked = 0, None
-                            self._on_anew()
+                            self._begin_anew()
                 if asked is not None and position >= asked.offset:
                     self._note_contact(asked)
                     asked = None
@@ -181,11 +222,29 @@ class ControlLogReader:
             return position
         if message.offset() < position:
             log.warning("control topic became shorter and is read again", topic=self._topic)
-            self._on_anew()
+            self._begin_anew()
         if is_end:
             return int(message.offset())
-        self._on_record(message.key(), message.value(), message.timestamp()[1])
+        self._hand_on(message)
         return int(message.offset()) + 1
+
+    def _hand_on(self, message: Message) -> None:
+        """Deliver a record whose writer may write it."""
+        key, value, timestamp_ms = message.key(), message.value(), message.timestamp()[1]
+        if self._authors is not None:
+            try:
+                headers, is_new = message.headers(), not self._is_history
+                timestamp_ms = self._authors.timestamp_ms(key, value, headers, timestamp_ms, is_new=is_new)
+            except ContractError as error:
+                self._on_refused(key, error)
+                return
+        self._on_record(key, value, timestamp_ms)
+
+    def _begin_anew(self) -> None:
+        self._is_history = True
+        if self._authors is not None:
+            self._authors.begin_anew()
+        self._on_anew()
 
     def _is_another_log(self, admin: RenewedAdmin) -> bool:
         """Whether the topic has another id, or begins later: records were deleted. Asked now and then."""
@@ -222,6 +281,7 @@ class ControlLogReader:
         It counts as contact at the time when the end was asked for: a log that grows all the time has moved on since.
         """
         self._contact_at = end.asked_at
+        self._is_history = False
         self._caught_up.set()
         self._on_contact()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -119,8 +119,8 @@ class RenewedProducer:
         self._client = make()
         self._is_lost = False
 
-    def produce(self, topic: str, *, key: bytes, value: bytes | None, partition: int) -> None:
-        """Learn whether earlier records were delivered, and produce one.
+    def produce(self, topic: str, *, key: bytes, value: bytes | None, partition: int, **more: Any) -> None:  # noqa: ANN401 - as the client takes it
+        """Learn whether earlier records were delivered, and produce one. `more`: as the client takes it.
 
         Raises:
             BufferError, KafkaException: the record is not sent.
@@ -131,7 +131,7 @@ class RenewedProducer:
             self._client.purge()
             self._client.poll(0)  # what was dropped has its outcome, too
             self._client, self._is_lost = _anew(self._make, self._client), False
-        self._client.produce(topic, key=key, value=value, partition=partition, on_delivery=self._note)
+        self._client.produce(topic, key=key, value=value, partition=partition, on_delivery=self._note, **more)
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything is sent, or the time is over."""

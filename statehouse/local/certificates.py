@@ -28,7 +28,7 @@ from statehouse.errors import ConfigurationError
 ROLES: Final = {
     "router": ("router",),
     "node": ("node",),
-    "processor": ("node",),
+    "processor": ("node", "processor"),
     # Who operates a fleet looks into its stores, too, and so does the command line.
     "operator": ("operator", "reader"),
     "reader": ("reader",),

@@ -28,12 +28,27 @@ class UnreadableRecords:
             labelnames=("topic",),
             registry=registry,
         )
+        self._unsigned = Counter(
+            f"{prefix}_unsigned_control_records",
+            "Records of control topics that were taken without a signature",
+            labelnames=("topic",),
+            registry=registry,
+        )
         self._logged: set[tuple[str, bytes]] = set()
         self._lock = threading.Lock()
 
     def note(self, topic: str, key: bytes | str | None, error: Exception) -> None:
         """Count a record of "assignment", "members" or "commits" that is skipped."""
         self._counts.labels(topic).inc()
+        self._say_once(topic, key, "control record skipped", error=str(error))
+
+    def unsigned(self, topic: str, key: bytes | str | None) -> None:
+        """Count a record that is taken although it has no signature, where others have one."""
+        self._unsigned.labels(topic).inc()
+        self._say_once(topic, key, "control record without a signature: see require_signed_records")
+
+    def _say_once(self, topic: str, key: bytes | str | None, event: str, **about: str) -> None:
+        """Log the first event of each key. What comes under this key from now on is only counted."""
         name = key.encode(errors="replace") if isinstance(key, str) else key or b""
         with self._lock:
             # A writer of nonsense may use a new key each time: the log must not grow by that.
@@ -41,5 +56,4 @@ class UnreadableRecords:
                 return
             self._logged.add((topic, name))
         shown = name[:200].decode(errors="replace")
-        # What comes under this key from now on is only counted.
-        log.warning("control record skipped", topic=topic, key=shown, error=str(error))
+        log.warning(event, topic=topic, key=shown, **about)

@@ -23,7 +23,7 @@ class LocalDoor:
         self._on_denied = on_denied
         self._audit = AuditLog(time.monotonic)
 
-    def admit(self, method: str, request: object, shown: Shown, *, again: bool = False) -> None:  # noqa: ARG002 - as every check of calls has them
+    def admit(self, method: str, request: object, shown: Shown, *, again: bool = False) -> None:  # noqa: ARG002 - of all ways to admit
         """Return if the call comes from this machine.
 
         Raises:

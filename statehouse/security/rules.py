@@ -22,6 +22,7 @@ class CallerRole(StrEnum):
     ROUTER = "router"
     NODE = "node"
     HEALTH = "health"
+    PROCESSOR = "processor"
 
 
 ROLE_RIGHTS: Final[Mapping[CallerRole, frozenset[Right]]] = MappingProxyType(
@@ -31,6 +32,8 @@ ROLE_RIGHTS: Final[Mapping[CallerRole, frozenset[Right]]] = MappingProxyType(
         CallerRole.ROUTER: STORE_RIGHTS | {Right.FORWARD, Right.FLEET, Right.HEALTH},
         CallerRole.NODE: frozenset({Right.FLEET, Right.HEALTH}),
         CallerRole.HEALTH: frozenset({Right.HEALTH, Right.METRICS}),
+        # It writes assignments and commit records (statehouse/security/record_authors.py), and calls nobody.
+        CallerRole.PROCESSOR: frozenset({Right.HEALTH}),
     }
 )
 """What each role may do; a reader only with the stores that the entry names."""
@@ -53,10 +56,14 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class RulesEntry:
-    """An identity of the rules file: its name, and what it may do."""
+    """An identity of the rules file: its name, and what it may do.
+
+    `instances`: patterns of the instance ids whose heartbeats it may write, if it has the role of a node.
+    """
 
     name: str
     grants: tuple[Grant, ...]
+    instances: tuple[str, ...] = (_ANY,)
 
 
 @dataclass(frozen=True, slots=True)

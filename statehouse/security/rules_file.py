@@ -140,11 +140,14 @@ class _Identity(_Granted):
     certificates: Annotated[list[Annotated[str, AfterValidator(_certificate)]], Field(max_length=NAMES_MAX)] = []
     token_sha256: Annotated[list[Annotated[str, AfterValidator(_hash)]], Field(max_length=NAMES_MAX)] = []
     jwt_subjects: Annotated[list[_Text], Field(max_length=NAMES_MAX)] = []
+    instances: Annotated[list[_Text], Field(max_length=NAMES_MAX), AfterValidator(_some)] | None = None
 
     @model_validator(mode="after")
     def _is_somebody(self) -> _Identity:
         if not (self.certificates or self.token_sha256 or self.jwt_subjects):
             raise ValueError("nobody can be this: give certificates, token_sha256 or jwt_subjects")
+        if self.instances is not None and CallerRole.NODE not in self.roles:
+            raise ValueError('instances belongs to the role node: add "node" to roles, or take instances out')
         return self
 
 
@@ -182,7 +185,9 @@ class _RulesFile(_Strict):
 
 
 def _rules(file: _RulesFile) -> Rules:
-    entries = [(each, RulesEntry(each.name, _grants(each))) for each in file.identity]
+    entries = [
+        (each, RulesEntry(each.name, _grants(each), tuple(each.instances or EVERY_STORE))) for each in file.identity
+    ]
     jwt = file.jwt
     return Rules(
         certificates=_by_name((name, entry) for each, entry in entries for name in each.certificates),

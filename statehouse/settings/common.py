@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from statehouse.brokers import Brokers, KafkaSecurity, SaslMechanism, SecurityProtocol
+from statehouse.brokers import Brokers, KafkaSecurity, RecordSecurity, SaslMechanism, SecurityProtocol
 from statehouse.serde_plugins import SerdeOptions
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
@@ -208,6 +208,22 @@ class ProcessSettings(ListenSettings, KafkaSecuritySettings):
         unset="as OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT says, else no spans are made",
     )
 
+    require_signed_records: bool = setting(
+        False,
+        "Refuse records of control topics that have no signature. Turn it on when each process of the application has "
+        "tls_certificate and tls_ca, and none of a version that doesn't sign is left (docs/security.md).",
+        SettingGroup.SECURITY,
+    )
+
+    @model_validator(mode="after")
+    def _records_can_be_judged(self) -> Self:
+        if self.require_signed_records and (self.tls_certificate is None or self.tls_ca is None):
+            raise ValueError(
+                "require_signed_records needs tls_certificate and tls_key, which records are signed with, and tls_ca, "
+                "which they are judged by"
+            )
+        return self
+
     @model_validator(mode="after")
     def _tracing_endpoint_is_one_and_has_no_password(self) -> Self:
         # Checked for the whole, because what a single setting is refused for is printed.
@@ -221,7 +237,19 @@ class ProcessSettings(ListenSettings, KafkaSecuritySettings):
     @property
     def brokers(self) -> Brokers:
         """What clients of Kafka are made with."""
-        return Brokers(self.bootstrap, self.kafka_security)
+        records = RecordSecurity(
+            certificate=_path(self.tls_certificate),
+            key=_path(self.tls_key),
+            ca=_path(self.tls_ca),
+            crl=_path(self.tls_crl),
+            rules=_path(self.security_rules),
+            is_signature_required=self.require_signed_records,
+        )
+        return Brokers(self.bootstrap, self.kafka_security, records)
+
+
+def _path(file: Path | None) -> str:
+    return "" if file is None else str(file.expanduser())
 
 
 class CommonSettings(ProcessSettings):
@@ -287,10 +315,6 @@ class RegistrySettings(DeclaredSettings):
             _path(self.schema_registry_ca),
             self.schema_registry_timeout_ms / 1000,
         )
-
-
-def _path(file: Path | None) -> str:
-    return "" if file is None else str(file.expanduser())
 
 
 def _absolute(file: Path | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -173,7 +174,10 @@ def poisons(house: House) -> dict[str, list[Written]]:
     )
     found[members].append(Written(b"n1", newer.SerializeToString()))  # if it were true, n1 would stop
     times = (0, 1, ahead_ms, 2**63 - 1)
-    return {topic: [each._replace(at_ms=at) for each in records for at in times] for topic, records in found.items()}
+    return {
+        topic: [each._replace(at_ms=at) for each, at in zip(records, cycle(times), strict=False)]
+        for topic, records in found.items()
+    }
 
 
 def tombstones(house: House) -> dict[str, list[Written]]:

@@ -13,6 +13,7 @@ TABLE = {
     "router": "lookup scan watch query forward fleet health",
     "node": "fleet health",
     "health": "health metrics",
+    "processor": "health",
 }
 
 

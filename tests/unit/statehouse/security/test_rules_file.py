@@ -88,7 +88,10 @@ def test_without_anonymous_who_shows_nothing_may_do_nothing():
         (READER + 'rules = ["reader"]\n', r'identity 1 "reports": rules: there is no such key'),
         (SOMEBODY, r'identity 1 "reports": roles: Field required'),
         (SOMEBODY + "roles = []", r"roles: the list is empty"),
-        (SOMEBODY + 'roles = ["king"]', r"roles: Input should be 'reader', 'operator', 'router', 'node' or 'health'"),
+        (
+            SOMEBODY + 'roles = ["king"]',
+            r"roles: Input should be 'reader', 'operator', 'router', 'node', 'health' or 'processor'",
+        ),
         (READER + '[[identity]]\nname = "b c"\n', r"identity 2: name: take 1 to 128 letters"),
         (READER.replace("reports", "unknown"), r"none of anonymous, anybody, unknown"),
         ('[[identity]]\nname = "a"\nroles = ["reader"]', r'identity 1 "a": nobody can be this: give certificates'),

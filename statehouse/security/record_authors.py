@@ -1,0 +1,175 @@
+"""Who may write which records of control topics, and whether a record is theirs. No I/O: that is kafka/authors.py.
+
+A certificate must lead to the CA, not be revoked, and hold: when the record was signed, if the record was there before
+this process read the topic to its end; and now, if it is new.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from cryptography import x509
+
+from statehouse.control.v1 import signatures_pb2
+from statehouse.errors import ConfigurationError, ContractError
+from statehouse.security.certificate_chains import Chain, chain_of
+from statehouse.security.certificates import CA_BYTES_MAX, NONE_REVOKED, Revoked
+from statehouse.security.record_signatures import Record, check_signature, read_signature
+from statehouse.security.rules import CallerRole, Rules, RulesEntry, matches
+
+MEMBERS: Final = "members"
+ASSIGNMENT: Final = "assignment"
+COMMITS: Final = "commits"
+
+WRITERS: Final[Mapping[str, CallerRole]] = MappingProxyType(
+    {MEMBERS: CallerRole.NODE, ASSIGNMENT: CallerRole.PROCESSOR, COMMITS: CallerRole.PROCESSOR}
+)
+"""The role that writes each kind of records. If the rules give it to nobody, every certificate of the CA may."""
+DELETERS: Final[Mapping[str, frozenset[CallerRole]]] = MappingProxyType(
+    {
+        # A controller deletes the records of nodes that are long gone.
+        MEMBERS: frozenset({CallerRole.PROCESSOR}),
+        # `statehouse reset` is an operator's command.
+        COMMITS: frozenset({CallerRole.OPERATOR}),
+    }
+)
+"""Roles that may write tombstones, too."""
+
+_CHAINS_KEPT: Final = 10_000
+_KEYS_KEPT: Final = 100_000
+_RUNS_KEPT: Final = 8
+_CLOCKS_DIFFER_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What records are judged by. `rules`: None: whoever has a certificate of the CA may write all."""
+
+    authorities: tuple[x509.Certificate, ...]
+    revoked: Revoked = NONE_REVOKED
+    rules: Rules | None = None
+
+    @classmethod
+    def of(cls, ca: bytes, revoked: Revoked, rules: Rules | None) -> Authority:
+        """Read the CA's certificates, PEM.
+
+        Raises:
+            ConfigurationError: they can't be read, or are too many.
+
+        """
+        if len(ca) > CA_BYTES_MAX:
+            raise ConfigurationError(f"tls_ca has more than {CA_BYTES_MAX >> 20} MiB")
+        try:
+            return cls(tuple(x509.load_pem_x509_certificates(ca)), revoked, rules)
+        except ValueError as error:
+            raise ConfigurationError(f"tls_ca has no certificates that can be read: {error}") from None
+
+    def open_kinds(self) -> tuple[str, ...]:
+        """Return the kinds of records that every certificate of the CA may write, though there are rules."""
+        if self.rules is None:
+            return ()
+        given = {
+            grant.role for entries in self.rules.certificates.values() for each in entries for grant in each.grants
+        }
+        return tuple(kind for kind, role in WRITERS.items() if role not in given)
+
+
+class RecordJudge:
+    """Judges the records of one topic, in the order of the log. Only one thread uses it.
+
+    `kind`: MEMBERS, ASSIGNMENT or COMMITS. `is_signature_required`: whether unsigned records are refused.
+    """
+
+    def __init__(self, kind: str, authority: Authority, *, is_signature_required: bool) -> None:
+        self._kind, self._is_required = kind, is_signature_required
+        self._authority, self._open = authority, frozenset(authority.open_kinds())
+        self._chains: OrderedDict[tuple[bytes, ...], Chain] = OrderedDict()
+        self._numbers: OrderedDict[bytes | None, OrderedDict[bytes, int]] = OrderedDict()
+
+    def use(self, authority: Authority) -> None:
+        """Judge by this from now on."""
+        self._authority, self._open = authority, frozenset(authority.open_kinds())
+        self._chains.clear()
+
+    def begin_anew(self) -> None:
+        """Take that the topic is read from its beginning again: what was read before may come again."""
+        self._numbers.clear()
+
+    def judge(self, record: Record, header: bytes | None, now: float, *, is_new: bool) -> float | None:
+        """Return when a record was signed, epoch milliseconds; None for one without a signature, which is taken.
+
+        `now`: epoch seconds. `is_new`: the topic was read to its end before.
+
+        Raises:
+            ContractError: it is nobody's who may write it.
+
+        """
+        if header is None:
+            if self._is_required:
+                raise ContractError("it has no signature, and require_signed_records is on")
+            return None
+        signature = read_signature(header)
+        chain = self._chain(tuple(signature.certificates))
+        check_signature(record, signature, chain.leaf)
+        # Who knows the key of a certificate that has expired can date a record back, but nobody takes it as a new one.
+        at = now if is_new else signature.signed_at_ms / 1000
+        leeway_s = _CLOCKS_DIFFER_S
+        if not chain.not_before - leeway_s <= at <= chain.not_after + leeway_s:
+            raise ContractError("the certificate of its signature has expired, or doesn't hold yet: compare the clocks")
+        if any(self._authority.revoked.has(each) for each in chain.certificates):
+            raise ContractError("the certificate of its signature has been revoked")
+        self._check_right(record, chain)
+        self._check_order(record.key, signature)
+        return float(signature.signed_at_ms)
+
+    def _chain(self, shown: tuple[bytes, ...]) -> Chain:
+        """Return where certificates lead. Only those that lead to the CA are kept, so that nobody can fill it."""
+        found = self._chains.get(shown)
+        if found is None:
+            try:
+                found = chain_of(shown, self._authority.authorities)
+            except ValueError as error:
+                raise ContractError(f"its signature doesn't count: {error}") from None
+            self._chains[shown] = found
+            if len(self._chains) > _CHAINS_KEPT:
+                self._chains.popitem(last=False)
+        return found
+
+    def _check_right(self, record: Record, chain: Chain) -> None:
+        rules = self._authority.rules
+        if rules is None or self._kind in self._open:
+            return
+        names = chain.certificates[0].names
+        entries = [entry for name in names for entry in rules.certificates.get(name, ())]
+        if not any(self._may_write(record, entry) for entry in entries):
+            who = "+".join(sorted({entry.name for entry in entries})) or ", ".join(names) or "nobody"
+            raise ContractError(
+                f"{who[:200]} may not write it: in the rules that takes the role {WRITERS[self._kind].value}"
+                + (", for this instance id" if self._kind == MEMBERS else "")
+            )
+
+    def _may_write(self, record: Record, entry: RulesEntry) -> bool:
+        roles = {grant.role for grant in entry.grants}
+        if record.value is None and not roles.isdisjoint(DELETERS.get(self._kind, ())):
+            return True
+        if WRITERS[self._kind] not in roles:
+            return False
+        name = (record.key or b"").decode(errors="replace")
+        return self._kind != MEMBERS or any(matches(pattern, name) for pattern in entry.instances)
+
+    def _check_order(self, key: bytes | None, signature: signatures_pb2.RecordSignature) -> None:
+        """Refuse a record of a run that has written a later one under this key: somebody writes it again."""
+        runs = self._numbers.setdefault(key, OrderedDict())
+        self._numbers.move_to_end(key)
+        if signature.number < runs.get(signature.run, 0):
+            raise ContractError("its writer has written a later one since: somebody has written it again")
+        runs[signature.run] = signature.number
+        runs.move_to_end(signature.run)
+        if len(runs) > _RUNS_KEPT:
+            runs.popitem(last=False)
+        if len(self._numbers) > _KEYS_KEPT:
+            self._numbers.popitem(last=False)
