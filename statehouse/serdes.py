@@ -291,7 +291,7 @@ class MissingSerde:
         return SerdeUnavailable(f"{self._message}; raw reads work")
 
 
-class ExactJson:
+class JsonTextSerde:
     """Shows documents as JSON text, in place of protobuf's Value, which has 64-bit floats only. See `exact_json`."""
 
     def __init__(self, serde: JsonSerde | DocumentSerde) -> None:
@@ -316,7 +316,7 @@ class ExactJson:
 
 def exact_json(serde: Serde) -> Serde:
     """Return what shows a serde's values without rounding a number: as `Value.json_text`, if they are documents."""
-    return ExactJson(serde) if isinstance(serde, JsonSerde | DocumentSerde) else serde
+    return JsonTextSerde(serde) if isinstance(serde, JsonSerde | DocumentSerde) else serde
 
 
 def named_floats(document: JsonValue) -> JsonValue:

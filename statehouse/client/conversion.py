@@ -274,14 +274,14 @@ def from_version(version: query_service_pb2.VersionedRecord) -> VersionedRecord:
     )
 
 
-class ArgumentFields(TypedDict):
+class QueryFields(TypedDict):
     """The fields of a query's request that have its arguments."""
 
     arguments: struct_pb2.Struct
     arguments_text: str
 
 
-def to_arguments(arguments: Mapping[str, JsonValue]) -> ArgumentFields:
+def to_arguments(arguments: Mapping[str, JsonValue]) -> QueryFields:
     """Return a query's arguments in their wire form.
 
     Raises:

@@ -33,7 +33,7 @@ from statehouse.client.key_reads import KeyReads
 from statehouse.client.keys import needs_serde, prefix_key, to_key
 from statehouse.client.peers import Method
 from statehouse.client.routers import RouterPeer, Routers
-from statehouse.client.watches import AsyncWatch, LateWatchCall, WatchCall
+from statehouse.client.watches import AsyncWatch, OpeningWatchCall, WatchCall
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, shown
 from statehouse.positions import Token
@@ -638,14 +638,14 @@ class AsyncReads:
             json_text=not raw,
         )
         peer = self._router.current
-        call: WatchCall | LateWatchCall
+        call: WatchCall | OpeningWatchCall
         if key is None:
             call = peer.watch(request)
         elif not needs_serde(key):
             request.key.CopyFrom(to_key(key))
             call = peer.watch(request)
         else:
-            call = LateWatchCall(partial(self._begin_watch, peer, request, key))
+            call = OpeningWatchCall(partial(self._begin_watch, peer, request, key))
 
         def named(failure: LookupFailure) -> LookupFailure:
             self._router.stream_failed(peer, failure)

@@ -22,7 +22,7 @@ from statehouse.waiting import is_told_to_end
 WatchCall = grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse]
 
 
-class LateWatchCall:
+class OpeningWatchCall:
     """A call that begins when it is first read: something has to be asked for before."""
 
     def __init__(self, begin: Callable[[], Awaitable[WatchCall]]) -> None:
@@ -59,7 +59,7 @@ class AsyncWatch:
 
     def __init__(
         self,
-        call: WatchCall | LateWatchCall,
+        call: WatchCall | OpeningWatchCall,
         store: str,
         named: Callable[[LookupFailure], LookupFailure],
         saw: Callable[[Token], None],

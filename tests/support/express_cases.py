@@ -25,6 +25,9 @@ TEXTS = (
     "+5",
     " 5",
     "5_0",
+    "5 ",
+    "\u0665",
+    "0",
     "9223372036854775807",
     "9223372036854775808",
     "Zoë",
@@ -75,6 +78,7 @@ def made_request(rng: random.Random) -> bytes:
     )
     request = query_service_pb2.GetRequest(store=rng.choice((*STORES, *STORES, GLOBAL, "unknown", "")), key=key)
     request.raw = rng.random() < 0.2
+    request.json_text = rng.random() < 0.5
     odd = rng.random()
     if odd < 0.03:
         request.ClearField("key")

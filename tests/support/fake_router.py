@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +19,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.partitioning import partition_for
 from statehouse.rpc.status import to_status
 from statehouse.scan_ranges import entry_key_range, key_range
-from statehouse.serdes import SERDES, json_value
+from statehouse.serdes import SERDES, Serde, json_value
 from statehouse.v1 import (
     errors_pb2,
     fleet_service_pb2,
@@ -109,7 +109,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
 
     def Scan(self, request: query_service_pb2.ScanRequest, context: Any) -> query_service_pb2.ScanResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)
-        keys = key_range(request, SERDES["string"])
+        keys = self._range(key_range, request, context)
         found = sorted(
             (
                 key
@@ -137,7 +137,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> query_service_pb2.ScanWindowsResponse:
         """Every key has a window of a second at 0 and one at 1,000."""
         self._take(request, request.store, context)
-        keys = entry_key_range(request, SERDES["string"])
+        keys = self._range(entry_key_range, request, context)
         first_ms, last_ms = paging.time_span(request)
         found = sorted(
             (
@@ -192,7 +192,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> query_service_pb2.ScanSessionsResponse:
         """Every key has a session from 0 to 500 and one from 1,000."""
         self._take(request, request.store, context)
-        keys = entry_key_range(request, SERDES["string"])
+        keys = self._range(entry_key_range, request, context)
         first_ms, last_ms = paging.time_span(request)
         found = sorted(
             (
@@ -266,8 +266,11 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> query_service_pb2.QueryStoreResponse:
         """Answer every query with its name and arguments."""
         self._take(request, request.store, context)
-        result = json_value({"query": request.query, **json_format.MessageToDict(request.arguments)})
-        return query_service_pb2.QueryStoreResponse(result=result, replica=STAMP)
+        if request.json_text:
+            result = {"query": request.query, **json.loads(request.arguments_text)}
+            return query_service_pb2.QueryStoreResponse(result_text=json.dumps(result), replica=STAMP)
+        value = json_value({"query": request.query, **json_format.MessageToDict(request.arguments)})
+        return query_service_pb2.QueryStoreResponse(result=value, replica=STAMP)
 
     def Count(self, request: query_service_pb2.CountRequest, context: Any) -> query_service_pb2.CountResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)
@@ -408,6 +411,13 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             failure = LookupFailure(Reason.UNKNOWN_STORE, f"no store {store!r}")
         if failure is not None:
             self._abort(failure, context)
+
+    def _range(self, read: Callable[[Any, Serde], paging.KeyRange], request: Any, context: Any) -> paging.KeyRange:
+        try:
+            return read(request, SERDES["string"])
+        except LookupFailure as failure:
+            self._abort(failure, context)
+            raise
 
     def _abort(self, failure: LookupFailure, context: Any) -> None:
         context.abort_with_status(rpc_status.to_status(to_status(failure)))

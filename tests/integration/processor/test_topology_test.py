@@ -16,6 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from processor import testing
 from processor.application import Application
 from processor.metrics import ProcessorMetrics
 from processor.operators.aggregators import Count, Reduce
@@ -436,3 +437,9 @@ def test_the_guides_test_passes(spark: SparkSession, tmp_path: Path):
     exec(blocks[0], module)  # noqa: S102 - our own page
     exec(blocks[-1], module)  # noqa: S102 - same
     module["test_views_are_counted"](spark, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["9007199254740993", "18446744073709551616", '{"a":[1.0,1,"1"]}', "-0.0", "null"])
+def test_documents_are_compared_as_they_are_written(text: str):
+    shown = testing._shown("json", text.encode())  # a topology for each would take Spark's time
+    assert json.dumps(shown) == json.dumps(json.loads(text))

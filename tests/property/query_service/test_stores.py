@@ -127,6 +127,17 @@ class KeyValueModel(StoreModel):
         assert plain.entries == [entry[:2] for entry in page.entries]
         assert plain.more == page.more
 
+    @rule(gap=st.tuples(KEY, KEY).map(sorted), start=KEY, reverse=st.booleans(), limit=st.integers(1, 5))
+    def scan_beside_a_gap(self, gap: list[bytes], start: bytes, reverse: bool, limit: int) -> None:
+        begin, end = gap
+        keys = KeyRange(start, None, reverse, ((begin, end),))
+        page = self.store.scan_with_timestamps(keys, limit, NO_LIMIT, Walk())
+        expected = sorted(
+            ((k, *v) for k, v in self.model.items() if k >= start and not begin <= k < end), reverse=reverse
+        )
+        assert page.entries == expected[:limit]
+        assert page.more == (len(expected) > limit)
+
     @rule(max_bytes=st.integers(1, 20))
     def scan_by_bytes(self, max_bytes: int) -> None:
         page = self.store.scan(KeyRange(), NO_LIMIT, max_bytes, Walk())

@@ -84,6 +84,11 @@ class Nodes:
         return cast("bytes", await cast("Any", read)(request))
 
 
+def ordered_bounds(low: bytes | None, high: bytes | None) -> tuple[bytes | None, bytes | None]:
+    """Return the bounds of a range the right way round: the other way it is refused."""
+    return (high, low) if low is not None and high is not None and low > high else (low, high)
+
+
 async def page_of(scatter: Scatter, request: Any) -> Any:
     """Return a router's page of any of the three kinds."""
     page = _RESPONSES[type(request)].FromString(await scatter.page(request, Deadline(math.inf)))

@@ -16,7 +16,7 @@ from router.lookups.scatter import Scatter
 from statehouse.errors import LookupFailure, Reason
 from statehouse.topology import VERSIONED, StoreSpec
 from statehouse.v1 import query_service_pb2
-from tests.property.router.partitioned import PARTITIONS, Nodes, page_of, router
+from tests.property.router.partitioned import PARTITIONS, Nodes, ordered_bounds, page_of, router
 
 SPEC = StoreSpec("s", "t", PARTITIONS, 0, VERSIONED, "bytes", "bytes", retention_ms=1_000)
 KEY = st.sampled_from([b"", b"\0", b"\0\1", b"\0\xff", b"a", b"a\0", b"a\xff", b"ab", b"\xff"])
@@ -72,6 +72,7 @@ def test_pages_are_the_store_at_that_time(
     nodes = Nodes(SPEC, lambda: VersionedStore(MemoryEngine(10**9), SPEC.retention_ms), node_page_bytes)
     nodes.write(records(before))
     request = query_service_pb2.ScanRequest(store="s", reverse=reverse, page_size=page_size, as_of_ms=as_of_ms)
+    low, high = ordered_bounds(low, high)
     if low is not None:
         request.from_key.raw = low
     if high is not None:

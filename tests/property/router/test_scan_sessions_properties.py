@@ -14,7 +14,7 @@ from query_service.stores.windows import SESSIONS, TimedStore
 from statehouse.composite import SessionKey
 from statehouse.topology import SESSION, StoreSpec
 from statehouse.v1 import query_service_pb2
-from tests.property.router.partitioned import PARTITIONS, Nodes, page_of, router
+from tests.property.router.partitioned import PARTITIONS, Nodes, ordered_bounds, page_of, router
 
 SPEC = StoreSpec("s", "t", PARTITIONS, 0, SESSION, "bytes", "bytes", retention_ms=10**9)
 KEY = st.sampled_from([b"", b"\0", b"\0\0", b"\0\1", b"\0\xff", b"a", b"a\0", b"a\1", b"a\xff", b"ab", b"\xff"])
@@ -80,6 +80,7 @@ def test_pages_are_the_range_in_order_also_while_it_changes(
     node_page_bytes: int,
 ) -> None:
     from_ms, to_ms = span
+    low, high = ordered_bounds(low, high)
     request = query_service_pb2.ScanSessionsRequest(
         store="s", reverse=reverse, page_size=page_size, from_ms=from_ms, to_ms=to_ms
     )

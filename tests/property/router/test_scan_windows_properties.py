@@ -14,7 +14,7 @@ from router.lookups.scatter import Scatter
 from statehouse.composite import WindowKey
 from statehouse.topology import WINDOW, StoreSpec
 from statehouse.v1 import query_service_pb2
-from tests.property.router.partitioned import PARTITIONS, Nodes, page_of, router
+from tests.property.router.partitioned import PARTITIONS, Nodes, ordered_bounds, page_of, router
 
 SPEC = StoreSpec("s", "t", PARTITIONS, 0, WINDOW, "bytes", "bytes", retention_ms=10**9, window_size_ms=10)
 WRITTEN_MS = 1_700_000_000_000
@@ -87,6 +87,7 @@ def test_pages_are_the_range_in_order(
         request.prefix.raw = prefix
         expected = [each for each in expected if each.key.startswith(prefix)]
     else:
+        low, high = ordered_bounds(low, high)
         if low is not None:
             request.from_key.raw = low
             expected = [each for each in expected if each.key >= low]

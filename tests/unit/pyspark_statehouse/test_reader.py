@@ -109,6 +109,8 @@ def test_options_say_what_is_read(router: FakeRouter) -> None:
 def test_what_is_wrong_is_said_before_anything_is_read(router: FakeRouter) -> None:
     with pytest.raises(LookupFailure, match="there are: boards"):
         source(router, store="elsewhere").schema()
+    with pytest.raises(ConfigurationError, match="no key is between them"):
+        source(router, **{"from": "b", "to": "a"}).reader(WANTED)
     with pytest.raises(ConfigurationError, match="no option 'kye'"):
         source(router, kye="a").schema()
     with pytest.raises(ConfigurationError, match="which servers to trust"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2
 
 from processor.ownership.controller_record import decode_controller, encode_controller
 from processor.ownership.takeover import ControllerRecord
@@ -17,9 +19,10 @@ from statehouse.errors import ContractError, LookupFailure, Reason
 from statehouse.formats import NewerFormatError, RecordFormat
 from statehouse.membership import Member, decode_member, encode_member
 from statehouse.processor_reports import decode_commit
+from statehouse.scan_ranges import key_range
 from statehouse.serdes import SERDES
 from statehouse.topology import StoreSpec
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 from tests.support.settings import ownership
 
 NEWER = 7
@@ -136,5 +139,43 @@ def test_a_page_token_of_a_newer_format_is_refused() -> None:
     token.format_version = NEWER
     request.page_token = base64.urlsafe_b64encode(token.SerializeToString()).decode()
     with pytest.raises(LookupFailure, match=r"page token, in format 7; .* begin the scan anew") as refused:
-        paging.key_range(request, SERDES["string"])
+        key_range(request, SERDES["string"])
     assert refused.value.reason is Reason.INVALID_PAGE_TOKEN
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        query_service_pb2.ScanRequest,
+        query_service_pb2.ScanWindowsRequest,
+        query_service_pb2.ScanSessionsRequest,
+        query_service_pb2.FetchWindowsRequest,
+        query_service_pb2.FetchSessionsRequest,
+        query_service_pb2.GetHistoryRequest,
+    ],
+)
+def test_a_version_that_does_not_know_json_text_makes_the_same_page_tokens(kind: Any) -> None:
+    """Or a scan through a router and nodes of two versions would end at its second page."""
+    of_before = without_field(kind, "json_text")
+    request = kind(store="s", json_text=True, reverse=True, page_size=5)
+    request.forwarding.epoch = 3
+    for name in ("from_ms", "to_ms", "as_of_ms"):
+        if name in kind.DESCRIPTOR.fields_by_name:
+            setattr(request, name, 7)
+    same = of_before.FromString(request.SerializeToString())
+    assert "json_text" not in same.DESCRIPTOR.fields_by_name
+    assert paging.next_page_token(same, b"k") == paging.next_page_token(request, b"k")
+
+
+def without_field(kind: Any, name: str) -> Any:
+    """Return a message's class as it was before a field of this name came."""
+    pool = descriptor_pool.DescriptorPool()
+    for module in (struct_pb2, types_pb2, errors_pb2, query_service_pb2):
+        file = descriptor_pb2.FileDescriptorProto()
+        module.DESCRIPTOR.CopyToProto(file)
+        for message in file.message_type if module is query_service_pb2 else ():
+            kept = [field for field in message.field if field.name != name]
+            del message.field[:]
+            message.field.extend(kept)
+        pool.Add(file)  # type: ignore[attr-defined] # the stubs lack it
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(kind.DESCRIPTOR.full_name))

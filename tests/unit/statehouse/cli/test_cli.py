@@ -548,3 +548,48 @@ def test_a_controller_runs_where_spark_is_not_installed(module: str):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("key", ["-2", "-9223372036854775808", "-0.5", "-1e-05", "-inf"])
+def test_a_negative_number_is_a_key(run: Run, router: FakeRouter, key: str):
+    router.values = {key: 1}
+    for before, command, after in [
+        ([], "get", []),
+        ([], "get", ["--as-of", "5000"]),
+        (["-o", "json"], "get", []),
+        ([], "get", ["--raw", "--explain"]),
+        ([], "locate", []),
+        ([], "windows", ["--limit", "1"]),
+        ([], "sessions", ["--from", "1970-01-01"]),
+        ([], "history", []),
+        ([], "query", ["top"]),
+    ]:
+        result = run(command, *before, "boards", key, *after)
+        assert result.exit_code == ExitCode.DONE, (command, result.output)
+        asked = router.requests[-1]
+        assert (asked.lookup if command == "get" and "--explain" in after else asked).key.text == key, command
+    assert run("get", "boards", "--", key).exit_code == ExitCode.DONE
+    for command in ("scan", "scan-windows", "scan-sessions"):
+        assert run(command, "boards", "--from", key, "--to", key).exit_code == ExitCode.DONE
+        assert (router.requests[-1].from_key.text, router.requests[-1].to_key.text) == (key, key)
+        assert run(command, "boards", f"--prefix={key}").exit_code == ExitCode.DONE
+        assert router.requests[-1].prefix.text == key
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["get", "boards", "-x"], ["get", "boards", "1", "-2"], ["get", "boards", "1", "--nope"], ["get", "-2"]),
+        *(["watch", "boards", "--nope"], ["watch", "boards", "-k"], ["locate", "boards", "-infinite"]),
+        *(["scan", "boards", "-2"], ["count", "boards", "-2"], ["get", "boards", "-o", "-2", "1"]),
+    ],
+)
+def test_what_is_no_number_is_still_an_option(run: Run, arguments: list[str]):
+    assert run(*arguments).exit_code == ExitCode.USAGE
+
+
+def test_a_range_that_no_key_can_be_in_is_refused(run: Run):
+    for command in ("scan", "scan-windows", "scan-sessions"):
+        result = run(command, "boards", "--from", "6", "--to", "1")
+        assert result.exit_code == ExitCode.ERROR
+        assert "in the order of their bytes the first is after the last" in result.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from statehouse.client import (
 )
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
+from statehouse.v1 import fleet_service_pb2, query_service_pb2
 from tests.support.fake_router import UNREACHABLE, WRITTEN_MS, FakeRouter, fake_router
 from tests.support.polling import poll_until
 
@@ -366,3 +369,104 @@ async def test_the_async_client_does_the_same(router: FakeRouter):
         assert len([version async for version in client.get_history("boards", "1", page_size=2)]) == 3
         with pytest.raises(LookupFailure, match="UNKNOWN_STORE"):
             await client.count("nowhere")
+
+
+def numbered(router: FakeRouter) -> None:
+    """Have the router tell of a store of longs."""
+    router.fleet = fleet_service_pb2.GetFleetResponse(epoch=5)
+    router.fleet.stores.add(name="boards", key_serde="long", value_serde="json", partition_count=1)
+    router.values = {"5": 50, "-2": -20}
+
+
+def test_a_number_is_written_as_the_key_serde_has_it(client: Client, router: FakeRouter):
+    numbered(router)
+    for read in (
+        lambda: client.get("boards", 5),
+        lambda: client.get_as_of("boards", 5),
+        lambda: list(client.fetch_windows("boards", 5)),
+        lambda: list(client.fetch_sessions("boards", 5)),
+        lambda: list(client.get_history("boards", 5)),
+        lambda: client.query_store("boards", 5, "top"),
+        lambda: client.locate("boards", 5),
+        lambda: client.session().get("boards", 5),
+    ):
+        read()
+        assert router.requests[-1].key.text == "5"
+    client.explain("boards", 5)
+    assert router.requests[-1].lookup.key.text == "5"
+    with client.watch("boards", 5) as watch:
+        router.ending = LookupFailure(Reason.TASK_FAILED, "over")
+        with pytest.raises(LookupFailure, match="over"):
+            next(watch)
+    assert router.requests[-1].key.text == "5"
+    for scan in (client.scan, client.scan_windows, client.scan_sessions):
+        list(scan("boards", from_key=-2, to_key=5))
+        assert (router.requests[-1].from_key.text, router.requests[-1].to_key.text) == ("-2", "5")
+
+
+def test_what_is_no_key_is_said_at_once(client: Client, router: FakeRouter):
+    numbered(router)
+    key: Any
+    for key in (5.0, True, None, [5], object()):
+        for read in (
+            lambda key: client.get("boards", key),
+            lambda key: client.batch_get([Lookup("boards", "5"), Lookup("boards", key)]),
+            lambda key: (
+                list(client.scan("boards", from_key="1", to_key=key)) if key is not None else client.get("boards", key)
+            ),
+            lambda key: client.locate("boards", key),
+            lambda key: list(client.fetch_windows("boards", key)),
+        ):
+            with pytest.raises(TypeError, match=r"give|can't be of type"):
+                read(key)
+    with pytest.raises(TypeError, match="numbers have no prefix"):
+        list(client.scan("boards", prefix=1))  # type: ignore[arg-type] # what a type checker would say
+    with pytest.raises(TypeError, match="numbers have no prefix"):
+        client.watch("boards", prefix=1)  # type: ignore[arg-type] # as above
+    assert not [each for each in router.requests if isinstance(each, query_service_pb2.GetRequest)]
+
+
+def test_a_number_that_no_serde_has_fails_alone(client: Client, router: FakeRouter):
+    numbered(router)
+    failed, unknown = client.batch_get([Lookup("boards", 2**63), Lookup("nowhere", 1)])
+    assert isinstance(failed, LookupFailure)
+    assert failed.reason is Reason.INVALID_KEY
+    assert isinstance(unknown, LookupFailure)
+    assert unknown.reason is Reason.UNKNOWN_STORE
+
+
+@pytest.mark.parametrize("reason", [Reason.PERMISSION_DENIED, Reason.UNREACHABLE])
+def test_who_is_not_told_the_serdes_gives_text(router: FakeRouter, reason: Reason):
+    with Client(router.target, direct=False) as client:
+        router.failure = LookupFailure(reason, "you may not")
+        with pytest.raises(TypeError if reason is Reason.PERMISSION_DENIED else LookupFailure, match="you may not"):
+            client.get("boards", 5)
+
+
+def test_documents_are_asked_for_as_they_are_written(client: Client, router: FakeRouter):
+    """Or a number in them would be a 64-bit float on its way."""
+    for raw in (False, True):
+        for read in (
+            lambda raw: client.get("boards", "1", raw=raw),
+            lambda raw: client.get_as_of("boards", "1", raw=raw),
+            lambda raw: list(client.scan("boards", raw=raw)),
+            lambda raw: list(client.scan_windows("boards", raw=raw)),
+            lambda raw: list(client.scan_sessions("boards", raw=raw)),
+            lambda raw: list(client.fetch_windows("boards", "1", raw=raw)),
+            lambda raw: list(client.fetch_sessions("boards", "1", raw=raw)),
+            lambda raw: list(client.get_history("boards", "1", raw=raw)),
+        ):
+            read(raw)
+            assert router.requests[-1].json_text is not raw
+        client.explain("boards", "1", raw=raw)
+        assert router.requests[-1].lookup.json_text is not raw
+        client.batch_get([Lookup("boards", "1", raw=raw), Lookup("boards", "6", raw=raw)])
+        assert [each.json_text for each in router.requests[-1].requests] == [not raw] * 2
+
+
+def test_the_arguments_of_a_query_are_exact(client: Client, router: FakeRouter):
+    client.query_store("boards", "1", "top", {"above": 2**53 + 1, "text": "9007199254740993"})
+    request = router.requests[-1]
+    assert json.loads(request.arguments_text) == {"above": 2**53 + 1, "text": "9007199254740993"}
+    assert request.arguments.fields["above"].string_value == str(2**53 + 1), "for nodes of an earlier version"
+    assert request.json_text

@@ -189,3 +189,12 @@ def test_columns_that_can_not_be_are_refused(field: tuple[str, Any], serde: str,
     if field[0] == "value":
         with pytest.raises(ConfigurationError, match=message):
             columns_of(store_of(value_serde=serde), raw=raw, value_type=field[1])
+
+
+def test_a_plugins_document_comes_as_it_is_written() -> None:
+    document = '{"id":1234567890123456789,"few":[9007199254740993,"9007199254740993",1.0]}'
+    (row,) = rows_of(store_of(value_serde="avro"), entry("one", types_pb2.Value(json_text=document)))
+    assert row["value"] == document
+    typed = pa.struct([("id", pa.int64()), ("few", pa.list_(pa.string()))])
+    (row,) = rows_of(store_of(value_serde="avro"), entry("one", types_pb2.Value(json_text=document)), value_type=typed)
+    assert row["value"]["id"] == 1234567890123456789

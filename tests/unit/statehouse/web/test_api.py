@@ -248,6 +248,10 @@ def test_ranges_prefixes_and_both(api: httpx.Client):
     assert keys(prefix="ca") == ["caf\u00e9"]
     assert keys(reverse="true") == ["caf\u00e9", "a/b", "1"]
     assert api.get("/boards/entries", params={"prefix": "a", "to": "b"}).status_code == 400
+    for path in ("/boards/entries", "/boards/windows", "/boards/sessions"):
+        refused = api.get(path, params={"from": "b", "to": "a"})
+        assert (refused.status_code, refused.json()["reason"]) == (400, "INVALID_REQUEST")
+        assert "the first is after the last" in refused.json()["detail"]
 
 
 def test_a_batch_has_an_outcome_for_each_key(api: httpx.Client, router: FakeRouter):
@@ -311,6 +315,10 @@ def test_count_query_locate_explain_and_inputs(api: httpx.Client, router: FakeRo
     assert api.get("/boards/count", params={"exact": "true"}).json()["count"] == 3
     asked_store = api.post("/boards/keys/1/queries/top", json={"n": 3}).json()
     assert asked_store["result"] == {"query": "top", "n": 3}
+    large = api.post(
+        "/boards/keys/1/queries/top", content=b'{"n":9007199254740993}', headers={"Content-Type": "application/json"}
+    )
+    assert b'"n":9007199254740993' in large.content
     location = api.get("/boards/keys/1/locate").json()
     assert (location["active"]["instance_id"], location["candidates"][0]["reason"]) == ("node-a", "UNREACHABLE")
     told = api.get("/boards/keys/1/explain")
