@@ -18,7 +18,7 @@ from processor.ownership.settings import StoreDeclaration
 from processor.rows import KEY, REASON, TIMESTAMP, VALUE
 from processor.rows import WINDOW as WINDOW_COLUMN
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
-from processor.sink.readable_values import ANY_VALUES, StoreValues
+from processor.sink.store_values import ANY_VALUES, StoreValues
 from processor.spark_plans import makes_one_row_a_batch
 from statehouse.errors import ConfigurationError
 from statehouse.serde_plugins import SerdeOptions

@@ -32,7 +32,7 @@ from processor.outputs import Output, Query
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.settings import ProcessorSettings
 from processor.sink.partitions import placed
-from processor.sink.readable_values import with_unreadable_refused
+from processor.sink.value_check import with_unreadable_refused
 from processor.sink.record_cache import last_of_each_key
 from processor.sink.records import OutputRows, records
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TIMESTAMP_MS

@@ -28,7 +28,7 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from processor.sink.readable_values import ANY_VALUES, StoreValues
+from processor.sink.store_values import ANY_VALUES, StoreValues
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.brokers import Brokers
 from statehouse.kafka import clients, codes

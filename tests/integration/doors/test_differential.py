@@ -163,6 +163,7 @@ def show(differences: Differences) -> str:
     return f"{len(differences.found)} differ:\n" + "\n".join(differences.found[:10])
 
 
+@pytest.mark.timeout(600)
 async def test_all_doors_give_one_answer(served: Served) -> None:
     differences = await compared(served, [*ONCE_WRONG, *range(5_000)])
     assert not differences.found, show(differences)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.sink.readable_values import StoreValues, with_unreadable_refused
+from processor.sink.store_values import StoreValues
+from processor.sink.value_check import with_unreadable_refused
 from statehouse.cli.output import jsonable
 from statehouse.client.conversion import from_value
 from statehouse.json_documents import named, read_json

@@ -7,7 +7,8 @@ import struct
 import pyarrow as pa
 import pytest
 
-from processor.sink.readable_values import StoreValues, with_unreadable_refused
+from processor.sink.store_values import StoreValues
+from processor.sink.value_check import with_unreadable_refused
 
 OUTPUTS = [
     StoreValues("documents", "json"),

@@ -7,29 +7,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from processor.rows import DETAIL, KEY, REASON, VALUE, DeadLetterReason
+from processor.sink.store_values import StoreValues
 from processor.sink.task_rows import OUTPUT
 from statehouse.json_documents import read_json
 
 _KEY_SHOWN_MAX: Final = 200
 _DETAIL_MAX: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class StoreValues:
-    """The store that an output feeds, and its values' serde; both are empty for a topic, which takes any value."""
-
-    store: str = ""
-    serde: str = ""
-
-
-ANY_VALUES: Final = StoreValues()
 
 
 def _read_number(form: struct.Struct, data: bytes) -> None:
