@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from processor.topic_audit import TopicSetting, compare
 from statehouse.brokers import Brokers
+from statehouse.clocks import process_clock
 from statehouse.control.v1 import commits_pb2
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topics import TopicSpec, found_topics
@@ -63,7 +63,7 @@ class ChangelogComparisons:
             except KafkaException as failure:
                 log.debug("changelogs can't be compared at the moment", error=failure.args[0].str())
             else:
-                self._latest = _by_topic(compared, round(time.time() * 1000))
+                self._latest = _by_topic(compared, process_clock().now_ms())
             if self._stop.wait(self._interval_s):
                 return
 

@@ -19,6 +19,7 @@ from processor.checkpoint import Offsets
 from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.brokers import Brokers
+from statehouse.clocks import process_clock
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
 from statehouse.formats import COMMIT
@@ -92,7 +93,8 @@ class CommitsPublisher:
         self._lock = threading.Lock()
         self._last: list[commits_pb2.Commit] = []
         self._last_at = time.monotonic()
-        self._last_at_ms = 0
+        self._last_age_ms = 0
+        self._clock = process_clock()
         self._superseded: Superseded | None = None
 
     def start(self) -> None:
@@ -132,6 +134,8 @@ class CommitsPublisher:
 
         """
         partitions = [(each.topic, partition) for each in self._changelogs for partition in range(each.partition_count)]
+        # What dates a batch of another program is a wall clock, too.
+        age_ms = 0 if committed_at_ms is None else max(0, round(time.time() * 1000) - committed_at_ms)
         # All records of an old batch are stable, so don't wait for a transaction that a killed driver left open.
         read_ends = last_stable_offsets if idle else settled_offsets
         ends = self._admin.ask(lambda client: read_ends(client, partitions, _RPC_TIMEOUT_S)) if partitions else {}
@@ -146,7 +150,7 @@ class CommitsPublisher:
                 idle=idle,
                 query=self._query,
                 figures=self._figures(),
-                committed_at_ms=None if idle else committed_at_ms or round(time.time() * 1000),
+                committed_at_ms=None if idle else self._clock.now_ms() - age_ms,
                 input_backlog=backlog,
                 changelog=self._compared(changelog.topic),
                 traceparent="" if idle else self._traceparent(),
@@ -156,7 +160,7 @@ class CommitsPublisher:
             for changelog in self._changelogs
         ]
         with self._lock:
-            self._write(records, committed_at_ms or 0)
+            self._write(records, age_ms)
             self._added = self._added if idle else frozenset()
 
     @property
@@ -246,7 +250,7 @@ class CommitsPublisher:
             for record in self._last:
                 record.stopped = True
             if self._last:
-                self._write(self._last, self._last_at_ms)
+                self._write(self._last, self._last_age_ms + round((time.monotonic() - self._last_at) * 1000))
 
     def _input_backlog(self, source_ends: Offsets) -> int | None:
         """Return the offsets that the sources have beyond these; None if the brokers don't say."""
@@ -278,11 +282,13 @@ class CommitsPublisher:
             records.append(record)
         self._write(records)
 
-    def _write(self, records: list[commits_pb2.Commit], at_ms: int = 0) -> None:
-        """Write records, with this time or, if it is 0, the present one."""
+    def _write(self, records: list[commits_pb2.Commit], age_ms: int = 0) -> None:
+        """Write records of what was so `age_ms` ago."""
+        for record in records:
+            record.age_ms = age_ms
+        at_ms = self._clock.now_ms() - age_ms
         self._write_values([(record.store, record.SerializeToString()) for record in records], at_ms)
-        self._last, self._last_at = records, time.monotonic()
-        self._last_at_ms = at_ms or round(time.time() * 1000)
+        self._last, self._last_at, self._last_age_ms = records, time.monotonic(), age_ms
 
     def _write_values(self, values: list[tuple[str, bytes | None]], at_ms: int = 0) -> None:
         if self._superseded is not None:

@@ -22,15 +22,15 @@ from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import Member
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.placement import NO_PLACEMENTS, FleetPlacements, StorePlacement
-from statehouse.processor_reports import ProcessorReports, decode_commit, written_at_s
+from statehouse.processor_reports import ProcessorReports, ReportTimes, decode_commit
 from statehouse.serde_plugins import Serdes
 from statehouse.settings import NodeSettings
 from statehouse.topology import assignment_topic, commits_topic, members_topic
 
 log = structlog.get_logger(__name__)
 
-# How often the end of the commits topic is asked for. Only a reader that has lost its brokers needs it.
-_COMMITS_CONFIRM_S: Final = 2.0
+# How often the end of the commits topic is asked for: what arrives is known to have been written since.
+_COMMITS_CONFIRM_S: Final = 0.5
 
 Told = TypeVarTuple("Told")
 
@@ -94,10 +94,12 @@ class ControlTopics:
             on_refused=partial(skipped.note, "members"),
             on_unsigned=partial(skipped.unsigned, "members"),
         )
+        self._take_commit_on_loop = self._on_loop(self._take_commit)
+        self._report_times = ReportTimes()
         self._commits_log = ControlLogReader(
             settings.brokers,
             commits_topic(settings.application_id),
-            self._on_loop(self._take_commit),
+            self._commit_read,
             client_id=client_id,
             on_contact=self._on_loop(self._commits_were_read),
             on_broken=on_thread_defect,
@@ -152,7 +154,20 @@ class ControlTopics:
         if (newer := self._ownership.superseded_by) is not None:
             self._on_superseded(newer)
 
-    def _take_commit(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+    def _commit_read(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        """Note on the reader's thread when a commit was read: the event loop may be late."""
+        silence_s = self._commits_log.seconds_since_contact()
+        self._take_commit_on_loop(key, value, timestamp_ms, *monotonic_and_wall_ms(), silence_s)
+
+    def _take_commit(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        now_s: float,
+        wall_ms: int,
+        silence_s: float | None,
+    ) -> None:
         if value is None:
             store = (key or b"").decode(errors="replace")
             self.reports.forget(store)
@@ -164,8 +179,8 @@ class ControlTopics:
             self._skipped.note("commits", key, error)
             return
         self.batch_spans.take(commit)
-        now_s, wall_ms = monotonic_and_wall_ms()
-        self.reports.take(commit, written_at_s(timestamp_ms, now_s, wall_ms))
+        at_s = self._report_times.written_at_s(commit, timestamp_ms, now_s, wall_ms, silence_s)
+        self.reports.take(commit, at_s)
 
     def _commits_were_read(self) -> None:
         self.commits_read = True

@@ -42,6 +42,7 @@ from router.watches.watch_relay import WatchRelay, WatchTimeouts
 from router.web import WebProcess
 from statehouse.assignment import CONTROLLER_KEY, AssignmentReader, read_controller_record
 from statehouse.background import BackgroundWork, as_error
+from statehouse.clocks import process_clock
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.membership import decode_member
@@ -52,7 +53,7 @@ from statehouse.observability.metrics import serve_metrics
 from statehouse.observability.proxy_sums import ProxyCollector
 from statehouse.observability.tracing import tracing_for
 from statehouse.observability.unreadable_records import UnreadableRecords
-from statehouse.processor_reports import decode_commit, record_age_s, written_at_s
+from statehouse.processor_reports import ReportTimes, decode_commit, record_age_s, written_at_s
 from statehouse.rpc.credentials import ClientTls, CredentialFiles
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.proxy import proxy_for
@@ -381,6 +382,7 @@ class ControlTopicReaders:
             self._on_member_record,
             lambda: self._call_on_loop(tracker.on_caught_up, "members"),
         )
+        self._report_times = ReportTimes()
         self._commit_log = reader("commits", commits_topic(name), self._on_commit_record)
         self._logs = (self._assignment_log, self._member_log, self._commit_log)
 
@@ -419,7 +421,7 @@ class ControlTopicReaders:
         except ContractError as error:
             self._skipped.note("assignment", CONTROLLER_KEY, error)
             return
-        at_s = written_at_s(timestamp_ms, time.monotonic(), time.time() * 1_000)
+        at_s = written_at_s(timestamp_ms, time.monotonic(), process_clock().now_ms())
         self._call_on_loop(self._controller.on_record, record.controller, at_s)
 
     def _on_member_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
@@ -427,7 +429,7 @@ class ControlTopicReaders:
             self._call_on_loop(self._tracker.on_member_left, (key or b"").decode(errors="replace"))
             return
         try:
-            member = decode_member(key, value, timestamp_ms, int(time.time() * 1_000))
+            member = decode_member(key, value, timestamp_ms, process_clock().now_ms())
         except ContractError as error:
             self._skipped.note("members", key, error)
             return
@@ -445,8 +447,9 @@ class ControlTopicReaders:
             self._skipped.note("commits", key, error)
             return
         self._call_on_loop(self._inputs.on_commit, commit)
-        at_s = written_at_s(timestamp_ms, time.monotonic(), time.time() * 1_000)
-        self._call_on_loop(self._queries.on_commit, commit, at_s)
+        now_s, silence_s = time.monotonic(), self._commit_log.seconds_since_contact()
+        at_s = self._report_times.written_at_s(commit, timestamp_ms, now_s, process_clock().now_ms(), silence_s)
+        self._call_on_loop(self._queries.on_commit, commit, at_s, timestamp_ms)
 
     @staticmethod
     def _age_s(log: ControlLogReader, timestamp_ms: int) -> float:
@@ -454,7 +457,7 @@ class ControlTopicReaders:
 
         Records from before the start must not look fresh. Later ones count as new: other machines' clocks may differ.
         """
-        return 0.0 if log.caught_up else record_age_s(timestamp_ms, time.time() * 1_000)
+        return 0.0 if log.caught_up else record_age_s(timestamp_ms, process_clock().now_ms())
 
     def _call_on_loop(self, callback: Callable[..., None], *args: object) -> None:
         try:

@@ -259,8 +259,8 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         table = self._tables.current()
         response = self._describe(table)
         response.served_by = self._served_by
-        now_s, epoch_ms = time.monotonic(), time.time() * 1_000
-        response.queries.extend(self._queries.describe(table.assignment.stores, now_s, epoch_ms))
+        now_s = time.monotonic()
+        response.queries.extend(self._queries.describe(table.assignment.stores, now_s))
         if (controller := self._controller.describe(now_s)) is not None:
             response.controller.CopyFrom(controller)
         return response
@@ -294,9 +294,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     ) -> fleet_service_pb2.ListChangelogsResponse:
         """Describe the stores' changelogs."""
         stores = self._tables.current().assignment.stores
-        return fleet_service_pb2.ListChangelogsResponse(
-            changelogs=self._queries.changelogs(stores, time.time() * 1_000)
-        )
+        return fleet_service_pb2.ListChangelogsResponse(changelogs=self._queries.changelogs(stores, time.monotonic()))
 
     async def _locate_key(
         self, request: fleet_service_pb2.LocateKeyRequest, _context: Context

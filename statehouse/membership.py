@@ -62,7 +62,7 @@ FORGET_AFTER_SESSIONS = 30
 By then no lookup waits for it: the record is kept only so that people see which node is missing.
 """
 
-STARTED_AHEAD_MAX_MS = 24 * 3_600_000
+STARTED_AHEAD_MAX_MS = 7 * 24 * 3_600_000
 """A process can't have started more than this after a record that it wrote, or after it is read: clocks are not that
 wrong."""
 

@@ -1,7 +1,8 @@
 """What the processor last reported for each store, by the commits topic: when, and what was left to process. Pure.
 
-One rule for the clocks serves nodes and routers, `written_at_s`. A record has the time of the driver's clock, so what
-that clock differs by from ours at receipt shows in the age. From then on our monotonic clock counts.
+One rule for the clocks serves nodes and routers, `ReportTimes`. A record has the time of the driver's clock, which may
+differ from ours, and either may be set at any time. So the age of a record that arrives while the topic is being
+followed comes from our monotonic clock alone. What was in the topic before can be dated by the two clocks only.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from statehouse.first_batch import Ends, earliest, ends_proven
 from statehouse.formats import COMMIT
 from statehouse.topology import checked_name
 
+_CLOCKS_DRIFT: Final = 0.001
+"""How much faster than a driver's clock ours may go: twice what NTP corrects a clock by without a step."""
 SETTINGS_MAX: Final = 200
 """Settings of a topic in a record; Kafka has about thirty."""
 
@@ -91,6 +94,58 @@ class ProcessorReports:
         self._proven.pop(store, None)
 
 
+class ReportTimes:
+    """Tells when records of the commits topic were written, in our monotonic time.
+
+    A record that arrives wasn't there when we were last at the topic's end, and isn't of the future: so much is known
+    whatever the clocks say. Each record so tells how far the driver's clock may be from ours, and together they tell it
+    ever more exactly. A record's time by the driver's clock then tells how long it took to arrive, at the most: an age
+    is never told to be less than it is. A record that contradicts the ones before says that a clock has been set. Then
+    we begin anew.
+
+    A new driver is like a clock that has been set. Only a step that is shorter than the reader was away, and fell into
+    that time, goes unnoticed, until the next record that comes at once. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing of the driver's clock."""
+        self._ahead_s: tuple[float, float] | None = None
+        """Our monotonic clock less the driver's, at the least and at the most."""
+        self._at_s = 0.0
+
+    def written_at_s(
+        self, commit: commits_pb2.Commit, timestamp_ms: int, now_s: float, wall_ms: float, silence_s: float | None
+    ) -> float:
+        """Return when what a record says was so, in monotonic seconds.
+
+        Args:
+            commit: the record.
+            timestamp_ms: its time, by the driver's clock.
+            now_s: when it was read, in monotonic seconds.
+            wall_ms: the same, by our clock.
+            silence_s: how long before that we were last at the topic's end; None if we haven't been.
+
+        """
+        if silence_s is None or not commit.HasField("age_ms"):
+            return written_at_s(timestamp_ms, now_s, wall_ms)
+        before_s = commit.age_ms / 1000
+        return now_s - self._took_s(timestamp_ms / 1000 + before_s, now_s, silence_s) - before_s
+
+    def _took_s(self, sent_s: float, now_s: float, silence_s: float) -> float:
+        """Return how long a record may have taken that was sent then by the driver's clock."""
+        drift_s, self._at_s = _CLOCKS_DRIFT * max(0.0, now_s - self._at_s), now_s
+        most_s = now_s - sent_s
+        least_s = most_s - silence_s
+        if self._ahead_s is not None:
+            low_s, high_s = self._ahead_s[0] - drift_s, self._ahead_s[1] + drift_s
+            if low_s <= most_s and least_s <= high_s:
+                least_s, most_ever_s = max(low_s, least_s), min(high_s, most_s)
+                self._ahead_s = least_s, most_ever_s
+                return most_s - least_s
+        self._ahead_s = least_s, most_s
+        return silence_s
+
+
 def record_age_s(timestamp_ms: int, wall_ms: float) -> float:
     """Return the age of a record, by the clock of whoever wrote it and by ours, `wall_ms`.
 
@@ -125,6 +180,7 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
     checked_count("batch_id", commit.batch_id)
     checked_count("input backlog", commit.input_backlog)
     checked_time_ms("committed_at_ms", commit.committed_at_ms)
+    checked_count("age_ms", commit.age_ms)
     checked_text("traceparent", commit.traceparent)
     for at in (*checked_list("source ends", commit.source_ends), *checked_list("ends", commit.changelog_ends)):
         checked_topic("topic", at.topic)

@@ -10,6 +10,7 @@ from typing import Final
 
 from processor.ownership.core import OwnershipCore
 from statehouse.brokers import Brokers
+from statehouse.clocks import process_clock
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import decode_member
@@ -92,7 +93,7 @@ class MembersReader:
 
     def _begin_anew(self) -> None:
         """Take that the topic is read from its beginning again."""
-        self._again_since_ms = time.time() * 1000
+        self._again_since_ms = process_clock().now_ms()
 
     def _end_again(self) -> None:
         self._again_since_ms = None
@@ -102,7 +103,7 @@ class MembersReader:
             core.left((key or b"").decode(errors="replace"), time.monotonic())
             return
         try:
-            member = decode_member(key, value, written_at_ms, int(time.time() * 1000))
+            member = decode_member(key, value, written_at_ms, process_clock().now_ms())
         except ContractError as error:
             self._on_unreadable("members", key, error)
             return

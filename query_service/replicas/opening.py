@@ -19,6 +19,7 @@ from query_service.stores.catalog import layout_of, open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.clocks import process_clock
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.partitioner import partitioner
 from statehouse.kafka.renewed import RenewedAdmin
@@ -67,7 +68,7 @@ class StoreOpener:
         """
         settings, partitions, changelog = self._admin.ask(partial(_topic_and_log, spec.changelog_topic, partition))
         # Taken after the ends, so that a fresh store gets every record that is written from this time on.
-        now_ms = monotonic_and_wall_ms()[1]
+        clock, now_ms = process_clock(), monotonic_and_wall_ms()[1]
         path = directory.store_path(store_folder(spec, partition))
         facts = {"task": str(spec.task_id(partition)), "store": spec.name, "partition": partition}
         kept, start = None, changelog.first_offset
@@ -82,7 +83,7 @@ class StoreOpener:
             store = open_store(spec, path, self._resources)
             checkpoint = Checkpoint(
                 spec.changelog_topic, changelog.topic_id, start, now_ms, layout=layout_of(spec, store), misplaced=0
-            )
+            ).by(clock.boot_id, clock.offset_ms)
         else:
             store, checkpoint = kept
         replica = StoreReplica(
@@ -109,7 +110,8 @@ class StoreOpener:
         """Open the store on disk and return it with its checkpoint; None if it must be wiped."""
         try:
             store = open_store(spec, path, self._resources)
-            checkpoint = store.checkpoint()
+            written, clock = store.checkpoint(), process_clock()
+            checkpoint = None if written is None else written.by(clock.boot_id, clock.offset_ms)
             layout, needs_placement = layout_of(spec, store), spec.foreign and not spec.is_global
             start = restore_start(checkpoint, layout, changelog, now_ms, needs_placement=needs_placement)
             if start.position is not None and checkpoint is not None:

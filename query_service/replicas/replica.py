@@ -24,6 +24,7 @@ from query_service.states.task_events import NodeTask
 from query_service.stores.base import ChangelogRecord, StateStore
 from query_service.stores.walk import Walk, WalkTooLong
 from query_service.telemetry.metrics import ReplicaMetrics
+from statehouse.clocks import process_clock
 from statehouse.kafka.partitioner import Partitioner
 from statehouse.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
 from statehouse.partitioning import partition_for
@@ -406,5 +407,5 @@ def _reported(store: StoreReplica) -> StorePosition:
 
 
 def monotonic_and_wall_ms() -> tuple[float, int]:
-    """Return the monotonic clock in seconds, and the wall clock in milliseconds."""
-    return time.monotonic(), int(time.time() * 1000)
+    """Return the monotonic clock in seconds, and the process's time of day in milliseconds, which nobody can set."""
+    return time.monotonic(), process_clock().now_ms()

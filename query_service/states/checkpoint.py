@@ -39,6 +39,8 @@ class Checkpoint:
         layout: the parts of the store's specification that its content depended on when it was written.
         misplaced: how many records, of all that led to this state, stand in another partition than the partitioner
             gives their keys; None if nobody has checked them from the start, as earlier versions don't.
+        boot_id: from one start of the machine to its next, in which it was written; empty if that isn't known.
+        offset_ms: what the writer's clock showed when the machine started, in milliseconds.
 
     """
 
@@ -50,6 +52,8 @@ class Checkpoint:
     format_version: int = FORMAT_VERSION
     layout: str = ""
     misplaced: int | None = None
+    boot_id: str = ""
+    offset_ms: int = 0
 
     def to_json(self) -> str:
         """Return the checkpoint as JSON, in its stored form."""
@@ -76,6 +80,8 @@ class Checkpoint:
                 format_version,
                 str(fields.get("layout", "")),
                 None if fields.get("misplaced") is None else int(fields["misplaced"]),
+                str(fields.get("boot_id", "")),
+                int(fields.get("offset_ms", 0)),
             )
         except UnknownFormat:
             raise
@@ -84,6 +90,16 @@ class Checkpoint:
         if checkpoint.position < 0:
             raise ValueError(f"damaged checkpoint: position {checkpoint.position}")
         return checkpoint
+
+    def by(self, boot_id: str, offset_ms: int) -> Checkpoint:
+        """Return the same checkpoint with its time by another process's clock, which a `MachineClock` tells.
+
+        If the machine has run all the time since, what its wall clock was set to meanwhile changes nothing. Else there
+        is only the wall clock to go by.
+        """
+        is_known = self.boot_id != "" and self.boot_id == boot_id
+        at_end_ms = self.at_end_ms + (offset_ms - self.offset_ms if is_known else 0)
+        return replace(self, at_end_ms=at_end_ms, boot_id=boot_id, offset_ms=offset_ms)
 
     def moved(self, position: int) -> Checkpoint:
         """Return the same checkpoint with another position."""
@@ -177,6 +193,14 @@ def _obstacle(checkpoint: Checkpoint, changelog: Changelog, now_ms: int) -> tupl
     if position < changelog.first_offset and not changelog.expires:
         return Fault.LOG_TRUNCATED, f"checkpoint {position} is before the start of the log {changelog.first_offset}"
     age_ms = now_ms - checkpoint.at_end_ms
+    if changelog.delete_retention_ms is not None and age_ms < -changelog.delete_retention_ms * _RETENTION_MARGIN:
+        return (
+            Fault.CHECKPOINT_TOO_OLD,
+            (
+                f"checkpoint was at the end {-age_ms} ms from now, by a clock that was set since: how long that is, "
+                "and so whether tombstones are gone, isn't known"
+            ),
+        )
     if changelog.tombstones_kept_ms is not None and age_ms > changelog.tombstones_kept_ms:
         return (
             Fault.CHECKPOINT_TOO_OLD,

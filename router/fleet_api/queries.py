@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
+from statehouse.checked import COUNT_MAX
 from statehouse.control.v1 import assignment_pb2, commits_pb2
 from statehouse.processor_reports import ProcessorReport, ProcessorReports
 from statehouse.topology import StoreSpec
@@ -15,6 +16,12 @@ from statehouse.v1 import fleet_service_pb2
 class _Heard:
     commit: commits_pb2.Commit
     report: ProcessorReport
+    dated_ms: int
+    """Of when the record is, by the driver's clock: only what it says of other times by that clock goes with it."""
+
+    def age_of_ms(self, then_ms: int, now_s: float) -> int:
+        """Return how long ago a time by the driver's clock was."""
+        return max(0, self.dated_ms - then_ms) + self.report.age_ms(now_s)
 
 
 class ProcessorQueries:
@@ -23,26 +30,27 @@ class ProcessorQueries:
     def __init__(self) -> None:
         """Start without records."""
         self._commits: dict[str, commits_pb2.Commit] = {}
+        self._dated_ms: dict[str, int] = {}
         self._reports = ProcessorReports()
 
-    def on_commit(self, commit: commits_pb2.Commit, written_at_s: float) -> None:
-        """Take a record."""
+    def on_commit(self, commit: commits_pb2.Commit, written_at_s: float, timestamp_ms: int) -> None:
+        """Take a record; `timestamp_ms`: its own time, by the driver's clock."""
         self._commits[commit.store] = commit
+        self._dated_ms[commit.store] = min(max(0, timestamp_ms), COUNT_MAX)  # whoever writes may give any
         self._reports.take(commit, written_at_s)
 
     def on_reset(self, store: str) -> None:
         """Forget a store: its application begins anew."""
         self._commits.pop(store, None)
+        self._dated_ms.pop(store, None)
         self._reports.forget(store)
 
     def is_not_built(self, spec: StoreSpec) -> bool:
         """Whether nothing has been committed into a store, as far as the records that were read say."""
         return spec.committed and spec.name not in self._reports.proven
 
-    def describe(
-        self, known_stores: Container[str], now_s: float, epoch_ms: float
-    ) -> Iterator[fleet_service_pb2.QueryInfo]:
-        """Return the queries that feed known stores, by name; `epoch_ms` is the wall clock's."""
+    def describe(self, known_stores: Container[str], now_s: float) -> Iterator[fleet_service_pb2.QueryInfo]:
+        """Return the queries that feed known stores, by name."""
         stores: dict[str, list[str]] = {}
         latest: dict[str, _Heard] = {}
         for store, commit in sorted(self._commits.items()):
@@ -50,19 +58,22 @@ class ProcessorQueries:
                 continue
             name = commit.query or store  # a processor that names no query has one for each store
             stores.setdefault(name, []).append(store)
-            report = self._reports.latest[store]
-            if name not in latest or report.at_s > latest[name].report.at_s:
-                latest[name] = _Heard(commit, report)
+            heard = self._heard(store)
+            if name not in latest or heard.report.at_s > latest[name].report.at_s:
+                latest[name] = heard
         for name, heard in sorted(latest.items()):
-            yield _query(name, stores[name], heard, now_s, epoch_ms)
+            yield _query(name, stores[name], heard, now_s)
 
-    def changelogs(self, stores: Mapping[str, StoreSpec], epoch_ms: float) -> Iterator[fleet_service_pb2.ChangelogInfo]:
-        """Return the changelogs of stores, by store, as the processor compared them; `epoch_ms` is the wall clock's."""
+    def _heard(self, store: str) -> _Heard:
+        return _Heard(self._commits[store], self._reports.latest[store], self._dated_ms[store])
+
+    def changelogs(self, stores: Mapping[str, StoreSpec], now_s: float) -> Iterator[fleet_service_pb2.ChangelogInfo]:
+        """Return the changelogs of stores, by store, as the processor compared them."""
         for name, spec in sorted(stores.items()):
             info = fleet_service_pb2.ChangelogInfo(store=name, topic=spec.changelog_topic)
             commit = self._commits.get(name)
             if commit is not None and commit.HasField("changelog"):
-                info.compared_age_ms = max(0, int(epoch_ms - commit.changelog.compared_at_ms))
+                info.compared_age_ms = self._heard(name).age_of_ms(commit.changelog.compared_at_ms, now_s)
                 info.settings.extend(map(_setting, commit.changelog.settings))
             yield info
 
@@ -100,7 +111,7 @@ def _setting(compared: commits_pb2.ComparedSetting) -> fleet_service_pb2.Changel
     )
 
 
-def _query(name: str, stores: list[str], heard: _Heard, now_s: float, epoch_ms: float) -> fleet_service_pb2.QueryInfo:
+def _query(name: str, stores: list[str], heard: _Heard, now_s: float) -> fleet_service_pb2.QueryInfo:
     commit = heard.commit
     is_dated = commit.HasField("committed_at_ms")
     return fleet_service_pb2.QueryInfo(
@@ -110,7 +121,7 @@ def _query(name: str, stores: list[str], heard: _Heard, now_s: float, epoch_ms: 
         stopped=commit.stopped,
         record_age_ms=heard.report.age_ms(now_s),
         batch_id=commit.batch_id,
-        batch_age_ms=max(0, int(epoch_ms - commit.committed_at_ms)) if is_dated else None,
+        batch_age_ms=heard.age_of_ms(commit.committed_at_ms, now_s) if is_dated else None,
         status=_status(commit.figures) if commit.HasField("figures") else None,
         input_backlog=heard.report.input_backlog,
     )

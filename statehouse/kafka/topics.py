@@ -37,6 +37,11 @@ CONTROL_TOPIC_CONFIG: Mapping[str, str] = {
     "segment.ms": "60000",
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": "86400000",
+    # By default brokers refuse what is dated more than an hour after their clock: a node whose clock is ahead would be
+    # taken for dead.
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "message.timestamp.after.max.ms": str(2**63 - 1),
 }
 
 

@@ -304,15 +304,6 @@ def take_a_report_for_what_it_reports() -> AbstractContextManager[object]:
     return patch.object(query_service.reads.first_batch, "obstacle", proves)
 
 
-def refuse_until_a_batch_is_heard_of() -> AbstractContextManager[object]:
-    """That the log had records proves nothing."""
-
-    def proves(*arguments: Any, is_read: bool, **_: Any) -> tuple[Reason, str] | None:
-        return obstacle(*arguments, had_records=False, is_read=is_read)
-
-    return patch.object(query_service.reads.first_batch, "obstacle", proves)
-
-
 def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
     """Return the first seed that a variant breaks a rule with."""
     with variant():
@@ -349,7 +340,6 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
         (wait_for_late_answers_on_the_express_way, ("a lookup that a replica could answer does not fail",)),
         (answer_before_the_first_batch, ("nothing is absent before the first batch",)),
         (take_a_report_for_what_it_reports, ("nothing is absent before the first batch",)),
-        (refuse_until_a_batch_is_heard_of, ("a lookup that a replica could answer does not fail",)),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
         (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),

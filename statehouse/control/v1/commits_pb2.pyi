@@ -43,6 +43,7 @@ class Commit(_message.Message):
     CHANGELOG_FIELD_NUMBER: _builtins.int
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     NO_BATCH_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     query_id: _builtins.str
@@ -79,6 +80,11 @@ class Commit(_message.Message):
     that had committed some, or its query has had nothing to read. With
     `input_backlog` 0 the store is as whole as after a batch; else the record
     only says that the processor lives.
+    """
+    age_ms: _builtins.int
+    """How old what this says was when it was written, in milliseconds; the
+    record's timestamp is that much earlier. Readers then count by their own
+    clocks from when they have read it. Unset by processors of 0.2.0.
     """
     @_builtins.property
     def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
@@ -120,15 +126,20 @@ class Commit(_message.Message):
         changelog: Global___TopicComparison | None = ...,
         format_version: _builtins.int = ...,
         no_batch: _builtins.bool = ...,
+        age_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "changelog", b"changelog", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "input_backlog", b"input_backlog"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "age_ms", b"age_ms", "changelog", b"changelog", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "input_backlog", b"input_backlog"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "batch_id", b"batch_id", "changelog", b"changelog", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "format_version", b"format_version", "idle", b"idle", "input_backlog", b"input_backlog", "no_batch", b"no_batch", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "age_ms", b"age_ms", "batch_id", b"batch_id", "changelog", b"changelog", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "format_version", b"format_version", "idle", b"idle", "input_backlog", b"input_backlog", "no_batch", b"no_batch", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__age_ms: _TypeAlias = _typing.Literal["age_ms"]  # noqa: Y015
+    _WhichOneofArgType__age_ms: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms"]  # noqa: Y015
     _WhichOneofReturnType__committed_at_ms: _TypeAlias = _typing.Literal["committed_at_ms"]  # noqa: Y015
     _WhichOneofArgType__committed_at_ms: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms"]  # noqa: Y015
     _WhichOneofReturnType__input_backlog: _TypeAlias = _typing.Literal["input_backlog"]  # noqa: Y015
     _WhichOneofArgType__input_backlog: _TypeAlias = _typing.Literal["_input_backlog", b"_input_backlog"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__age_ms) -> _WhichOneofReturnType__age_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_at_ms) -> _WhichOneofReturnType__committed_at_ms | None: ...
     @_typing.overload

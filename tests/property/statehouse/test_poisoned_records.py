@@ -32,7 +32,7 @@ from statehouse.membership import (
     decode_member,
     encode_member,
 )
-from statehouse.processor_reports import decode_commit, written_at_s
+from statehouse.processor_reports import ReportTimes, decode_commit, written_at_s
 from statehouse.settings.common import SESSION_TIMEOUT_MAX_MS
 from statehouse.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
 from tests.support.poison import poisoned
@@ -117,8 +117,10 @@ def test_commits(record: commits_pb2.Commit) -> None:
         assert commit.store == "counts"
         for written_at_ms in WRITTEN_AT_MS:
             queries = ProcessorQueries()
-            queries.on_commit(commit, written_at_s(written_at_ms, 50.0, NOW_MS))
-            (query,) = queries.describe(["counts"], 51.0, NOW_MS)
+            for silence_s in (None, 0.5):
+                at_s = ReportTimes().written_at_s(commit, written_at_ms, 50.0, NOW_MS, silence_s)
+                queries.on_commit(commit, at_s, written_at_ms)
+            (query,) = queries.describe(["counts"], 51.0)
             assert query.record_age_ms >= 1_000
         assert all(0 <= at.offset <= COUNT_MAX for at in (*commit.source_ends, *commit.changelog_ends))
 

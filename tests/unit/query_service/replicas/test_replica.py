@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from query_service.replicas.replica import LogLost, StoreReplica
+from query_service.replicas.replica import LogLost, StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import Compaction, Tail
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.lifecycle import InvalidTransition, StoreState
@@ -188,3 +188,24 @@ def test_ends_and_positions_that_several_threads_tell_lose_nothing() -> None:
     assert replica.end_offset == ends
     assert replica.lag(float(ends)) == 0
     assert replica.staleness_ms(float(ends)) == 0
+
+
+@pytest.mark.parametrize("step_s", [-172_800, -600, -1, 1, 600, 172_800])
+def test_a_wall_clock_that_is_set_loses_no_replica_and_makes_no_staleness_wrong(
+    step_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_at, wall_ms = monotonic_and_wall_ms()
+    checkpoint = Checkpoint("topic", "id", 0, wall_ms)
+    metrics, spec = NodeMetrics().of("s", Role.ACTIVE), StoreSpec("s", "topic", 1, 0)
+    store = KeyValueStore(MemoryEngine(1_000_000))
+    replica = StoreReplica(spec, 0, store, checkpoint, metrics, tombstones_kept_ms=300_000)
+    replica.note_end(0, asked_at, wall_ms)
+    set_s = time.time() + step_s
+    monkeypatch.setattr(time, "time", lambda: set_s)
+    asked_at, wall_ms = monotonic_and_wall_ms()
+    replica.note_end(1, asked_at, wall_ms)
+    replica.apply([ChangelogRecord(b"k", b"v", 0, 0)], 1)
+    assert replica.loss is None
+    assert replica.staleness_ms(asked_at + 1.0) == 1_000
+    assert replica.save_checkpoint().at_end_ms == wall_ms
+    assert replica.outran_retention() is None

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from query_service.states.checkpoint import Changelog, Checkpoint, UnknownFormat, restore_start
+from query_service.states.faults import Fault
 from query_service.stores.catalog import layout_of
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
@@ -81,3 +82,49 @@ def test_a_layout_says_what_the_content_depends_on() -> None:
             return super().get(key)
 
     assert layout_of(StoreSpec("s", "topic", 1, 0, "mine"), OwnReads(engine)) == "mine/no-timestamps"
+
+
+DAY_MS = 24 * 3_600_000
+DATE_MS = 1_700_000_000_000
+STEPS_MS = (-2 * DAY_MS, -600_000, -1_000, 1_000, 600_000, 2 * DAY_MS)
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+@pytest.mark.parametrize("away_ms", [60_000, 3 * DAY_MS])
+def test_a_clock_that_is_set_between_two_runs_changes_no_verdict(step_ms: int, away_ms: int) -> None:
+    """While the machine runs, its own count of the time since its start tells how long the node was away."""
+    log = Changelog("t", "id", 0, 100, DAY_MS)
+    written = Checkpoint("t", "id", 50, DATE_MS).by("boot", 1_000)
+    found = written.by("boot", 1_000 + step_ms)
+    assert found.position == 50
+    start = restore_start(found, "", log, DATE_MS + step_ms + away_ms)
+    assert (start.position, start.fault) == ((50, None) if away_ms < DAY_MS else (None, Fault.CHECKPOINT_TOO_OLD))
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "fault"),
+    [
+        (-2 * DAY_MS, Fault.CHECKPOINT_TOO_OLD),
+        (-600_000, None),
+        (-1_000, None),
+        (1_000, None),
+        (600_000, None),
+        (2 * DAY_MS, Fault.CHECKPOINT_TOO_OLD),
+    ],
+)
+def test_after_a_restart_of_the_machine_a_time_that_can_not_be_true_is_no_proof(
+    step_ms: int, fault: Fault | None
+) -> None:
+    log = Changelog("t", "id", 0, 100, DAY_MS)
+    found = Checkpoint("t", "id", 50, DATE_MS).by("boot", 1_000).by("another", 9_000)
+    assert found.at_end_ms == DATE_MS
+    assert restore_start(found, "", log, DATE_MS + step_ms + 60_000).fault is fault
+    kept_for_ever = Changelog("t", "id", 0, 100, None)
+    assert restore_start(found, "", kept_for_ever, DATE_MS + step_ms).fault is None
+
+
+def test_what_an_earlier_version_wrote_has_no_start_of_a_machine() -> None:
+    old = Checkpoint("t", "id", 50, DATE_MS)
+    found = Checkpoint.from_json(old.to_json().replace(',"boot_id":"","offset_ms":0', ""))
+    assert found == old
+    assert found.by("", 7).at_end_ms == DATE_MS, "two machines without a name are not one"

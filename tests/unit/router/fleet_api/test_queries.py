@@ -28,18 +28,16 @@ def commit(store: str, **fields: object) -> commits_pb2.Commit:
     return commits_pb2.Commit(store=store, **given)  # type: ignore[arg-type]
 
 
-def described(
-    queries: ProcessorQueries, now_s: float = 10.0, epoch_ms: float = 5_000.0
-) -> list[fleet_service_pb2.QueryInfo]:
-    return list(queries.describe(KNOWN, now_s, epoch_ms))
+def described(queries: ProcessorQueries, now_s: float = 10.0) -> list[fleet_service_pb2.QueryInfo]:
+    return list(queries.describe(KNOWN, now_s))
 
 
 def test_stores_of_a_query_are_told_of_together() -> None:
     queries = ProcessorQueries()
     figures = commits_pb2.QueryFigures(**FIGURES, backlog_eta_ms=24_000, watermark_ms=-1)
     for store in ("ranks", "boards"):
-        queries.on_commit(commit(store, committed_at_ms=3_500, figures=figures, input_backlog=12), 8.0)
-    queries.on_commit(commit("alerts", query="alarms", batch_id=9, idle=True, stopped=True), 9.0)
+        queries.on_commit(commit(store, committed_at_ms=3_500, figures=figures, input_backlog=12), 8.0, 4_000)
+    queries.on_commit(commit("alerts", query="alarms", batch_id=9, idle=True, stopped=True), 9.0, 4_000)
     alarms, scores = described(queries)
     assert alarms == fleet_service_pb2.QueryInfo(
         name="alarms", stores=["alerts"], idle=True, stopped=True, record_age_ms=1_000, batch_id=9
@@ -49,7 +47,7 @@ def test_stores_of_a_query_are_told_of_together() -> None:
         stores=["boards", "ranks"],
         record_age_ms=2_000,
         batch_id=4,
-        batch_age_ms=1_500,
+        batch_age_ms=2_500,
         input_backlog=12,
         status=fleet_service_pb2.QueryStatus(**FIGURES, backlog_eta_ms=24_000, watermark_ms=-1),
     )
@@ -57,7 +55,7 @@ def test_stores_of_a_query_are_told_of_together() -> None:
 
 def test_what_isn_t_known_stays_unset() -> None:
     queries = ProcessorQueries()
-    queries.on_commit(commit("boards", figures=commits_pb2.QueryFigures()), 8.0)
+    queries.on_commit(commit("boards", figures=commits_pb2.QueryFigures()), 8.0, 4_000)
     (scores,) = described(queries)
     assert not scores.HasField("batch_age_ms")
     assert not scores.HasField("input_backlog")
@@ -67,16 +65,16 @@ def test_what_isn_t_known_stays_unset() -> None:
 
 def test_the_newest_record_counts_and_ages_are_never_negative() -> None:
     queries = ProcessorQueries()
-    queries.on_commit(commit("boards", batch_id=5, committed_at_ms=9_000), 11.0)
-    queries.on_commit(commit("ranks", batch_id=4), 8.0)
+    queries.on_commit(commit("boards", batch_id=5, committed_at_ms=9_000), 11.0, 4_000)
+    queries.on_commit(commit("ranks", batch_id=4), 8.0, 4_000)
     (scores,) = described(queries)
     assert (scores.batch_id, scores.record_age_ms, scores.batch_age_ms) == (5, 0, 0)
 
 
 def test_stores_that_are_gone_and_those_that_begin_anew_are_left_out() -> None:
     queries = ProcessorQueries()
-    queries.on_commit(commit("dropped"), 8.0)
-    queries.on_commit(commit("boards"), 8.0)
+    queries.on_commit(commit("dropped"), 8.0, 4_000)
+    queries.on_commit(commit("boards"), 8.0, 4_000)
     queries.on_reset("boards")
     queries.on_reset("never heard of")
     assert described(queries) == []
@@ -84,7 +82,7 @@ def test_stores_that_are_gone_and_those_that_begin_anew_are_left_out() -> None:
 
 def test_records_of_a_processor_that_does_not_name_the_query_are_its_store_s() -> None:
     queries = ProcessorQueries()
-    queries.on_commit(commit("boards", query=""), 8.0)
+    queries.on_commit(commit("boards", query=""), 8.0, 4_000)
     assert [query.name for query in described(queries)] == ["boards"]
 
 
@@ -93,11 +91,11 @@ def test_changelogs_are_told_of_as_the_processor_compared_them() -> None:
     compared = commits_pb2.TopicComparison(compared_at_ms=3_000)
     compared.settings.add(name="partitions", wanted="3", found="2", remedy="reset it")
     compared.settings.add(name="cleanup.policy", wanted="compact")
-    queries.on_commit(commit("boards", changelog=compared), 8.0)
-    queries.on_commit(commit("ranks"), 8.0)
+    queries.on_commit(commit("boards", changelog=compared), 8.0, 4_000)
+    queries.on_commit(commit("ranks"), 8.0, 4_000)
     stores = {name: StoreSpec(name, f"app-{name}-changelog", 1, 0) for name in ("ranks", "boards", "quiet")}
-    boards, quiet, ranks = queries.changelogs(stores, 5_000.0)
-    assert (boards.store, boards.topic, boards.compared_age_ms) == ("boards", stores["boards"].changelog_topic, 2_000)
+    boards, quiet, ranks = queries.changelogs(stores, 10.0)
+    assert (boards.store, boards.topic, boards.compared_age_ms) == ("boards", stores["boards"].changelog_topic, 3_000)
     partitions, policy = boards.settings
     assert (partitions.name, partitions.wanted, partitions.found, partitions.remedy) == (
         "partitions",
@@ -113,7 +111,7 @@ def test_changelogs_are_told_of_as_the_processor_compared_them() -> None:
 
 async def test_the_fleet_tells_of_them(start: Start) -> None:
     fleet = await start("a")
-    fleet.router.queries.on_commit(commit(STORE, batch_id=6), 0.0)
+    fleet.router.queries.on_commit(commit(STORE, batch_id=6), 0.0, 4_000)
     stub = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
     response = await stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=5.0)
     assert [(query.name, list(query.stores), query.batch_id) for query in response.queries] == [("scores", [STORE], 6)]
