@@ -69,7 +69,7 @@ class Topic:
     def write(self, produce: Callable[[Any], None]) -> None:
         produce(self)
 
-    def produce(self, _topic: str, *, key: bytes, value: bytes | None, timestamp: int) -> None:
+    def produce(self, _topic: str, *, key: bytes, value: bytes | None, timestamp: int, **_: Any) -> None:
         assert value is not None
         assert timestamp >= 0
         self.records[key.decode()] = decode_commit(key, value)
