@@ -23,7 +23,7 @@ from statehouse.backoff import OnPause
 from statehouse.errors import StatehouseError
 from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.observability.probes import LIVE, READY, STARTED, WhyNot
-from statehouse.observability.unreadable_records import OnUnreadable
+from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned
 from statehouse.settings import ControllerSettings, ProcessSettings
 
 log = structlog.get_logger(__name__)
@@ -42,6 +42,7 @@ class ControllerCallbacks(TypedDict):
     on_plan: OnPlan
     on_figures: Callable[[OwnershipFigures | None], None]
     on_unreadable: OnUnreadable
+    on_unsigned: OnUnsigned
 
 
 def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], settings: ProcessSettings) -> int:
@@ -82,6 +83,7 @@ def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], s
                 "on_plan": metrics.planned,
                 "on_figures": metrics.ownership.take,
                 "on_unreadable": metrics.unreadable.note,
+                "on_unsigned": metrics.unreadable.unsigned,
             }
         )
     except (StatehouseError, KafkaException) as error:

@@ -333,6 +333,7 @@ class Processor:
             on_figures=self.metrics.ownership.take,
             on_unreadable=self.metrics.unreadable.note,
             sources=sources,
+            on_unsigned=self.metrics.unreadable.unsigned,
         )
         controller.start()
         return controller

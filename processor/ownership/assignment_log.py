@@ -13,7 +13,7 @@ from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader
 from statehouse.brokers import Brokers
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
-from statehouse.observability.unreadable_records import OnUnreadable
+from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned
 from statehouse.topology import assignment_topic
 
 
@@ -27,6 +27,7 @@ class AssignmentLog:
         on_broken: Callable[[Exception], None],
         on_unreadable: OnUnreadable,
         before: ControllerRecord | None = None,
+        on_unsigned: OnUnsigned | None = None,
     ) -> None:
         """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error.
 
@@ -50,6 +51,7 @@ class AssignmentLog:
             on_contact=self._confirm,
             on_anew=self._begin_anew,
             on_refused=self._refuse,
+            on_unsigned=None if on_unsigned is None else partial(on_unsigned, "assignment"),
         )
 
     def start(self) -> None:

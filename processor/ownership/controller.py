@@ -28,7 +28,7 @@ from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.brokers import Brokers
 from statehouse.errors import ConfigurationError
-from statehouse.observability.unreadable_records import OnUnreadable, UnreadableRecords
+from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned, UnreadableRecords
 from statehouse.topology import control_topic_names
 
 log = structlog.get_logger(__name__)
@@ -55,6 +55,7 @@ class OwnershipController:
         on_figures: Callable[[OwnershipFigures | None], None] = lambda _figures: None,
         on_unreadable: OnUnreadable | None = None,
         sources: Collection[str] = (),
+        on_unsigned: OnUnsigned | None = None,
     ) -> None:
         """Prepare; `start()` starts the thread. The controller waits for its topics if they don't exist yet.
 
@@ -68,13 +69,15 @@ class OwnershipController:
         that thread with the state that the controller is in, whenever it may have changed. `on_plan` is called on that
         thread after each plan, and `on_figures` several times a second with how the fleet stands, with None when this
         controller acts no longer. `on_unreadable` is called on any thread for each record that is skipped, each time
-        that it is read; without it the first one of a key is logged. `sources`: topics that the application reads.
+        that it is read; without it the first one of a key is logged. So is `on_unsigned`, for each record that is taken
+        without a signature. `sources`: topics that the application reads.
         """
         self._brokers, self._application_id = brokers, application_id
         self._stores, self._settings = None if stores is None else tuple(stores), settings
         self._on_fatal, self._on_rebalance, self._on_state = on_fatal, on_rebalance, on_state
         self._on_plan, self._on_figures = on_plan, on_figures
         self._on_unreadable = UnreadableRecords().note if on_unreadable is None else on_unreadable
+        self._on_unsigned = UnreadableRecords().unsigned if on_unsigned is None else on_unsigned
         self._name = uuid.uuid4().hex[:12]
         self._fleet: WatchedFleet | None = None
         self._before: ControllerRecord | None = None
@@ -157,7 +160,9 @@ class OwnershipController:
         """Begin to follow the members, with these settings."""
         if self._fleet is not None:
             self._fleet.members.stop()
-        members = MembersReader(self._brokers, self._application_id, self._reader_broke, self._on_unreadable)
+        members = MembersReader(
+            self._brokers, self._application_id, self._reader_broke, self._on_unreadable, self._on_unsigned
+        )
         self._fleet = WatchedFleet(OwnershipCore(settings, self._name), members, settings)
         members.start()
         return self._fleet
@@ -245,7 +250,9 @@ class OwnershipController:
         return fleet
 
     def _assignment_log(self, before: ControllerRecord | None = None) -> AssignmentLog:
-        return AssignmentLog(self._brokers, self._application_id, self._reader_broke, self._on_unreadable, before)
+        return AssignmentLog(
+            self._brokers, self._application_id, self._reader_broke, self._on_unreadable, before, self._on_unsigned
+        )
 
     def _read_log(self) -> AssignmentLog:
         """Read the assignment topic to its end, or until stopped."""

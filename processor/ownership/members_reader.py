@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from processor.ownership.core import OwnershipCore
@@ -14,7 +15,7 @@ from statehouse.clocks import process_clock
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import decode_member
-from statehouse.observability.unreadable_records import OnUnreadable
+from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned
 from statehouse.topology import members_topic
 
 _QUEUE_MAX: Final = 10_000
@@ -30,6 +31,7 @@ class MembersReader:
         application_id: str,
         on_broken: Callable[[Exception], None],
         on_unreadable: OnUnreadable,
+        on_unsigned: OnUnsigned | None = None,
     ) -> None:
         """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error."""
         self._records: queue.Queue[tuple[bytes | None, bytes | None, int]] = queue.Queue(_QUEUE_MAX)
@@ -45,6 +47,8 @@ class MembersReader:
             on_broken=on_broken,
             on_anew=self._begin_anew,
             on_contact=self._end_again,
+            on_refused=partial(on_unreadable, "members"),
+            on_unsigned=None if on_unsigned is None else partial(on_unsigned, "members"),
         )
 
     def start(self) -> None:

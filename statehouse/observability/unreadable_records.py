@@ -15,6 +15,8 @@ _LOGGED_MAX: Final = 1_000
 
 OnUnreadable = Callable[[str, bytes | str | None, Exception], None]
 """Is told of a record that is skipped: "assignment", "members" or "commits", its key, and why."""
+OnUnsigned = Callable[[str, bytes | str | None], None]
+"""Is told of a record that is taken although it has no signature: of which of these topics, and its key."""
 
 
 class UnreadableRecords:

@@ -12,8 +12,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from statehouse.assignment import CONTROLLER_KEY, MANIFEST_KEY
+from statehouse.brokers import Brokers, RecordSecurity
 from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2
 from statehouse.kafka.authors import HEADER
+from statehouse.kafka.control_log import ControlLogReader
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK
 from statehouse.security.record_signatures import Record, RecordSigner
@@ -184,10 +186,32 @@ def test_all_that_processes_write_is_signed_and_old_heartbeats_count_no_more(sig
     assert {b"task/0", MANIFEST_KEY.encode(), CONTROLLER_KEY} <= last.keys()
     assert all(len(signatures) == 1 for signatures in last.values())
     _, value, (signature,) = heartbeats[0]
+    refused: list[tuple[bytes | None, str]] = []
+    taken: list[bytes | None] = []
+    files = signed.keys.options("router")
+    records = RecordSecurity(
+        certificate=str(files["tls_certificate"]),
+        key=str(files["tls_key"]),
+        ca=str(files["tls_ca"]),
+        crl=str(files["tls_crl"]),
+        rules=str(files["security_rules"]),
+    )
+    broken: list[Exception] = []
+    reader = ControlLogReader(
+        Brokers(signed.bootstrap, records=records),
+        members,
+        lambda key, _value, _timestamp_ms: taken.append(key),
+        client_id="tests",
+        on_broken=broken.append,
+        on_refused=lambda key, error: refused.append((key, str(error))),
+    )
+    reader.start()
+    assert reader.wait_caught_up(20)
+    assert {b"n1", b"n2"} <= set(taken)
     known = signed.members()
-    late = signed.router("late", **signed.keys.options("router"), require_signed_records=True)
-    poll_until(lambda: "router is ready" in late.log, 30, "a router that has read all that is there")
     signed.write((members, b"n1", value, signature))
-    poll_until(lambda: "written it again" in late.log, 20, "it to be read, and refused")
+    poll_until(lambda: any("written it again" in error for _, error in refused), 20, "it to be read, and refused")
+    reader.stop()
+    assert not broken
     assert signed.members() == known
     assert all(process.is_running for process in signed.processes)
