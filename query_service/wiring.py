@@ -36,7 +36,7 @@ from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
-from statehouse.security.local_calls import LocalDoor
+from statehouse.security.local_calls import LocalGate
 from statehouse.settings import NodeSettings
 from statehouse.topology import AnyTaskId
 from statehouse.v1 import types_pb2
@@ -155,5 +155,5 @@ def new_server(
         max_batch_entries=settings.max_batch_entries,
         lasting_calls=settings.max_watches + settings.max_position_waits + settings.max_open_scans,
         gate=counted_gate(settings, metrics.security),
-        local_door=LocalDoor(metrics.security.denied) if settings.is_drain_local else None,
+        local_gate=LocalGate(metrics.security.denied) if settings.is_drain_local else None,
     )

@@ -47,9 +47,9 @@ class RecordSigning:
         self._renew()
         if self._signer is None:
             return {}
-        from statehouse.security.record_signatures import Record  # noqa: PLC0415 - see above
+        from statehouse.security.record_signatures import ControlRecord  # noqa: PLC0415 - see above
 
-        header = self._signer.header(Record(topic, key, value), time.time_ns() // 1_000_000)
+        header = self._signer.header(ControlRecord(topic, key, value), time.time_ns() // 1_000_000)
         return {"headers": [(HEADER, header)]}
 
     def _renew(self) -> None:
@@ -102,14 +102,14 @@ class RecordAuthors:
             ContractError: its writer may not, or it isn't known.
 
         """
-        from statehouse.security.record_signatures import Record  # noqa: PLC0415 - see above
+        from statehouse.security.record_signatures import ControlRecord  # noqa: PLC0415 - see above
 
         self._renew()
         found = [content for name, content in headers or () if name == HEADER]
         if len(found) > 1 or not all(isinstance(each, bytes) for each in found):
             raise ContractError("it has more than one signature")
         header = next((each for each in found if isinstance(each, bytes)), None)
-        signed_at_ms = self._judge.judge(Record(self._topic, key, value), header, time.time(), is_new=is_new)
+        signed_at_ms = self._judge.judge(ControlRecord(self._topic, key, value), header, time.time(), is_new=is_new)
         if signed_at_ms is None:
             self._on_unsigned(key)
             return timestamp_ms

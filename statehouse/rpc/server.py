@@ -23,7 +23,7 @@ from statehouse.rpc.proxy import Proxy
 from statehouse.rpc.reflection import Reflection
 from statehouse.rpc.requests import TolerantServer
 from statehouse.rpc.server_credentials import server_credentials
-from statehouse.security.local_calls import LOCAL_ONLY, LocalDoor
+from statehouse.security.local_calls import LOCAL_ONLY, LocalGate
 from statehouse.security.shown import NOTHING_SHOWN, Shown
 from statehouse.settings import ServerSettings
 from statehouse.wire import refuse_beginning
@@ -62,7 +62,7 @@ class RpcServer:
 
     `settings`: say how the port is encrypted, and what is taken; a proxy has been told by itself. `lasting_calls`: how
     many calls the services let last at once, by bounds of their own. `gate`: admits each call; without one everybody
-    may do everything. `local_door`: admits those that are taken from this machine only; without one they are taken from
+    may do everything. `local_gate`: admits those that are taken from this machine only; without one they are taken from
     anywhere.
     """
 
@@ -79,7 +79,7 @@ class RpcServer:
         lasting_calls: int,
         gate: Gate | None,
         share_port: bool = False,
-        local_door: LocalDoor | None = None,
+        local_gate: LocalGate | None = None,
     ) -> None:
         """Bind the port.
 
@@ -104,7 +104,7 @@ class RpcServer:
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most_calls)
         self.health = Health(services)
         self._proxy, self._proxied, self._gate = proxy, proxied, gate
-        self._local_door = local_door
+        self._local_gate = local_gate
         self._check_beginning = partial(refuse_beginning, most=max_batch_entries)
         self._background = BackgroundWork()
         side = self._refusing(TolerantServer(self._server, _NAME_BYTES_MAX))
@@ -125,8 +125,8 @@ class RpcServer:
 
     def _guarded(self, server: ServicesServer) -> ServicesServer:
         shown_in = shown_directly if self._proxy is None else shown_to_proxy
-        if self._local_door is not None:
-            server = AuthorizedServer(server, self._local_door.admit, shown_in, LOCAL_ONLY)
+        if self._local_gate is not None:
+            server = AuthorizedServer(server, self._local_gate.admit, shown_in, LOCAL_ONLY)
         return server if self._gate is None else AuthorizedServer(server, self._gate.admit, shown_in)
 
     def _refusing(self, server: ServicesServer) -> ServicesServer:

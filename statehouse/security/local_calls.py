@@ -16,7 +16,7 @@ LOCAL_ONLY: Final = frozenset({DRAIN})
 """What changes the fleet. Whoever is on the machine could end the process in other ways, too."""
 
 
-class LocalDoor:
+class LocalGate:
     """Refuses calls that come from elsewhere than the loopback, and logs it. `on_denied` is called for each."""
 
     def __init__(self, on_denied: Callable[[Reason], None]) -> None:

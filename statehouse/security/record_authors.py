@@ -18,7 +18,7 @@ from statehouse.control.v1 import signatures_pb2
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.security.certificate_chains import Chain, chain_of
 from statehouse.security.certificates import CA_BYTES_MAX, NONE_REVOKED, Revoked
-from statehouse.security.record_signatures import Record, check_signature, read_signature
+from statehouse.security.record_signatures import ControlRecord, check_signature, read_signature
 from statehouse.security.rules import CallerRole, Rules, RulesEntry, matches
 
 MEMBERS: Final = "members"
@@ -99,7 +99,7 @@ class RecordJudge:
         """Take that the topic is read from its beginning again: what was read before may come again."""
         self._numbers.clear()
 
-    def judge(self, record: Record, header: bytes | None, now: float, *, is_new: bool) -> float | None:
+    def judge(self, record: ControlRecord, header: bytes | None, now: float, *, is_new: bool) -> float | None:
         """Return when a record was signed, epoch milliseconds; None for one without a signature, which is taken.
 
         `now`: epoch seconds. `is_new`: the topic was read to its end before.
@@ -139,7 +139,7 @@ class RecordJudge:
                 self._chains.popitem(last=False)
         return found
 
-    def _check_right(self, record: Record, chain: Chain) -> None:
+    def _check_right(self, record: ControlRecord, chain: Chain) -> None:
         rules = self._authority.rules
         if rules is None or self._kind in self._open:
             return
@@ -152,7 +152,7 @@ class RecordJudge:
                 + (", for this instance id" if self._kind == MEMBERS else "")
             )
 
-    def _may_write(self, record: Record, entry: RulesEntry) -> bool:
+    def _may_write(self, record: ControlRecord, entry: RulesEntry) -> bool:
         roles = {grant.role for grant in entry.grants}
         if record.value is None and not roles.isdisjoint(DELETERS.get(self._kind, ())):
             return True

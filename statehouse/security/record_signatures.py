@@ -40,7 +40,7 @@ PrivateKey: TypeAlias = (
 )
 
 
-class Record(NamedTuple):
+class ControlRecord(NamedTuple):
     """What is signed: a record of a topic. `value`: None is a tombstone."""
 
     topic: str
@@ -73,7 +73,7 @@ class RecordSigner:
         self._chain = [each.public_bytes(Encoding.DER) for each in chain]
         self._run, self._numbers = run, itertools.count(1)
 
-    def header(self, record: Record, now_ms: int) -> bytes:
+    def header(self, record: ControlRecord, now_ms: int) -> bytes:
         """Return the header that says who writes this record. `now_ms`: epoch milliseconds."""
         signature = signatures_pb2.RecordSignature(
             certificates=self._chain, signed_at_ms=max(0, now_ms), run=self._run, number=next(self._numbers)
@@ -101,7 +101,7 @@ def read_signature(header: bytes) -> signatures_pb2.RecordSignature:
     return signature
 
 
-def check_signature(record: Record, signature: signatures_pb2.RecordSignature, leaf: x509.Certificate) -> None:
+def check_signature(record: ControlRecord, signature: signatures_pb2.RecordSignature, leaf: x509.Certificate) -> None:
     """Return if the key of a certificate has signed a record.
 
     Raises:
@@ -131,7 +131,7 @@ def _signed(key: PrivateKey, content: bytes) -> bytes:
     return key.sign(content)
 
 
-def _content(record: Record, signature: signatures_pb2.RecordSignature) -> bytes:
+def _content(record: ControlRecord, signature: signatures_pb2.RecordSignature) -> bytes:
     parts: Sequence[bytes | None] = (
         record.topic.encode(),
         record.key,

@@ -25,7 +25,7 @@ from statehouse.observability.denials import counted_gate
 from statehouse.rpc.authorized import ON_BEHALF_CHAIN_KEY, ON_BEHALF_KEY
 from statehouse.rpc.channels import RenewedChannel
 from statehouse.rpc.credentials import CredentialFiles
-from statehouse.security.local_calls import LOCAL_ONLY, LocalDoor
+from statehouse.security.local_calls import LOCAL_ONLY, LocalGate
 from statehouse.security.rights import METRICS, RIGHTS
 from statehouse.security.shown import Shown
 from statehouse.settings import WebSettings
@@ -93,7 +93,7 @@ class Gateway:
         self._closes: list[Callable[[], Awaitable[None]]] = []
         self.metrics = WebMetrics()
         self._gate: Gate | None = counted_gate(settings, self.metrics.security)
-        self._local_door = LocalDoor(self.metrics.security.denied) if settings.is_drain_local else None
+        self._local_gate = LocalGate(self.metrics.security.denied) if settings.is_drain_local else None
 
     async def start(self) -> None:
         """Begin to look after the files of the rules, and what `on_start` was told."""
@@ -169,13 +169,13 @@ class Gateway:
             CallerRefused: the rules don't allow it. The audit log has it.
 
         """
-        local_door = self._local_door if _METHODS[call] in LOCAL_ONLY else None
-        if self._gate is None and local_door is None:
+        local_gate = self._local_gate if _METHODS[call] in LOCAL_ONLY else None
+        if self._gate is None and local_gate is None:
             return
         asked = _request_about(call, about) if isinstance(about, str) else about
         try:
-            if local_door is not None:
-                local_door.admit(_METHODS[call], asked, shown_by(request))
+            if local_gate is not None:
+                local_gate.admit(_METHODS[call], asked, shown_by(request))
             if self._gate is not None:
                 self._gate.admit(_METHODS[call], asked, shown_by(request), again=again)
         except LookupFailure as failure:

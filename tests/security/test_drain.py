@@ -21,7 +21,7 @@ from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.link import CALLS
 from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
-from statehouse.security.local_calls import DRAIN, LocalDoor, is_loopback
+from statehouse.security.local_calls import DRAIN, LocalGate, is_loopback
 from statehouse.security.shown import Shown
 from statehouse.settings import NodeSettings, WebSettings
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
@@ -61,7 +61,7 @@ async def served(node: Node, registry: CollectorRegistry, **settings: Any) -> As
         proxied=dict.fromkeys(CALLS.values(), lambda _data, _context: b""),
         max_batch_entries=1_000,
         lasting_calls=0,
-        local_door=LocalDoor(SecurityMetrics(registry, "statehouse_node").denied) if given.is_drain_local else None,
+        local_gate=LocalGate(SecurityMetrics(registry, "statehouse_node").denied) if given.is_drain_local else None,
     )
     await server.start()
     try:
@@ -137,7 +137,7 @@ async def test_a_web_process_passes_no_drain_on_from_elsewhere() -> None:
 )
 def test_only_the_loopback_is_local(address: str, is_local: bool) -> None:
     assert is_loopback(address) == is_local
-    door = LocalDoor(lambda _reason: None)
+    door = LocalGate(lambda _reason: None)
     if is_local:
         door.admit(DRAIN, None, Shown(address=address))
     else:

@@ -18,7 +18,7 @@ from statehouse.kafka.authors import HEADER
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK
-from statehouse.security.record_signatures import Record, RecordSigner
+from statehouse.security.record_signatures import ControlRecord, RecordSigner
 from statehouse.topology import assignment_topic, changelog_topic, commits_topic, members_topic
 from statehouse.v1 import fleet_service_pb2
 from tests.support.certificates import Authority, Issued
@@ -129,13 +129,13 @@ def forged(signed: Signed, by: Issued | None) -> list[Written]:
     controller.controller.controller = "somebody"
     commit = commits_pb2.Commit(store=STORE, query_id="q", batch_id=7, query="q")
     records = [
-        *((Record(members, b"n1", each.SerializeToString())) for each in (elsewhere, elsewhere)),
-        Record(members, b"n3", stranger.SerializeToString()),
-        Record(members, b"n2", None),
-        Record(assignments, b"task/0", task.SerializeToString()),
-        Record(assignments, MANIFEST_KEY.encode(), manifest.SerializeToString()),
-        Record(assignments, CONTROLLER_KEY, controller.SerializeToString()),
-        Record(commits, STORE.encode(), commit.SerializeToString()),
+        *((ControlRecord(members, b"n1", each.SerializeToString())) for each in (elsewhere, elsewhere)),
+        ControlRecord(members, b"n3", stranger.SerializeToString()),
+        ControlRecord(members, b"n2", None),
+        ControlRecord(assignments, b"task/0", task.SerializeToString()),
+        ControlRecord(assignments, MANIFEST_KEY.encode(), manifest.SerializeToString()),
+        ControlRecord(assignments, CONTROLLER_KEY, controller.SerializeToString()),
+        ControlRecord(commits, STORE.encode(), commit.SerializeToString()),
     ]
     signs = None
     if by is not None:

@@ -19,13 +19,13 @@ from statehouse.control.v1 import signatures_pb2
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.security.certificates import NONE_REVOKED, read_revoked
 from statehouse.security.record_authors import ASSIGNMENT, COMMITS, MEMBERS, Authority, RecordJudge
-from statehouse.security.record_signatures import RUN_BYTES, Record, RecordSigner
+from statehouse.security.record_signatures import RUN_BYTES, ControlRecord, RecordSigner
 from statehouse.security.rules_file import parsed_rules
 from tests.support.certificates import Authority as Ca
 from tests.support.certificates import Issued
 
 NOW: Final = time.time()
-MEMBER: Final = Record("app-statehouse-members", b"n1", b"heartbeat")
+MEMBER: Final = ControlRecord("app-statehouse-members", b"n1", b"heartbeat")
 RULES: Final = """
 [[identity]]
 name = "nodes"
@@ -75,7 +75,7 @@ def judge(ca: Ca, kind: str = MEMBERS, rules: str = "", *, is_required: bool = F
     return RecordJudge(kind, authority, is_signature_required=is_required)
 
 
-def header(by: Issued, record: Record = MEMBER, at: float = NOW) -> bytes:
+def header(by: Issued, record: ControlRecord = MEMBER, at: float = NOW) -> bytes:
     return signer(by).header(record, int(at * 1000))
 
 
@@ -92,12 +92,12 @@ def test_a_record_is_its_writers(ca: Ca) -> None:
         MEMBER._replace(value=b"heartbeaT"),
         MEMBER._replace(value=None),
         MEMBER._replace(value=b""),
-        Record("app-statehouse-membersn", b"1", b"heartbeat"),
-        Record("app-statehouse-members", b"n1h", b"eartbeat"),
+        ControlRecord("app-statehouse-membersn", b"1", b"heartbeat"),
+        ControlRecord("app-statehouse-members", b"n1h", b"eartbeat"),
         MEMBER._replace(key=None),
     ],
 )
-def test_it_can_be_neither_moved_nor_altered(ca: Ca, other: Record) -> None:
+def test_it_can_be_neither_moved_nor_altered(ca: Ca, other: ControlRecord) -> None:
     with pytest.raises(ContractError, match="signature is not of this record"):
         judge(ca).judge(other, header(named(ca, "node")), NOW, is_new=False)
 
@@ -236,14 +236,14 @@ def test_keys_of_all_kinds_sign(make: Callable[[], Any]) -> None:
         (MEMBERS, "processor", MEMBER, False),
         (MEMBERS, "processor", MEMBER._replace(value=None), True),
         (MEMBERS, "nobody", MEMBER, False),
-        *((kind, "processor", Record("t", b"k", b"v"), True) for kind in (ASSIGNMENT, COMMITS)),
-        *((kind, "node", Record("t", b"k", b"v"), False) for kind in (ASSIGNMENT, COMMITS)),
-        *((kind, "operator", Record("t", b"k", b"v"), False) for kind in (ASSIGNMENT, COMMITS)),
-        (COMMITS, "operator", Record("t", b"k", None), True),
-        (ASSIGNMENT, "operator", Record("t", b"k", None), False),
+        *((kind, "processor", ControlRecord("t", b"k", b"v"), True) for kind in (ASSIGNMENT, COMMITS)),
+        *((kind, "node", ControlRecord("t", b"k", b"v"), False) for kind in (ASSIGNMENT, COMMITS)),
+        *((kind, "operator", ControlRecord("t", b"k", b"v"), False) for kind in (ASSIGNMENT, COMMITS)),
+        (COMMITS, "operator", ControlRecord("t", b"k", None), True),
+        (ASSIGNMENT, "operator", ControlRecord("t", b"k", None), False),
     ],
 )
-def test_the_rules_say_who_writes_what(ca: Ca, kind: str, who: str, record: Record, may: bool) -> None:
+def test_the_rules_say_who_writes_what(ca: Ca, kind: str, who: str, record: ControlRecord, may: bool) -> None:
     given = header(named(ca, who), record)
     judged = judge(ca, kind, RULES + PROCESSOR)
     if may:
@@ -255,7 +255,7 @@ def test_the_rules_say_who_writes_what(ca: Ca, kind: str, who: str, record: Reco
 
 def test_rules_from_before_keep_nobody_from_writing(ca: Ca) -> None:
     """They give nobody the role of a processor."""
-    record = Record("t", b"k", b"v")
+    record = ControlRecord("t", b"k", b"v")
     assert judge(ca, ASSIGNMENT, RULES).judge(record, header(named(ca, "processor"), record), NOW, is_new=True)
     authority = Authority.of(ca.path.read_bytes(), NONE_REVOKED, parsed_rules(RULES.encode()))
     assert authority.open_kinds() == (ASSIGNMENT, COMMITS)
