@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from statehouse import regular_files
 from statehouse.brokers import Brokers, RecordSecurity
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.security.changed_files import ChangedFiles
@@ -124,15 +125,14 @@ class RecordAuthors:
             log.error("changed files can't be used, writers are judged by those before", error=str(error))  # noqa: TRY400
 
     def _read(self) -> Authority:
-        from statehouse.security.certificates import CA_BYTES_MAX  # noqa: PLC0415 - see above
-        from statehouse.security.files import SecurityFiles  # noqa: PLC0415 - as above
+        from statehouse.security.files import SecurityFiles  # noqa: PLC0415 - see above
         from statehouse.security.record_authors import Authority  # noqa: PLC0415 - as above
 
         rules, ca, crl = (
             Path(each) if each else None for each in (self._security.rules, self._security.ca, self._security.crl)
         )
         known = SecurityFiles(rules, ca, crl).read()
-        return Authority.of(_content(self._security.ca, CA_BYTES_MAX), known.revoked, known.rules)
+        return Authority(known.anchors or {}, known.revoked, known.rules)
 
 
 def authors_of(brokers: Brokers | str, topic: str, on_unsigned: Callable[[bytes | None], None]) -> RecordAuthors | None:
@@ -149,11 +149,10 @@ def _signer(security: RecordSecurity) -> RecordSigner:
 
     most = 1 << 20
     try:
-        return RecordSigner(_content(security.certificate, most), _content(security.key, most), os.urandom(RUN_BYTES))
+        return RecordSigner(
+            regular_files.read(Path(security.certificate), most),
+            regular_files.read(Path(security.key), most),
+            os.urandom(RUN_BYTES),
+        )
     except OSError as error:
         raise ConfigurationError(f"records can't be signed: {error}") from error
-
-
-def _content(path: str, most: int) -> bytes:
-    with Path(path).open("rb") as file:
-        return file.read(most + 1)

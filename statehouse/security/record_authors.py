@@ -15,9 +15,9 @@ from typing import Final
 from cryptography import x509
 
 from statehouse.control.v1 import signatures_pb2
-from statehouse.errors import ConfigurationError, ContractError
-from statehouse.security.certificate_chains import Chain, chain_of
-from statehouse.security.certificates import CA_BYTES_MAX, NONE_REVOKED, Revoked
+from statehouse.errors import ContractError
+from statehouse.security.certificates import NONE_REVOKED, Anchors, Revoked, read_certificate
+from statehouse.security.chains import ChainVerifier, NoChain
 from statehouse.security.record_signatures import ControlRecord, check_signature, read_signature
 from statehouse.security.rules import CallerRole, Rules, RulesEntry, matches
 
@@ -39,34 +39,28 @@ DELETERS: Final[Mapping[str, frozenset[CallerRole]]] = MappingProxyType(
 )
 """Roles that may write tombstones, too."""
 
-_CHAINS_KEPT: Final = 10_000
+_SHOWN_KEPT: Final = 10_000
 _KEYS_KEPT: Final = 100_000
 _RUNS_KEPT: Final = 8
-_CLOCKS_DIFFER_S: Final = 300.0
+
+
+@dataclass(slots=True)
+class _Shown:
+    """Certificates that lead to the CA, and the times from which, and up to which, that is known: epoch seconds."""
+
+    leaf: x509.Certificate
+    names: tuple[str, ...]
+    since: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
     """What records are judged by. `rules`: None: whoever has a certificate of the CA may write all."""
 
-    authorities: tuple[x509.Certificate, ...]
+    anchors: Anchors
     revoked: Revoked = NONE_REVOKED
     rules: Rules | None = None
-
-    @classmethod
-    def of(cls, ca: bytes, revoked: Revoked, rules: Rules | None) -> Authority:
-        """Read the CA's certificates, PEM.
-
-        Raises:
-            ConfigurationError: they can't be read, or are too many.
-
-        """
-        if len(ca) > CA_BYTES_MAX:
-            raise ConfigurationError(f"tls_ca has more than {CA_BYTES_MAX >> 20} MiB")
-        try:
-            return cls(tuple(x509.load_pem_x509_certificates(ca)), revoked, rules)
-        except ValueError as error:
-            raise ConfigurationError(f"tls_ca has no certificates that can be read: {error}") from None
 
     def open_kinds(self) -> tuple[str, ...]:
         """Return the kinds of records that every certificate of the CA may write, though there are rules."""
@@ -87,13 +81,13 @@ class RecordJudge:
     def __init__(self, kind: str, authority: Authority, *, is_signature_required: bool) -> None:
         self._kind, self._is_required = kind, is_signature_required
         self._authority, self._open = authority, frozenset(authority.open_kinds())
-        self._chains: OrderedDict[tuple[bytes, ...], Chain] = OrderedDict()
+        self._known: OrderedDict[tuple[bytes, ...], _Shown] = OrderedDict()
         self._numbers: OrderedDict[bytes | None, OrderedDict[bytes, int]] = OrderedDict()
 
     def use(self, authority: Authority) -> None:
         """Judge by this from now on."""
         self._authority, self._open = authority, frozenset(authority.open_kinds())
-        self._chains.clear()
+        self._known.clear()
 
     def begin_anew(self) -> None:
         """Take that the topic is read from its beginning again: what was read before may come again."""
@@ -113,37 +107,37 @@ class RecordJudge:
                 raise ContractError("it has no signature, and require_signed_records is on")
             return None
         signature = read_signature(header)
-        chain = self._chain(tuple(signature.certificates))
-        check_signature(record, signature, chain.leaf)
         # Who knows the key of a certificate that has expired can date a record back, but nobody takes it as a new one.
-        at = now if is_new else signature.signed_at_ms / 1000
-        leeway_s = _CLOCKS_DIFFER_S
-        if not chain.not_before - leeway_s <= at <= chain.not_after + leeway_s:
-            raise ContractError("the certificate of its signature has expired, or doesn't hold yet: compare the clocks")
-        if any(self._authority.revoked.has(each) for each in chain.certificates):
-            raise ContractError("the certificate of its signature has been revoked")
-        self._check_right(record, chain)
+        shown = self._shown(tuple(signature.certificates), now if is_new else signature.signed_at_ms / 1000)
+        check_signature(record, signature, shown.leaf)
+        self._check_right(record, shown.names)
         self._check_order(record.key, signature)
         return float(signature.signed_at_ms)
 
-    def _chain(self, shown: tuple[bytes, ...]) -> Chain:
-        """Return where certificates lead. Only those that lead to the CA are kept, so that nobody can fill it."""
-        found = self._chains.get(shown)
-        if found is None:
-            try:
-                found = chain_of(shown, self._authority.authorities)
-            except ValueError as error:
-                raise ContractError(f"its signature doesn't count: {error}") from None
-            self._chains[shown] = found
-            if len(self._chains) > _CHAINS_KEPT:
-                self._chains.popitem(last=False)
+    def _shown(self, certificates: tuple[bytes, ...], at: float) -> _Shown:
+        """Return certificates that lead to the CA at that time. Only such are kept, so that nobody can fill it."""
+        found = self._known.get(certificates)
+        if found is not None and found.since <= at <= found.until:
+            self._known.move_to_end(certificates)
+            return found
+        verifier = ChainVerifier(self._authority.anchors, self._authority.revoked, at, is_verified=False)
+        try:
+            names = read_certificate(certificates[0]).names
+            chain = [x509.load_der_x509_certificate(each) for each in certificates]
+            until = verifier.until(chain)
+        except (ValueError, NoChain) as error:
+            raise ContractError(f"the certificate of its signature doesn't count: {error}") from None
+        found = self._known[certificates] = _Shown(
+            chain[0], names, at if found is None else min(at, found.since), until
+        )
+        if len(self._known) > _SHOWN_KEPT:
+            self._known.popitem(last=False)
         return found
 
-    def _check_right(self, record: ControlRecord, chain: Chain) -> None:
+    def _check_right(self, record: ControlRecord, names: tuple[str, ...]) -> None:
         rules = self._authority.rules
         if rules is None or self._kind in self._open:
             return
-        names = chain.certificates[0].names
         entries = [entry for name in names for entry in rules.certificates.get(name, ())]
         if not any(self._may_write(record, entry) for entry in entries):
             who = "+".join(sorted({entry.name for entry in entries})) or ", ".join(names) or "nobody"

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from statehouse.control.v1 import signatures_pb2
 from statehouse.errors import ConfigurationError, ContractError
-from statehouse.security.certificates import NONE_REVOKED, read_revoked
+from statehouse.security.certificates import NONE_REVOKED, read_anchors, read_revoked
 from statehouse.security.record_authors import ASSIGNMENT, COMMITS, MEMBERS, Authority, RecordJudge
 from statehouse.security.record_signatures import RUN_BYTES, ControlRecord, RecordSigner
 from statehouse.security.rules_file import parsed_rules
@@ -71,7 +71,7 @@ def named(ca: Ca, name: str, **how: Any) -> Issued:
 
 def judge(ca: Ca, kind: str = MEMBERS, rules: str = "", *, is_required: bool = False) -> RecordJudge:
     parsed = parsed_rules(rules.encode()) if rules else None
-    authority = Authority.of(ca.path.read_bytes(), NONE_REVOKED, parsed)
+    authority = Authority(read_anchors(ca.path.read_bytes()), NONE_REVOKED, parsed)
     return RecordJudge(kind, authority, is_signature_required=is_required)
 
 
@@ -125,7 +125,7 @@ def test_nothing_that_a_signature_says_can_be_altered(ca: Ca) -> None:
         lambda it: it.MergeFrom(signatures_pb2.RecordSignature(number=2**64 - 1)),
     ]
     for change in changes:
-        with pytest.raises(ContractError, match=r"signature|certificates|signed_at"):
+        with pytest.raises(ContractError, match=r"signature|certificate|signed_at"):
             judge(ca).judge(MEMBER, _altered(change, given), NOW, is_new=True)
     for rubbish in (b"", b"\xff", b"x" * 70_000):
         with pytest.raises(ContractError):
@@ -134,14 +134,16 @@ def test_nothing_that_a_signature_says_can_be_altered(ca: Ca) -> None:
 
 def test_only_certificates_of_the_ca_that_hold_count(ca: Ca, tmp_path: Path) -> None:
     stranger = Ca(tmp_path, "stranger")
-    with pytest.raises(ContractError, match="no CA in tls_ca"):
+    with pytest.raises(ContractError, match="tls_ca"):
         judge(ca).judge(MEMBER, header(named(stranger, "node")), NOW, is_new=True)
     impostor = Ca(tmp_path, "house")  # of the same name
-    with pytest.raises(ContractError, match="no CA in tls_ca"):
+    with pytest.raises(ContractError, match="tls_ca"):
         judge(ca).judge(MEMBER, header(named(impostor, "node")), NOW, is_new=True)
     revoked = named(ca, "node")
     lists = read_revoked(ca.crl([revoked]).read_bytes(), ca.path.read_bytes())
-    judged = RecordJudge(MEMBERS, Authority.of(ca.path.read_bytes(), lists, None), is_signature_required=False)
+    judged = RecordJudge(
+        MEMBERS, Authority(read_anchors(ca.path.read_bytes()), lists, None), is_signature_required=False
+    )
     with pytest.raises(ContractError, match="revoked"):
         judged.judge(MEMBER, header(revoked), NOW, is_new=False)
     assert judged.judge(MEMBER, header(named(ca, "node")), NOW, is_new=True)
@@ -152,12 +154,12 @@ def test_a_certificate_that_has_expired_counts_for_what_it_signed_before_but_for
     before, after = NOW - 5_400, NOW - 1_800
     assert judge(ca).judge(MEMBER, header(expired, at=before), NOW, is_new=False)
     for at, is_new in ((before, True), (after, True), (after, False), (NOW, False)):
-        with pytest.raises(ContractError, match="expired"):
+        with pytest.raises(ContractError, match="time of a certificate"):
             judge(ca).judge(MEMBER, header(expired, at=at), NOW, is_new=is_new)
     good = header(named(ca, "node"))
     for is_new in (True, False):
         assert judge(ca).judge(MEMBER, good, NOW, is_new=is_new)
-    with pytest.raises(ContractError, match="clocks"):
+    with pytest.raises(ContractError, match="time of a certificate"):
         judge(ca).judge(MEMBER, good, NOW - 86_400, is_new=True)
 
 
@@ -194,11 +196,11 @@ def test_a_chain_leads_to_the_ca_over_cas_only(between_is_ca: bool, root_is_shor
     leaf = _signed_by(key, "leaf", between_key, between.subject, is_ca=False)
     chain = b"".join(each.public_bytes(Encoding.PEM) for each in (leaf, between))
     given = RecordSigner(chain, _pem(key), bytes(RUN_BYTES)).header(MEMBER, int(NOW * 1000))
-    judged = RecordJudge(MEMBERS, Authority((root,)), is_signature_required=True)
+    judged = RecordJudge(MEMBERS, Authority({root.subject: (root,)}), is_signature_required=True)
     if is_good:
         assert judged.judge(MEMBER, given, NOW, is_new=True)
     else:
-        with pytest.raises(ContractError, match="no CA in tls_ca"):
+        with pytest.raises(ContractError, match="tls_ca"):
             judged.judge(MEMBER, given, NOW, is_new=True)
 
 
@@ -216,7 +218,7 @@ def test_keys_of_all_kinds_sign(make: Callable[[], Any]) -> None:
     root = _signed_by(root_key, "root", root_key, root_name, is_ca=True)
     leaf = _signed_by(key, "leaf", root_key, root_name, is_ca=False)
     signs = RecordSigner(leaf.public_bytes(Encoding.PEM), _pem(key), bytes(RUN_BYTES))
-    judged = RecordJudge(MEMBERS, Authority((root,)), is_signature_required=True)
+    judged = RecordJudge(MEMBERS, Authority({root.subject: (root,)}), is_signature_required=True)
     tombstone = MEMBER._replace(value=None)
     assert judged.judge(tombstone, signs.header(tombstone, int(NOW * 1000)), NOW, is_new=True)
     with pytest.raises(ConfigurationError, match="belong together"):
@@ -257,7 +259,7 @@ def test_rules_from_before_keep_nobody_from_writing(ca: Ca) -> None:
     """They give nobody the role of a processor."""
     record = ControlRecord("t", b"k", b"v")
     assert judge(ca, ASSIGNMENT, RULES).judge(record, header(named(ca, "processor"), record), NOW, is_new=True)
-    authority = Authority.of(ca.path.read_bytes(), NONE_REVOKED, parsed_rules(RULES.encode()))
+    authority = Authority(read_anchors(ca.path.read_bytes()), NONE_REVOKED, parsed_rules(RULES.encode()))
     assert authority.open_kinds() == (ASSIGNMENT, COMMITS)
 
 
@@ -285,7 +287,9 @@ def test_who_loses_a_right_writes_no_more(ca: Ca) -> None:
     given = header(named(ca, "n7"), MEMBER._replace(key=b"n7"))
     judged = judge(ca, MEMBERS, RULES)
     assert judged.judge(MEMBER._replace(key=b"n7"), given, NOW, is_new=True)
-    authority = Authority.of(ca.path.read_bytes(), NONE_REVOKED, parsed_rules(RULES.replace("n7-*", "n8").encode()))
+    authority = Authority(
+        read_anchors(ca.path.read_bytes()), NONE_REVOKED, parsed_rules(RULES.replace("n7-*", "n8").encode())
+    )
     judged.use(replace(authority, rules=parsed_rules(RULES.replace('"n7", "n7-*"', '"n8"').encode())))
     with pytest.raises(ContractError, match="may not write"):
         judged.judge(MEMBER._replace(key=b"n7"), given, NOW, is_new=True)
