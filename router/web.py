@@ -13,7 +13,7 @@ from typing import Final
 from router.child_processes import ChildProcess, environment_of, keep
 from statehouse.background import BackgroundWork
 from statehouse.errors import ConfigurationError
-from statehouse.regular_files import PEM_BYTES_MAX, read
+from statehouse.file_reads import PEM_BYTES_MAX, read
 from statehouse.settings import RouterSettings, WebSettings
 from statehouse.waiting import StopSignals
 

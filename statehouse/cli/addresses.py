@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from statehouse.cli.context_file import CONTEXT_ENV, RouterContext, read_contexts
+from statehouse.file_reads import TEXT_BYTES_MAX, read
 from statehouse.local.tls_files import DEFAULT_RUN_DIR, tls_of
-from statehouse.regular_files import TEXT_BYTES_MAX, read
 from statehouse.rpc.credentials import VARIABLES, ClientTls
 
 ROUTER_ENV: Final = "STATEHOUSE_ROUTER"

@@ -18,7 +18,7 @@ from typing import Any, Final
 import typer
 
 from statehouse.errors import ConfigurationError
-from statehouse.regular_files import TEXT_BYTES_MAX, read
+from statehouse.file_reads import TEXT_BYTES_MAX, read
 from statehouse.rpc.credentials import VARIABLES, ClientTls
 
 CONTEXT_ENV: Final = "STATEHOUSE_CONTEXT"

@@ -15,7 +15,7 @@ from statehouse import sizing
 from statehouse.cli import output
 from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.errors import ConfigurationError
-from statehouse.regular_files import TEXT_BYTES_MAX, read
+from statehouse.file_reads import TEXT_BYTES_MAX, read
 from statehouse.sizing import AskedHosts, AskedLoad, Coefficients, FleetNeeds, Way
 
 _GIB: Final = 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from statehouse.brokers import OAUTHBEARER, KafkaSecurity
 from statehouse.errors import ConfigurationError
-from statehouse.regular_files import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
+from statehouse.file_reads import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statehouse.regular_files import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
+from statehouse.file_reads import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
 from statehouse.serde_plugins import SerdeOptions
 from statehouse.serdes import SerdeUnavailable
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from statehouse import regular_files
+from statehouse import file_reads
 from statehouse.brokers import KafkaSecurity
 from statehouse.cli.context_file import read_contexts
 from statehouse.errors import ConfigurationError
@@ -77,7 +77,7 @@ def _is_in_time() -> Iterator[None]:
 
 
 def test_what_is_no_regular_file_is_refused_at_once(odd: Path):
-    for read in (regular_files.read, regular_files.check):
+    for read in (file_reads.read, file_reads.check):
         with pytest.raises(OSError, match=r"odd|No such file|symbolic links"):
             read(odd, MOST)
 
@@ -88,9 +88,9 @@ def test_a_file_is_read_to_its_bound_also_by_links(tmp_path: Path):
     (mounted / "rules").write_bytes(b"x" * MOST)
     (tmp_path / "linked").symlink_to("..data")
     (tmp_path / "rules").symlink_to("linked/rules")
-    assert regular_files.read(tmp_path / "rules", MOST) == b"x" * MOST
+    assert file_reads.read(tmp_path / "rules", MOST) == b"x" * MOST
     with pytest.raises(OSError, match="more than 999 bytes"):
-        regular_files.read(tmp_path / "rules", MOST - 1)
+        file_reads.read(tmp_path / "rules", MOST - 1)
 
 
 def test_what_becomes_a_fifo_between_the_look_and_the_opening_is_refused(
@@ -106,7 +106,7 @@ def test_what_becomes_a_fifo_between_the_look_and_the_opening_is_refused(
 
     monkeypatch.setattr(os, "open", opened)
     with pytest.raises(OSError, match="a FIFO"):
-        regular_files.read(path, MOST)
+        file_reads.read(path, MOST)
 
 
 def _is_refused(use: Callable[[], object]) -> None:
@@ -141,8 +141,8 @@ def test_a_context_takes_files_that_are_right(tmp_path: Path):
     house = Authority(tmp_path, "house")
     mine = house.issue(("localhost",))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    regular_files.load_pair(context, mine.certificate_path, mine.key_path)
+    file_reads.load_pair(context, mine.certificate_path, mine.key_path)
     noted = tmp_path / "with-words.pem"
     noted.write_bytes("# Türktrust\n".encode() + house.path.read_bytes())
-    regular_files.load_ca(context, noted)
+    file_reads.load_ca(context, noted)
     assert len(context.get_ca_certs()) == 1
