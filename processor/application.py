@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.suppression import Suppression
-from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOptions, WindowOptions
+from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOptions, VersionedOptions, WindowOptions
 from processor.ownership.settings import StoreDeclaration
 from processor.sink.layouts import FrameLayout
 from statehouse.errors import ConfigurationError
@@ -233,7 +233,7 @@ class Application:
         history_retention: timedelta,
         *,
         output_mode: str = OutputMode.UPDATE,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[VersionedOptions],
     ) -> None:
         """Declare a versioned store with its own query (see `Query.versioned_store`)."""
         self._sole(name, dataframe, output_mode).versioned_store(name, history_retention, **options)

@@ -17,7 +17,7 @@ from processor.operators.suppression import Suppression, WindowCloses
 from processor.ownership.settings import StoreDeclaration
 from processor.rows import KEY, REASON, TIMESTAMP, VALUE
 from processor.rows import WINDOW as WINDOW_COLUMN
-from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
+from processor.sink.layouts import FUTURE_BOUND_MS, TOPIC_OUTPUT, FrameLayout
 from processor.sink.store_values import ANY_VALUES, StoreValues
 from processor.spark_plans import makes_one_row_a_batch
 from statehouse.errors import ConfigurationError
@@ -35,6 +35,7 @@ from statehouse.topology import (
 
 _NOTHING: Final = timedelta(0)
 _DAY: Final = timedelta(days=1)
+_FUTURE_BOUND: Final = timedelta(milliseconds=FUTURE_BOUND_MS)
 AVRO: Final = "avro"
 """The serde that structs are written for."""
 
@@ -86,6 +87,17 @@ class WindowOptions(StoreOptions, total=False):
     """How late events may come, as told to `withWatermark`; default 0."""
     retain_duplicates: bool
     """True: a window may have several values; the integer column `sequence` distinguishes them."""
+    future_bound: timedelta
+    """How far a window's start may be after its record's own timestamp (the frame's `record_time`) and the time of the
+    batch; what is farther becomes a dead letter. Default 7 days."""
+
+
+class VersionedOptions(StoreOptions, total=False):
+    """More options for versioned stores."""
+
+    future_bound: timedelta
+    """How far a version's time may be after its record's own timestamp (the frame's `record_time`) and the time of the
+    batch; what is farther becomes a dead letter. Default 7 days."""
 
 
 class SessionOptions(StoreOptions, total=False):
@@ -97,6 +109,9 @@ class SessionOptions(StoreOptions, total=False):
     """How long sessions stay queryable, in stream time; default a day."""
     grace: timedelta
     """How late events may come, as told to `withWatermark`; default 0."""
+    future_bound: timedelta
+    """How far a session's end may be after its record's own timestamp (the frame's `record_time`) and the time of the
+    batch; what is farther becomes a dead letter. Default 7 days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +201,15 @@ class Query:
         """
         retention, grace = options.pop("retention", _DAY), options.pop("grace", _NOTHING)
         retain_duplicates = options.pop("retain_duplicates", False)
+        future_bound_ms = _millis(name, "future_bound", options.pop("future_bound", _FUTURE_BOUND))
         _check_retention(name, retention, "window size", window_size, grace)
         declared = {
             "retention_ms": _millis(name, "retention", retention),
             "window_size_ms": _millis(name, "window_size", window_size),
             "retain_duplicates": retain_duplicates,
         }
-        self._declare(name, FrameLayout(WINDOW, retain_duplicates), declared | _built_on(WINDOW, kind, name), options)
+        layout = FrameLayout(WINDOW, retain_duplicates, future_bound_ms=future_bound_ms)
+        self._declare(name, layout, declared | _built_on(WINDOW, kind, name), options)
 
     def session_store(self, name: str, *, kind: str = SESSION, **options: Unpack[SessionOptions]) -> None:
         """Declare a session store, fed by rows `key, session_start, session_end, value`; both bounds are event times.
@@ -204,11 +221,14 @@ class Query:
         gap, grace = options.pop("inactivity_gap", _NOTHING), options.pop("grace", _NOTHING)
         retention = options.pop("retention", _DAY)
         _check_retention(name, retention, "inactivity gap", gap, grace)
-        layout = FrameLayout(SESSION, inactivity_gap_ms=_millis(name, "inactivity_gap", gap))
+        future_bound_ms = _millis(name, "future_bound", options.pop("future_bound", _FUTURE_BOUND))
+        layout = FrameLayout(
+            SESSION, inactivity_gap_ms=_millis(name, "inactivity_gap", gap), future_bound_ms=future_bound_ms
+        )
         declared = {"retention_ms": _millis(name, "retention", retention)}
         self._declare(name, layout, declared | _built_on(SESSION, kind, name), options)
 
-    def versioned_store(self, name: str, history_retention: timedelta, **options: Unpack[StoreOptions]) -> None:
+    def versioned_store(self, name: str, history_retention: timedelta, **options: Unpack[VersionedOptions]) -> None:
         """Declare a versioned store, fed by rows `key, value, timestamp`: each row is a version, valid from then on.
 
         The query must keep every version as a row: an aggregate that emits a key once per batch loses the versions in
@@ -216,7 +236,9 @@ class Query:
         """
         options["record_cache"] = False
         retention_ms = _millis(name, "history_retention", history_retention)
-        self._declare(name, FrameLayout(VERSIONED), {"retention_ms": retention_ms}, options)
+        future_bound_ms = _millis(name, "future_bound", options.pop("future_bound", _FUTURE_BOUND))
+        layout = FrameLayout(VERSIONED, future_bound_ms=future_bound_ms)
+        self._declare(name, layout, {"retention_ms": retention_ms}, options)
 
     def topic(self, topic: str, **options: Unpack[TopicOptions]) -> None:
         """Declare an output topic, fed by rows `key, value[, timestamp]`; each row becomes a record.

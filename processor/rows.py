@@ -19,6 +19,9 @@ TIMESTAMP: Final = "timestamp"
 REASON: Final = "reason"
 DETAIL: Final = "detail"
 
+RECORD_TIME: Final = "record_time"
+"""The Kafka record's own timestamp, when `timestamp` holds the event time."""
+
 ORIGIN: Final = (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP)
 REFUSAL: Final = (REASON, DETAIL)
 

@@ -19,10 +19,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
-from processor.operators.event_time import RECORD_TIME, fill_event_time, read_event_time
+from processor.operators.event_time import fill_event_time, read_event_time
 from processor.operators.json_records import FieldType, parse_json
 from processor.operators.refusals import refuse
-from processor.rows import KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, DeadLetterReason
+from processor.rows import KEY, OFFSET, PARTITION, REASON, RECORD_TIME, TIMESTAMP, TOPIC, VALUE, DeadLetterReason
 
 application_id = "dev-consumer"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -80,21 +81,25 @@ class Reduce:
 class TopN(Selective):
     """Keep the `n` rows with the largest `by`; of equal rows the earlier wins (timestamp, partition, offset).
 
-    The value is a list of objects, best first. `fields` maps their names in JSON to columns.
+    Rows whose `by` is null, or no number, have no place in the order: they are left out, as aggregates of SQL do with
+    nulls. The value is a list of objects, best first. `fields` maps their names in JSON to columns.
     """
 
     n: int
     by: str
     fields: Mapping[str, str]
 
-    def add(self, state: Json | None, row: Mapping[str, Any], position: RecordPosition) -> Json:
+    def add(self, state: Json | None, row: Mapping[str, Any], position: RecordPosition) -> Json | None:
         """Return the best `n` entries, with this row considered.
 
         An entry is [rank, object]. The rank (-by, timestamp, partition, offset) is unique, so the result doesn't
         depend on the order of rows.
         """
         entries: list[list[Any]] = state or []
-        rank = [-row[self.by], *position]
+        by = row.get(self.by)
+        if not isinstance(by, int | float) or math.isnan(by):
+            return state
+        rank = [-by, *position]
         if len(entries) == self.n and rank > entries[-1][0]:
             return entries
         entry = [rank, {name: row.get(column) for name, column in self.fields.items()}]

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.refusals import refuse
-from processor.rows import OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, DeadLetterReason
+from processor.rows import OFFSET, PARTITION, REASON, RECORD_TIME, TIMESTAMP, TOPIC, DeadLetterReason
 from processor.state_api import StatefulProcessor, StatefulProcessorHandle
 from processor.worker_memory import keep_modules
 from statehouse.errors import ConfigurationError
@@ -26,8 +26,6 @@ Times = NDArray[np.int64]
 """Epoch milliseconds; MISSING where there is no time."""
 
 MISSING: Final = -1
-RECORD_TIME: Final = "record_time"
-"""The column with the Kafka record's own timestamp, when `timestamp` holds the event time."""
 
 _TEXT: Final = "_time_text"
 _EVENT_MS: Final = "_event_ms"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from pyspark.sql import Column
@@ -18,6 +19,7 @@ from processor.rows import (
     OFFSET,
     PARTITION,
     REASON,
+    RECORD_TIME,
     SEQUENCE,
     SESSION_END,
     SESSION_START,
@@ -35,6 +37,9 @@ from statehouse.topology import WINDOW as WINDOW_KIND
 
 TOPIC_OUTPUT: Final = "topic"
 """The kind of an output without a store: it takes any record, also without a key."""
+
+FUTURE_BOUND_MS: Final = 7 * 86_400_000
+"""More than clocks are wrong by, and little enough that the expiry of a store with a longer retention stays sound."""
 
 Columns = Mapping[str, Column]
 """The columns of a frame by name, with an output's replacements applied."""
@@ -63,12 +68,14 @@ class FrameLayout:
         kind: the kind of the store; rows of a custom kind are like those of a key-value store.
         retain_duplicates: for window stores: `sequence` distinguishes the values of a window.
         inactivity_gap_ms: for session stores: the time that Spark's `session_window` adds to the last event's time.
+        future_bound_ms: how far ahead a window's start, a session's end or a version may be.
 
     """
 
     kind: str = KEY_VALUE
     retain_duplicates: bool = False
     inactivity_gap_ms: int = 0
+    future_bound_ms: int = FUTURE_BOUND_MS
 
     def check(self, store: str, types: Mapping[str, str]) -> None:
         """Check the columns of a frame, given with type names as in Spark's `DataFrame.dtypes`.
@@ -137,6 +144,7 @@ class FrameLayout:
             start, sequence = _window_start(columns), self._sequence(columns)
             return [
                 Refusal(_not_within(start, 0), DeadLetterReason.INVALID_TIME, "no window start, or one before 1970"),
+                self._future(start, columns, "a window that starts"),
                 Refusal(
                     _not_within(sequence, 0, 2**31 - 1),
                     DeadLetterReason.INVALID_SEQUENCE,
@@ -146,12 +154,33 @@ class FrameLayout:
         if self.kind == SESSION:
             start, end = self._session(columns)
             detail = "no session start or end, one before 1970, or an end before the start"
-            return [Refusal(_not_within(start, 0) | _not_within(end, start), DeadLetterReason.INVALID_TIME, detail)]
+            return [
+                Refusal(_not_within(start, 0) | _not_within(end, start), DeadLetterReason.INVALID_TIME, detail),
+                self._future(end, columns, "a session that ends"),
+            ]
         if self.kind == VERSIONED:
             # To Kafka's client library 0 means "now".
             time, detail = F.unix_millis(columns[TIMESTAMP]), "a version without a timestamp after 1970 began"
-            return [Refusal(_not_within(time, 1), DeadLetterReason.INVALID_TIME, detail)]
+            return [
+                Refusal(_not_within(time, 1), DeadLetterReason.INVALID_TIME, detail),
+                self._future(time, columns, "a version"),
+            ]
         return []
+
+    def _future(self, time: Column, columns: Columns, what: str) -> Refusal:
+        """Refuse what is far ahead: by it, nodes would expire all that they hold.
+
+        What it is ahead of is the record's own timestamp, or the time of the batch if that is earlier, or if the frame
+        has no `record_time`, as after an aggregate. A later run only takes more.
+        """
+        now = F.unix_millis(F.current_timestamp())
+        if RECORD_TIME in columns:
+            now = F.least(F.unix_millis(columns[RECORD_TIME]), now)
+        bound = timedelta(milliseconds=self.future_bound_ms)
+        detail = f"{what} more than future_bound ({bound}) after the record's own timestamp, or the time of its batch"
+        return Refusal(
+            F.coalesce(time > now + self.future_bound_ms, F.lit(False)), DeadLetterReason.FUTURE_TIME, detail
+        )
 
     def _sequence(self, columns: Columns) -> Column:
         return columns[SEQUENCE].cast("bigint") if self.retain_duplicates else F.lit(0)

@@ -256,6 +256,10 @@ class AsyncFrameReads(AsyncReads):
                     return
         finally:
             following.cancel()
+            # Whoever left has no use for its failure, and asyncio would log one that nobody takes.
+            await asyncio.wait([following])
+            if not following.cancelled():
+                following.exception()
 
     async def _page(self, request: ScanRequest, seen: Token, bounds: FrameBounds) -> ScanResponse:
         """Return a page; ask for it again while what keeps it back may pass by itself."""

@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.event_time import RECORD_TIME, read_event_time
+from processor.operators.event_time import read_event_time
+from processor.rows import RECORD_TIME
 from statehouse.errors import ConfigurationError
 
 RECORDED = datetime(2026, 1, 31, 12, tzinfo=UTC)

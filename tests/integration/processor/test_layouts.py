@@ -20,6 +20,7 @@ PARTITIONS = 5
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 TIMES = [0, 1, 60_000, 1_700_000_000_123, 253_402_300_799_999]
+ANY_TIME = timedelta.max // timedelta(milliseconds=1)
 KEYS = ["", "a", "key", "\0\xff", "köln"]
 
 
@@ -49,7 +50,7 @@ def test_window_keys_are_kafka_streams_own_and_placed_by_the_plain_key(session: 
     given = [(key, at(time), number) for key in KEYS for time in TIMES for number in (0, 7, 2**31 - 1)]
     frame = session.createDataFrame(given, "key string, window_start timestamp, sequence long")
     frame = frame.withColumn("value", F.lit("v"))
-    found = rows(frame, FrameLayout("window", retain_duplicates=True))
+    found = rows(frame, FrameLayout("window", retain_duplicates=True, future_bound_ms=ANY_TIME))
     expected = [WindowKey(key.encode(), time, n) for key in KEYS for time in TIMES for n in (0, 7, 2**31 - 1)]
     assert [WindowKey.from_bytes(bytes(row.key)) for row in found] == expected
     assert [bytes(row.key) for row in found] == [key.to_bytes() for key in expected]
@@ -99,3 +100,45 @@ def test_rows_that_cannot_be_records_become_dead_letters(
     (found,) = rows(spark.createDataFrame([tuple(row.values())], schema), layout)
     assert (found.reason, found.key and bytes(found.key)) == (reason, row["key"] and b"k")
     assert 0 <= found._sink_partition < PARTITIONS
+
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+YEAR_2286 = datetime(2286, 11, 20, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def refused(frame: DataFrame, layout: FrameLayout) -> list[str]:
+    return [row.key.decode() for row in rows(frame, layout) if row.reason == "future_time"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("window", {"window_start": "at"}),
+        ("window", {"window": "struct(at as start, at + interval 30 days as end)"}),
+        ("session", {"session_start": "at - interval 1 hour", "session_end": "at"}),
+        ("session", {"session_window": "struct(at - interval 1 hour as start, at + interval 5 minutes as end)"}),
+        ("versioned", {"timestamp": "at"}),
+    ],
+)
+def test_what_is_far_in_the_future_is_a_dead_letter_however_it_was_made(
+    session: SparkSession, kind: str, columns: dict[str, str]
+):
+    times = {"1970": EPOCH + MINUTE, "now": NOW, "6 days": NOW + 6 * DAY, "8 days": NOW + 8 * DAY, "2286": YEAR_2286}
+    frame = session.createDataFrame(list(times.items()), "key string, at timestamp").withColumn("value", F.lit("v"))
+    made = frame.withColumns({name: F.expr(text) for name, text in columns.items()})
+    layout = FrameLayout(kind, inactivity_gap_ms=300_000)
+    assert refused(made, layout) == ["8 days", "2286"]
+    assert refused(made, FrameLayout(kind, inactivity_gap_ms=300_000, future_bound_ms=ANY_TIME)) == []
+
+    recorded = made.withColumn("record_time", F.lit(NOW - 365 * DAY))  # a topic that is read anew after a year
+    assert refused(recorded, layout) == ["now", "6 days", "8 days", "2286"]
+    assert refused(made.withColumn("record_time", F.lit(YEAR_2286)), layout) == ["8 days", "2286"]
+    assert refused(made.withColumn("record_time", F.lit(None).cast("timestamp")), layout) == ["8 days", "2286"]
+
+
+def test_a_future_bound_ends_exactly(session: SparkSession):
+    times = {"at": NOW - 10 * DAY + MINUTE, "beyond": NOW - 10 * DAY + MINUTE + timedelta(milliseconds=1)}
+    frame = session.createDataFrame(list(times.items()), "key string, window_start timestamp")
+    frame = frame.withColumns({"value": F.lit("v"), "record_time": F.lit(NOW - 10 * DAY)})
+    assert refused(frame, FrameLayout("window", future_bound_ms=60_000)) == ["beyond"]

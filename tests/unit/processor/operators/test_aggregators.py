@@ -1,5 +1,6 @@
 import itertools
 import json
+import math
 from random import Random
 from typing import Any
 
@@ -47,3 +48,17 @@ def test_the_result_does_not_depend_on_the_order_of_arrival(scores: list[Any], r
     shuffled = rows.copy()
     random.shuffle(shuffled)
     assert fold(shuffled) == fold(rows)
+
+
+@given(st.lists(st.sampled_from([None, "absent", math.nan, "text", (), 1.5, 7, -3]), max_size=12))
+def test_rows_without_a_number_to_compare_are_left_out(scores: list[Any]):
+    rows = [
+        ({"who": str(offset)} | ({} if score == "absent" else {"score": score}), RecordPosition(1, 0, offset))
+        for offset, score in enumerate(scores)
+    ]
+    sound = [(each, position) for each, position in rows if each.get("score") in (1.5, 7, -3)]
+    for chosen in (rows, sound):
+        state = None
+        for each, position in chosen:
+            state = TOP.add(state, each, position)
+        assert (None if state is None else TOP.render(state)) == (fold(sound) if sound else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +11,12 @@ import pyarrow as pa
 import pytest
 
 from statehouse.client import AsyncClient, Client, Freshness
+from statehouse.client.connections import Connections
+from statehouse.client.frames import AsyncFrameReads
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.partitioning import partition_for
+from statehouse.positions import Token
+from statehouse.v1 import query_service_pb2
 from tests.support.fake_router import PARTITIONS, FakeRouter, fake_router
 from tests.support.polling import poll_until_async
 
@@ -192,3 +197,29 @@ async def test_the_asynchronous_client_has_the_same(router: FakeRouter) -> None:
         await anext(read)
         await read.aclose()
         await poll_until_async(lambda: asyncio.all_tasks() <= before, 5, "the page that was on its way to be given up")
+
+
+def test_a_page_that_fails_after_its_reader_has_left_is_no_news():
+    class Failing(AsyncFrameReads):
+        async def _page(self, request: Any, *_: Any) -> Any:
+            if request.page_token:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:  # as a call does that ends at the same time
+                    raise LookupFailure(Reason.UNREACHABLE, "the second page") from None
+            return query_service_pb2.ScanResponse(next_page_token="more")  # noqa: S106 - no password
+
+    async def read() -> list[Any]:
+        logged: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        pages = Failing(Connections("nowhere", lambda: pytest.fail("it needs none")), 1.0)._pages_of(
+            query_service_pb2.ScanRequest(store="boards"), Token(), {}
+        )
+        await anext(pages)
+        await asyncio.sleep(0)  # the second page is being fetched
+        await pages.aclose()
+        del pages
+        gc.collect()
+        return logged
+
+    assert asyncio.run(read()) == []
