@@ -32,10 +32,10 @@ from processor.outputs import Output, Query
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.settings import ProcessorSettings
 from processor.sink.partitions import placed
-from processor.sink.value_check import with_unreadable_refused
 from processor.sink.record_cache import last_of_each_key
 from processor.sink.records import OutputRows, records
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TIMESTAMP_MS
+from processor.sink.value_check import with_unreadable_refused
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
 from processor.spark_session import open_session
 from processor.spark_versions import Feature, ensure_has

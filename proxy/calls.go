@@ -16,9 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A connection that is replaced is closed after this time: its calls have ended by then.
-const longestCall = time.Minute
-
 // errLargeAnswer says that an answer has more bytes than its call may take.
 var errLargeAnswer = errors.New("the answer is too large")
 
@@ -27,19 +24,23 @@ type Calls struct {
 	options []grpc.DialOption
 	files   *Files
 	mutex   sync.Mutex
-	conns   map[string]outgoing
+	conns   map[string]*outgoing
 }
 
 // outgoing is a connection, and the files that it was made with; nil without TLS.
 type outgoing struct {
 	*grpc.ClientConn
 	with *material
+	// Calls under way, each of which has a deadline, and whether another connection has taken its place: then it is
+	// closed with the last of them. Both under the mutex of Calls.
+	calls      int
+	isReplaced bool
 }
 
 // NewCalls makes them as the channels that do without a proxy do (statehouse/rpc/channels.py). `files`: nil without TLS.
 // When they change, further calls go over new connections: servers judge callers by the certificate that they have seen.
 func NewCalls(maxMessageBytes int, transport credentials.TransportCredentials, files *Files) *Calls {
-	return &Calls{files: files, conns: map[string]outgoing{}, options: []grpc.DialOption{
+	return &Calls{files: files, conns: map[string]*outgoing{}, options: []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
 		messages(maxMessageBytes),
 		grpc.WithDisableRetry(),
@@ -76,10 +77,11 @@ func (c *Calls) MakeWithin(ctx context.Context, target, method string, request [
 func (c *Calls) Make(
 	ctx context.Context, target, method string, request []byte, options ...grpc.CallOption,
 ) ([]byte, error) {
-	conn, err := c.conn(target)
+	conn, err := c.begin(target)
 	if err != nil {
 		return nil, err
 	}
+	defer c.end(conn)
 	var reply message
 	err = conn.Invoke(ctx, method, &message{data: request}, &reply, options...)
 	return reply.data, err
@@ -95,7 +97,8 @@ func (c *Calls) Drop(target string, grace time.Duration) {
 	}
 }
 
-func (c *Calls) conn(target string) (*grpc.ClientConn, error) {
+// begin returns the connection for a call, which is to end with `end`.
+func (c *Calls) begin(target string) (*outgoing, error) {
 	var now *material
 	if c.files != nil {
 		now = c.files.Now()
@@ -103,18 +106,33 @@ func (c *Calls) conn(target string) (*grpc.ClientConn, error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	found, is := c.conns[target]
-	if is && found.with == now {
-		return found.ClientConn, nil
+	if !is || found.with != now {
+		// Names are resolved at each connection, by the system. In a URL the zone of an address would begin an escape.
+		conn, err := grpc.NewClient("passthrough:///"+url.PathEscape(target), c.options...)
+		if err != nil {
+			// Other replicas may have addresses that are better.
+			return nil, status.Errorf(codes.Unavailable, "the address %q can't be called: %v", target, err)
+		}
+		if is {
+			found.isReplaced = true
+			found.closeAfterCalls()
+		}
+		found = &outgoing{ClientConn: conn, with: now}
+		c.conns[target] = found
 	}
-	// Names are resolved at each connection, by the system. In a URL the zone of an address would begin an escape.
-	conn, err := grpc.NewClient("passthrough:///"+url.PathEscape(target), c.options...)
-	if err != nil {
-		// Other replicas may have addresses that are better.
-		return nil, status.Errorf(codes.Unavailable, "the address %q can't be called: %v", target, err)
+	found.calls++
+	return found, nil
+}
+
+func (c *Calls) end(conn *outgoing) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	conn.calls--
+	conn.closeAfterCalls()
+}
+
+func (o *outgoing) closeAfterCalls() {
+	if o.isReplaced && o.calls == 0 {
+		go o.Close()
 	}
-	if is {
-		time.AfterFunc(longestCall, func() { _ = found.Close() })
-	}
-	c.conns[target] = outgoing{conn, now}
-	return conn, nil
 }

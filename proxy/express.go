@@ -20,6 +20,8 @@ const (
 	snapshotHolds = 3 * time.Second
 	// A caller's time isn't spent waiting for one node: the router hears of it with so much of it left.
 	shareOfTime = 2
+	// For a caller without a deadline.
+	longestCall = time.Minute
 	traceParent = "traceparent"
 )
 

@@ -21,9 +21,9 @@ from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.counts import BYTES, CHANGELOG, CLAIMED, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.partitions import placed
 from processor.sink.protocol import WRITERS, ForeignClaim, SinkTarget, produce_record
-from processor.sink.value_check import with_unreadable_refused
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS
+from processor.sink.value_check import with_unreadable_refused
 from processor.worker_memory import keep_modules
 
 # Spark's driver would parse a text anew for each batch.

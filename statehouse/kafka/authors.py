@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from statehouse import regular_files
+from statehouse import file_reads
 from statehouse.brokers import Brokers, RecordSecurity
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.security.changed_files import ChangedFiles
@@ -150,8 +150,8 @@ def _signer(security: RecordSecurity) -> RecordSigner:
     most = 1 << 20
     try:
         return RecordSigner(
-            regular_files.read(Path(security.certificate), most),
-            regular_files.read(Path(security.key), most),
+            file_reads.read(Path(security.certificate), most),
+            file_reads.read(Path(security.key), most),
             os.urandom(RUN_BYTES),
         )
     except OSError as error:
