@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from statehouse.background import BackgroundWork
 from statehouse.rpc.authorized import AuthorizedServer, ServicesServer, asked_again, shown_directly, shown_to_proxy
 from statehouse.rpc.channels import KEEPALIVE
+from statehouse.rpc.concealing import ConcealingServer, concealing_handler
 from statehouse.rpc.health import Health
 from statehouse.rpc.link import LinkContext, LinkHandler
 from statehouse.rpc.listening import cant_listen
@@ -127,7 +128,9 @@ class RpcServer:
         shown_in = shown_directly if self._proxy is None else shown_to_proxy
         if self._local_gate is not None:
             server = AuthorizedServer(server, self._local_gate.admit, shown_in, LOCAL_ONLY)
-        return server if self._gate is None else AuthorizedServer(server, self._gate.admit, shown_in)
+        if self._gate is None:
+            return server
+        return AuthorizedServer(ConcealingServer(server, self._gate.conceals, shown_in), self._gate.admit, shown_in)
 
     def _refusing(self, server: ServicesServer) -> ServicesServer:
         """Return the server for services that don't refuse by themselves what can't be read."""
@@ -139,11 +142,12 @@ class RpcServer:
         """Return a handler of lookups that admits them first, if there are rules."""
         if self._gate is None:
             return handler
-        admit, path = self._gate.admit, f"/{_PROXIED_SERVICE}/{name}"
+        admit, conceals, path = self._gate.admit, self._gate.conceals, f"/{_PROXIED_SERVICE}/{name}"
+        concealing = concealing_handler(path, handler)
 
         def admitted(data: bytes, context: LinkContext) -> bytes | Awaitable[bytes]:
             admit(path, data, context.shown)
-            answer = handler(data, context)
+            answer = (concealing if conceals(path, context.shown) else handler)(data, context)
             if isinstance(answer, bytes):
                 return answer
             return asked_again(answer, partial(admit, path, data, context.shown, again=True))

@@ -17,8 +17,8 @@ from statehouse.security.audit import AuditLog
 from statehouse.security.denial import Denial, denial_of, forwarding_denial
 from statehouse.security.files import SecurityFiles
 from statehouse.security.identities import KnownCaller
-from statehouse.security.rights import RIGHTS
-from statehouse.security.rules import is_operators_call
+from statehouse.security.rights import RIGHTS, STORE_RIGHTS, Right
+from statehouse.security.rules import is_operators_call, may
 from statehouse.security.shown import Shown
 
 log = structlog.get_logger(__name__)
@@ -103,6 +103,20 @@ class Gate:
         if not again and is_operators_call(caller.grants, RIGHTS[method]):
             self._audit.operator_called(who.identity, shown.address, method, forwarder=who.forwarder)
 
+    def conceals(self, method: str, shown: Shown) -> bool:
+        """Return whether the answer to a call that has just been admitted must say nothing of where nodes are.
+
+        So it is for who may not see the fleet, where there are rules. Other methods than those about stores tell nobody
+        of it who may not.
+        """
+        if self._known.rules is None or RIGHTS.get(method) not in STORE_RIGHTS:
+            return False
+        try:
+            caller = self._by_other(shown) if shown.on_behalf else self._by_own(shown)
+        except LookupFailure:  # they have lost all rights meanwhile
+            return True
+        return not may(caller.grants, Right.FLEET)
+
     def may(self, method: str, shown: Shown) -> bool:
         """Return whether a caller who was admitted may make this call for any store, too. Nothing is noted of it."""
         return denial_of(self._caller(method, shown), method, None) is None
@@ -153,20 +167,26 @@ class Gate:
 
     def _caller(self, method: str, shown: Shown) -> KnownCaller:
         """Return who has shown this."""
-        # Without rules what is authorized by whom is not looked at, and callers may send anything.
-        what = (shown.certificate, shown.authorization if self._known.rules is not None else "")
         try:
-            return self._remembered(what, partial(self._known.identify, shown))
+            return self._by_own(shown)
         except LookupFailure as failure:
             raise self._denied(_Identities(UNKNOWN), method, shown, Denial(failure.reason, failure.message)) from None
 
     def _other(self, method: str, shown: Shown, forwarder: str) -> KnownCaller:
         """Return who the other one is for whom this has been shown."""
         try:
-            return self._remembered((shown.on_behalf, None), partial(self._known.identify_other, shown.on_behalf))
+            return self._by_other(shown)
         except LookupFailure as failure:
             denial = Denial(failure.reason, f"the certificate shown for somebody else: {failure.message}")
             raise self._denied(_Identities(UNKNOWN, forwarder), method, shown, denial) from None
+
+    def _by_own(self, shown: Shown) -> KnownCaller:
+        # Without rules what is authorized by whom is not looked at, and callers may send anything.
+        what = (shown.certificate, shown.authorization if self._known.rules is not None else "")
+        return self._remembered(what, partial(self._known.identify, shown))
+
+    def _by_other(self, shown: Shown) -> KnownCaller:
+        return self._remembered((shown.on_behalf, None), partial(self._known.identify_other, shown.on_behalf))
 
     def _remembered(self, what: tuple[bytes, str | None], identify: Callable[[float], KnownCaller]) -> KnownCaller:
         """Return the caller who shows this, identified now if that isn't known."""

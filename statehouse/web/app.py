@@ -40,6 +40,10 @@ def build_app(gateway: Gateway, extra: Sequence[BaseRoute] = ()) -> Starlette:
         await gateway.authorise(request, METRICS)
         return Response(gateway.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    async def failed(request: Request, failure: Any) -> Response:  # noqa: ANN401 - starlette's own signature
+        body = problem_of(gateway.told(request, failure))
+        return json_response(body, body["status"])
+
     return Starlette(
         routes=[
             *extra,
@@ -51,7 +55,7 @@ def build_app(gateway: Gateway, extra: Sequence[BaseRoute] = ()) -> Starlette:
         lifespan=lifespan,
         middleware=guards(gateway.settings, gateway.metrics),
         exception_handlers={
-            LookupFailure: _failed,
+            LookupFailure: failed,
             CallerRefused: _refused,
             HTTPException: _no_such_path,
             ClientDisconnect: _left,
@@ -62,11 +66,6 @@ def build_app(gateway: Gateway, extra: Sequence[BaseRoute] = ()) -> Starlette:
 async def _healthz(_request: Request) -> Response:
     """Say that the process answers; whether the fleet does is asked of routers."""
     return PlainTextResponse("ok\n")
-
-
-async def _failed(_request: Request, failure: Any) -> Response:  # noqa: ANN401 - starlette's own signature
-    body = problem_of(failure)
-    return json_response(body, body["status"])
 
 
 async def _refused(_request: Request, refused: Any) -> Response:  # noqa: ANN401 - as above

@@ -25,6 +25,7 @@ from statehouse.observability.denials import counted_gate
 from statehouse.rpc.authorized import ON_BEHALF_CHAIN_KEY, ON_BEHALF_KEY
 from statehouse.rpc.channels import RenewedChannel
 from statehouse.rpc.credentials import CredentialFiles
+from statehouse.security.concealed import concealed_failure
 from statehouse.security.local_calls import LOCAL_ONLY, LocalGate
 from statehouse.security.rights import METRICS, RIGHTS
 from statehouse.security.shown import Shown
@@ -186,6 +187,19 @@ class Gateway:
     def may(self, request: Request, call: str) -> bool:
         """Return whether the caller of a request that was admitted may make this call, too. Nothing is logged of it."""
         return self._gate is None or self._gate.may(_METHODS[call], shown_by(request))
+
+    def conceals(self, request: Request) -> bool:
+        """Return whether answers to the caller of a request must say nothing of where nodes are. Nothing is logged."""
+        if self._gate is None:
+            return False
+        try:
+            return self._gate.conceals(_METHODS["Get"], shown_by(request))
+        except CallerRefused:
+            return True
+
+    def told(self, request: Request, failure: LookupFailure) -> LookupFailure:
+        """Return a failure as the caller of a request may see it."""
+        return concealed_failure(failure) if self.conceals(request) else failure
 
     async def drain(self, request: Request, address: str, timeout_ms: int | None = None) -> list[str]:
         """Have the node at host:port hand its tasks over and leave, for the caller of an HTTP request.

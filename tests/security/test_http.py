@@ -224,6 +224,38 @@ def test_each_route_answers_whom_it_should(secured: SecuredHttp, kind: str) -> N
     assert not wrong, wrong
 
 
+def test_who_may_not_see_the_fleet_learns_no_address_of_a_node(secured: SecuredHttp) -> None:
+    """In bodies, headers, pages and events; and who may see it does."""
+
+    def told(path: str, row: Row) -> str:
+        target = path
+        for name, value in _VALUES.items():
+            target = target.replace(name, value)
+        target += next((query for end, query in _QUERIES.items() if path.endswith(end)), "")
+        connection = secured._connection("right", row)
+        try:
+            connection.request("GET", target)
+            answer = connection.getresponse()
+            headers = str(answer.headers)
+            if answer.headers.get_content_type() != "text/event-stream":
+                return headers + answer.read().decode()
+            text = ""
+            while "data:" not in text:  # the page's own has no more than the table
+                text += answer.readline().decode()
+            return headers + text
+        finally:
+            connection.close()
+
+    readers = [path for (method, path), row in ROWS.items() if row is READERS and method == "GET"]
+    address, port = f"{LOOPBACK}:{secured.node.port}", f"{secured.node.port}"
+    quiet = {"/live/stores/{store}/watch"}  # its first event comes with the first change
+    seen = {path: told(path, READERS) for path in readers if path not in quiet}
+    assert not [path for path, text in seen.items() if address in text or port in text]
+    everything = Row("all")
+    for path in ("/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/keys/{key}/explain"):
+        assert port in told(path, everything), path
+
+
 def test_denials_are_in_the_audit_log_without_tokens(secured: SecuredHttp) -> None:
     secured.ask("GET", "/v1/stores/{store}/keys/{key}", "wrong token", READERS)
     secured.ask("GET", "/v1/stores/{store}/keys/{key}", "wrong role", READERS)

@@ -13,6 +13,8 @@ from starlette.responses import Response
 
 from statehouse.client import conversion
 from statehouse.client.peers import Method
+from statehouse.client.routers import RouterCall
+from statehouse.security.concealed import concealed_message
 from statehouse.v1 import types_pb2
 from statehouse.web.api import json_text
 from statehouse.web.api.bodies import Reader
@@ -91,13 +93,26 @@ class ApiRequest:
         return Reader(await self.stores.find(self.store, self.seconds), self.values["raw"])
 
     async def make(self, method: Method[Any, Any], request: Message) -> Any:  # noqa: ANN401 - the method's response
-        """Make a call of QueryService.
+        """Make a call of QueryService. For who may not see the fleet the response has no addresses.
 
         Raises:
             LookupFailure: it failed.
 
         """
-        return await self.gateway.routers.make(method, request, self.seconds)
+        return self.for_caller(await self.gateway.routers.make(method, request, self.seconds))
+
+    async def ask(self, make: RouterCall[Any, Any]) -> Any:  # noqa: ANN401 - as above
+        """Make a call of a router, as `Gateway.ask` does; likewise.
+
+        Raises:
+            LookupFailure: it failed.
+
+        """
+        return self.for_caller(await self.gateway.ask(make, self.seconds))
+
+    def for_caller(self, response: Message) -> Any:  # noqa: ANN401 - as above
+        """Return a response as the caller may see it."""
+        return concealed_message(response) if self.gateway.conceals(self.request) else response
 
     def url_with(self, **parameters: str) -> str:
         """Return the request's path and query with other values of these parameters."""

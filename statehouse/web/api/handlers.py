@@ -31,7 +31,7 @@ async def list_stores(asked: ApiRequest) -> Response:
     """Return the stores."""
     request = fleet_service_pb2.ListStoresRequest()
     await asked.admit(request)
-    response = await asked.gateway.ask(lambda peer, s: peer.fleet.ListStores(request, timeout=s), asked.seconds)
+    response = await asked.ask(lambda peer, s: peer.fleet.ListStores(request, timeout=s))
     return json_response({"epoch": response.epoch, "stores": [bodies.store_body(each) for each in response.stores]})
 
 
@@ -39,7 +39,7 @@ async def get_store(asked: ApiRequest) -> Response:
     """Return one store."""
     request = fleet_service_pb2.ListStoresRequest()
     await asked.admit(request)
-    response = await asked.gateway.ask(lambda peer, s: peer.fleet.ListStores(request, timeout=s), asked.seconds)
+    response = await asked.ask(lambda peer, s: peer.fleet.ListStores(request, timeout=s))
     for each in response.stores:
         if each.name == asked.store:
             return json_response(bodies.store_body(each))
@@ -217,7 +217,7 @@ async def locate(asked: ApiRequest) -> Response:
     """Say where a key lives."""
     request = fleet_service_pb2.LocateKeyRequest(store=asked.store, key=to_key(asked.key), freshness=asked.freshness)
     await asked.admit(request)
-    response = await asked.gateway.ask(lambda peer, s: peer.fleet.LocateKey(request, timeout=s), asked.seconds)
+    response = await asked.ask(lambda peer, s: peer.fleet.LocateKey(request, timeout=s))
     return json_response(bodies.location_body(conversion.from_locate(response)))
 
 
@@ -229,7 +229,7 @@ async def explain(asked: ApiRequest) -> Response:
     await asked.admit(request)
     reader = await asked.reader()
     reader.ask(request.lookup)
-    response = await asked.gateway.ask(lambda peer, s: peer.fleet.ExplainGet(request, timeout=s), asked.seconds)
+    response = await asked.ask(lambda peer, s: peer.fleet.ExplainGet(request, timeout=s))
     return json_response(bodies.explanation_body(response, asked.store, key, reader))
 
 
@@ -244,7 +244,7 @@ async def await_input(asked: ApiRequest) -> Response:
         ],
     )
     await asked.admit(request)
-    response = await asked.gateway.ask(lambda peer, s: peer.fleet.AwaitInput(request, timeout=s), asked.seconds)
+    response = await asked.ask(lambda peer, s: peer.fleet.AwaitInput(request, timeout=s))
     return json_response({"token": str(Token.from_proto(response.at_least))})
 
 

@@ -157,7 +157,7 @@ class _Watched:
                 response = await self._next_somewhere()
                 await self._admit_again()
         except LookupFailure as failure:
-            yield _event("problem", problem_of(failure))
+            yield _event("problem", problem_of(self._asked.gateway.told(self._asked.request, failure)))
         except CallerRefused as refused:
             yield _event("problem", problem_of(refused.failure, callers=True))
 
@@ -209,7 +209,7 @@ class _Watched:
                 raise
             raise _gone("the connection was closed") from None
         if isinstance(response, query_service_pb2.WatchResponse):
-            return response
+            return self._asked.for_caller(response)  # type: ignore[no-any-return] # of the same kind
         raise _gone("the router ended the watch")
 
     def _events_of(self, response: query_service_pb2.WatchResponse) -> list[ServerSentEvent]:

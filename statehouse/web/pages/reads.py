@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -185,8 +185,13 @@ def watched_prefix(query: QueryParams) -> str | None:
     return text(query, "prefix", KEY_MAX) or None
 
 
-async def watched(gateway: Gateway, store: str, prefix: str | None) -> AsyncIterator[str]:
-    """Yield the last changes of a store as a table, the newest first, until it can't be watched any more."""
+async def watched(
+    gateway: Gateway, store: str, prefix: str | None, told: Callable[[LookupFailure], LookupFailure]
+) -> AsyncIterator[str]:
+    """Yield the last changes of a store as a table, the newest first, until it can't be watched any more.
+
+    `told`: returns a failure as the reader may see it.
+    """
     rows: deque[WatchedRow] = deque(maxlen=CHANGES_SHOWN)
     news = asyncio.Event()
     async with gateway.client.watch(store, prefix=prefix) as watch:
@@ -198,7 +203,7 @@ async def watched(gateway: Gateway, store: str, prefix: str | None) -> AsyncIter
                 yield html("watched.html", rows=rows, problem=None)
                 await asyncio.sleep(CHANGES_PAUSE_S)
             failure = filling.result()
-            yield html("watched.html", rows=rows, problem=None if failure is None else problem_of(failure))
+            yield html("watched.html", rows=rows, problem=None if failure is None else problem_of(told(failure)))
         finally:
             filling.cancel()
 

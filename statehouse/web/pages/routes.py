@@ -24,6 +24,7 @@ from statehouse.rpc.authorized import ASKED_AGAIN_S
 from statehouse.web import csrf
 from statehouse.web.gateway import CallerRefused, Gateway
 from statehouse.web.pages import reads
+from statehouse.web.pages.concealed import concealed_view
 from statehouse.web.pages.drains import Note, drain
 from statehouse.web.pages.live import LivePages
 from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, LivePage, Seen
@@ -105,7 +106,8 @@ class Pages:
             except LookupFailure as failure:
                 overloaded = failure.reason is Reason.OVERLOADED
                 status = 503 if overloaded else 502
-                return self._problem(request, status, problem_of(failure), _BUSY if overloaded else None)
+                told = problem_of(self._gateway.told(request, failure))
+                return self._problem(request, status, told, _BUSY if overloaded else None)
 
         return guarded
 
@@ -149,7 +151,7 @@ class Pages:
             except CallerRefused as refused:
                 yield {"data": html("problem.html", page=problem_of(refused.failure))}
             except LookupFailure as failure:
-                yield {"data": html("problem.html", page=problem_of(failure))}
+                yield {"data": html("problem.html", page=problem_of(self._gateway.told(request, failure)))}
 
         return EventSourceResponse(sent(), ping=PING_S, headers={"Cache-Control": "no-store"})
 
@@ -215,6 +217,8 @@ class Pages:
             raise
         await self._gateway.authorise(request, "ExplainGet" if query.key else "GetFleet", query.store or None)
         view = await reads.lookup(self._gateway, self._offered(request, query.store), query)
+        if self._gateway.conceals(request):
+            view = concealed_view(view)
         if _wants_json(request) or request.url.path.endswith(".json"):
             return self._json(view)
         return HTMLResponse(self._whole(request, "Look up", "lookup.html", view, twin="/lookup.json"))
@@ -236,6 +240,8 @@ class Pages:
         if store is None:
             return self._no_store(request, name)
         view = await reads.store_page(self._gateway, store, request.query_params)
+        if self._gateway.conceals(request):
+            view = concealed_view(view)
         if is_json:
             return self._json(view)
         watching = None
@@ -251,7 +257,8 @@ class Pages:
         if self.recorder.store(name) is None:
             return self._no_store(request, name)
         prefix = reads.watched_prefix(request.query_params)  # what can't be used is refused before the stream begins
-        return self._events(request, "Watch", name, reads.watched(self._gateway, name, prefix))
+        told = partial(self._gateway.told, request)
+        return self._events(request, "Watch", name, reads.watched(self._gateway, name, prefix, told))
 
     def _no_store(self, request: Request, name: str) -> Response:
         """Answer that there is no such store, to whoever might read it."""

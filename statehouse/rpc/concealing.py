@@ -1,0 +1,106 @@
+"""A server whose answers have no addresses of nodes where the caller may not see the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import grpc
+from grpc_status import rpc_status
+
+from statehouse.errors import LookupFailure
+from statehouse.rpc.authorized import ServicesServer, ShownIn
+from statehouse.rpc.failures import DETAILS_KEY, from_status
+from statehouse.rpc.link import LinkContext, LinkHandler
+from statehouse.rpc.requests import GrpcHandler
+from statehouse.rpc.status import Context, to_status
+from statehouse.security.concealed import concealed_answer, concealed_failure
+from statehouse.security.rights import RIGHTS, STORE_RIGHTS
+from statehouse.security.shown import Shown
+
+
+class Conceals(Protocol):
+    """Returns whether the answer to a call that has been admitted must say nothing of where nodes are."""
+
+    def __call__(self, method: str, shown: Shown) -> bool:
+        """`method`: its path."""
+
+
+class ConcealingServer:
+    """The part of a server that services are added to; `conceals` is asked about each answer of theirs."""
+
+    def __init__(self, server: ServicesServer, conceals: Conceals, shown_in: ShownIn) -> None:
+        self._server, self._conceals, self._shown_in = server, conceals, shown_in
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
+        """Add the methods of a service."""
+        concealing = {name: self._concealing(f"/{service}/{name}", handler) for name, handler in handlers.items()}
+        self._server.add_registered_method_handlers(service, concealing)
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Do nothing: generated code adds the same methods in both ways."""
+
+    def _concealing(self, path: str, handler: GrpcHandler) -> GrpcHandler:
+        if RIGHTS.get(path) not in STORE_RIGHTS or handler.request_streaming:
+            return handler
+        ends = (handler.request_deserializer, handler.response_serializer)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(self._stream(path, handler.unary_stream), *ends)
+        return grpc.unary_unary_rpc_method_handler(self._call(path, handler.unary_unary), *ends)
+
+    def _call(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - of any messages
+        async def call(request: object, context: Context) -> Any:  # noqa: ANN401 - as above
+            within = _Within(context, path, self._must)
+            answer = await behaviour(request, within)
+            return concealed_answer(path, answer) if self._must(path, context) else answer
+
+        return call
+
+    def _stream(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - as above
+        async def stream(request: object, context: Context) -> None:
+            await behaviour(request, _Within(context, path, self._must))
+
+        return stream
+
+    def _must(self, path: str, context: Context) -> bool:
+        return self._conceals(path, self._shown_in(context))
+
+
+class _Within:
+    """The context of a call's work, by which answers and failures are sent."""
+
+    def __init__(self, context: Context, path: str, must: Callable[[str, Context], bool]) -> None:
+        self._context, self._path, self._must = context, path, must
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever contexts have
+        return getattr(self._context, name)
+
+    async def write(self, response: Any) -> None:  # noqa: ANN401 - a message, or one that is serialized already
+        """Send a response of a stream."""
+        must = self._must(self._path, self._context)
+        await self._context.write(concealed_answer(self._path, response) if must else response)
+
+    async def abort_with_status(self, status: Any) -> None:  # noqa: ANN401 - as grpcio has it
+        """End the call."""
+        try:
+            must = self._must(self._path, self._context)
+        except LookupFailure:  # what was shown can't be told from something else, and this is what the call ends with
+            must = True
+        if must:
+            details = next((value for key, value in status.trailing_metadata if key == DETAILS_KEY), b"")
+            failure = concealed_failure(from_status(status.code, status.details, details))
+            status = rpc_status.to_status(to_status(failure))
+        await self._context.abort_with_status(status)
+
+
+def concealing_handler(path: str, handler: LinkHandler) -> Callable[[bytes, LinkContext], Awaitable[bytes]]:
+    """Return a handler of lookups that come over the link, whose answers and failures have no addresses."""
+
+    async def concealed(data: bytes, context: LinkContext) -> bytes:
+        try:
+            answer = handler(data, context)
+            return concealed_answer(path, answer if isinstance(answer, bytes) else await answer)
+        except LookupFailure as failure:
+            raise concealed_failure(failure) from failure
+
+    return concealed
