@@ -15,9 +15,13 @@ _SUMMARY = {
     Reason.NO_REPLICA_AVAILABLE: "no replica could answer ({where})",
     Reason.OVERLOADED: "every replica that could answer is overloaded ({where})",
     Reason.STORE_NOT_BUILT: "nothing has been committed into the store yet ({where})",
+    Reason.TOPIC_CHANGED: "the store's topic is not as it must be ({where})",
     Reason.POSITION_NOT_REACHED: "no replica that was asked has reached the position ({where})",
     Reason.DEADLINE_EXCEEDED: "the deadline passed before a replica answered ({where})",
 }
+
+_OF_STORE = frozenset({Reason.STORE_NOT_BUILT, Reason.TOPIC_CHANGED})
+"""Reasons that hold for a store at every node: no replica is missing, and another node would change nothing."""
 
 
 def summed_up(
@@ -39,14 +43,13 @@ def summed_up(
     elif reasons == {Reason.OVERLOADED}:
         # A separate reason, so that the caller sends less instead of trying again.
         reason = Reason.OVERLOADED
-    elif reasons == {Reason.STORE_NOT_BUILT}:
-        # A separate reason, too: no replica is missing, and the processor's first batch is what to wait for.
-        reason = Reason.STORE_NOT_BUILT
+    elif len(reasons) == 1 and reasons <= _OF_STORE:
+        (reason,) = reasons
     else:
         reason = Reason.NO_REPLICA_AVAILABLE
     where = f"store {routes.store}, partition {routes.partition}, epoch {routes.epoch}"
     parts = [_SUMMARY[reason].format(where=where)]
-    if reason is not Reason.STORE_NOT_BUILT:  # another node would change nothing
+    if reason not in _OF_STORE:
         parts.append(_shape(table, routes))
     metadata = {"store": routes.store, "partition": str(routes.partition), "epoch": str(routes.epoch)}
     if attempt_log.failures:
