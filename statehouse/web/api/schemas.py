@@ -106,6 +106,7 @@ _STORE: Final[Schema] = {
     "ephemeral": _BOOLEAN,
     "partitioner": _TEXT,
     "not_built": _BOOLEAN,
+    "warnings": _list(_TEXT),
 }
 _CANDIDATE: Final[Schema] = {
     "host": reference("Host"),

@@ -17,6 +17,8 @@ CONTROLLER_QUIET_MS: Final = 10_000
 """A controller writes a record per heartbeat interval, a second by default; the session timeout is this by default."""
 PROCESSOR_QUIET_MS: Final = 60_000
 """A query that is so long silent is named: it writes a record per batch, or per heartbeat interval when idle."""
+_TROUBLED_MAX: Final = 5
+"""Stores whose warnings are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,13 @@ def _of_stores(fleet: Fleet) -> Iterator[Notice]:
     not_built = [store.name for store in fleet.stores if store.not_built]
     if not_built:
         yield Notice(f"Not built yet, so that reads fail: {_some(not_built)}", "stores")
+    troubled = [store for store in fleet.stores if store.warnings]
+    for store in troubled[:_TROUBLED_MAX]:
+        yield Notice(f"Store {store.name}: {'; '.join(store.warnings)}", "stores")
+    if len(troubled) > _TROUBLED_MAX:
+        yield Notice(
+            f"{len(troubled) - _TROUBLED_MAX} more stores have warnings: see `statehouse stores list`", "stores"
+        )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -65,6 +65,13 @@ def test_the_overview_counts_and_names_what_needs_attention():
     assert overview(recorder(fleet())).notices == ()
 
 
+def test_what_is_wrong_with_stores_topics_needs_attention() -> None:
+    stores = tuple(store(f"s{number}", warnings=("has 4 partitions",)) for number in range(7))
+    words = [notice.words for notice in overview(recorder(fleet(stores=stores))).notices]
+    assert [each for each in words if "4 partitions" in each] == [f"Store s{n}: has 4 partitions" for n in range(5)]
+    assert any(each.startswith("2 more stores") for each in words)
+
+
 def test_the_map_shows_who_is_active_and_what_the_last_epoch_moved():
     found = recorder(fleet(), fleet(2, tasks=(task(0, "n2", ("n1",)), task(1, "n2", ("n1",)))))
     (shown,) = map_view(found, NOW_MS, None, None, None, None).maps
