@@ -65,11 +65,11 @@ def served(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> It
             )
         nodes = [fleet.node("a"), fleet.node("b", proxy="none")]
         proxied, plain = fleet.router("proxied"), fleet.router("plain", proxy="none")
-        fleet.assign(TaskAssignment("a", ("b",)), TaskAssignment("b", ("a",)))
-        fleet.wait_running(nodes)
+        fleet.assign(TaskAssignment("a"), TaskAssignment("b"))
+        fleet.wait_running(nodes, 120.0)
         for router in (proxied, plain):
             for store in stores.values():
-                poll_until(lambda router=router, store=store: is_there(router, store), 30, "the routers to answer")
+                poll_until(lambda router=router, store=store: is_there(router, store), 120, "the routers to answer")
         with web_server(proxied.target) as http:
             yield Served(stores, proxied, plain, http)
 

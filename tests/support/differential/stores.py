@@ -69,7 +69,15 @@ class MadeStore:
         """How it is declared."""
         times = {"retention_ms": 100 * MINUTE_MS} if self.kind != KEY_VALUE else {}
         size = {"window_size_ms": MINUTE_MS} if self.kind == WINDOW else {}
-        return {"key_serde": self.key_serde, "value_serde": self.value_serde, "kind": self.kind, **times, **size}
+        engine = {"in_memory": self.value_serde in {"json", "string"}}
+        return {
+            **engine,
+            "key_serde": self.key_serde,
+            "value_serde": self.value_serde,
+            "kind": self.kind,
+            **times,
+            **size,
+        }
 
     def key_text(self, key: bytes) -> str | None:
         """Return a key as its serde writes it; None if it has no text."""
