@@ -126,8 +126,8 @@ class FleetPlacements:
     def of(self, stores: Mapping[str, StoreSpec]) -> Mapping[str, StorePlacement]:
         """Return the stores of which one partition can't say everything; usually none."""
         if stores is not self._stores:
-            self._stores = stores
-            self._forget_gone()
+            before, self._stores = self._stores, stores
+            self._forget_gone(before)
         found: dict[str, StorePlacement] = {}
         for name, spec in stores.items():
             if spec.is_global:
@@ -154,9 +154,16 @@ class FleetPlacements:
             else:
                 del self._reports[place]  # what was last known of it stays
 
-    def _forget_gone(self) -> None:
-        """Forget what was known of stores that are no more."""
-        for place in [place for place in self._known if place[0] not in self._stores and place not in self._reports]:
+    def _forget_gone(self, before: Mapping[str, StoreSpec]) -> None:
+        """Forget what was last reported of stores that are no more, or that are others under the same name now."""
+        as_before = {
+            name
+            for name, spec in self._stores.items()
+            if name not in before
+            or (before[name].changelog_topic, before[name].partition_count)
+            == (spec.changelog_topic, spec.partition_count)
+        }
+        for place in [place for place in self._known if place[0] not in as_before and place not in self._reports]:
             del self._known[place]
             self._scattered.get(place[0], {}).pop(place[1], None)
 

@@ -82,7 +82,13 @@ class StoreOpener:
             directory.wipe_store(path.name)
             store = open_store(spec, path, self._resources)
             checkpoint = Checkpoint(
-                spec.changelog_topic, changelog.topic_id, start, now_ms, layout=layout_of(spec, store), misplaced=0
+                spec.changelog_topic,
+                changelog.topic_id,
+                start,
+                now_ms,
+                layout=layout_of(spec, store),
+                misplaced=0,
+                placed_by=spec.partition_count,
             ).by(clock.boot_id, clock.offset_ms)
         else:
             store, checkpoint = kept
@@ -112,6 +118,7 @@ class StoreOpener:
             store = open_store(spec, path, self._resources)
             written, clock = store.checkpoint(), process_clock()
             checkpoint = None if written is None else written.by(clock.boot_id, clock.offset_ms)
+            checkpoint = None if checkpoint is None else checkpoint.checked_by(spec.partition_count)
             layout, needs_placement = layout_of(spec, store), spec.foreign and not spec.is_global
             start = restore_start(checkpoint, layout, changelog, now_ms, needs_placement=needs_placement)
             if start.position is not None and checkpoint is not None:

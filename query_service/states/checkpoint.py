@@ -39,6 +39,7 @@ class Checkpoint:
         layout: the parts of the store's specification that its content depended on when it was written.
         misplaced: how many records, of all that led to this state, stand in another partition than the partitioner
             gives their keys; None if nobody has checked them from the start, as earlier versions don't.
+        placed_by: the number of partitions by which they were checked.
         boot_id: from one start of the machine to its next, in which it was written; empty if that isn't known.
         offset_ms: what the writer's clock showed when the machine started, in milliseconds.
 
@@ -54,6 +55,7 @@ class Checkpoint:
     misplaced: int | None = None
     boot_id: str = ""
     offset_ms: int = 0
+    placed_by: int = 0
 
     def to_json(self) -> str:
         """Return the checkpoint as JSON, in its stored form."""
@@ -82,6 +84,7 @@ class Checkpoint:
                 None if fields.get("misplaced") is None else int(fields["misplaced"]),
                 str(fields.get("boot_id", "")),
                 int(fields.get("offset_ms", 0)),
+                int(fields.get("placed_by", 0)),
             )
         except UnknownFormat:
             raise
@@ -100,6 +103,10 @@ class Checkpoint:
         is_known = self.boot_id != "" and self.boot_id == boot_id
         at_end_ms = self.at_end_ms + (offset_ms - self.offset_ms if is_known else 0)
         return replace(self, at_end_ms=at_end_ms, boot_id=boot_id, offset_ms=offset_ms)
+
+    def checked_by(self, partitions: int) -> Checkpoint:
+        """Return the same checkpoint for a store of so many partitions: by another number, nothing was checked."""
+        return self if self.placed_by == partitions else replace(self, misplaced=None, placed_by=partitions)
 
     def moved(self, position: int) -> Checkpoint:
         """Return the same checkpoint with another position."""
