@@ -61,6 +61,7 @@ async def served(node: Node, registry: CollectorRegistry, **settings: Any) -> As
         proxied=dict.fromkeys(CALLS.values(), lambda _data, _context: b""),
         max_batch_entries=1_000,
         lasting_calls=0,
+        gate=None,
         local_gate=LocalGate(SecurityMetrics(registry, "statehouse_node").denied) if given.is_drain_local else None,
     )
     await server.start()

@@ -61,7 +61,7 @@ class Signed(Servers):
         required = {"require_signed_records": True}
         self.nodes = [self.node(name, **self.keys.options("node"), **required) for name in ("n1", "n2")]
         self.way_in = self.router(**self.keys.options("router"), **required)
-        poll_until(self.is_complete, 60, "the store, with an active and a standby")
+        poll_until(self.is_complete, 120, "the store, with an active and a standby")
 
     def members(self) -> dict[str, str]:
         """Return the members that the router knows, and where they are."""
