@@ -42,7 +42,10 @@ REGISTRY := .tools/schema-registry/apicurio-registry-app-$(REGISTRY_VERSION)-run
 # What lists the parts of a distribution, and their licences.
 BILL_TOOLS := .tools/dist/.ready
 GOMOD_BILL := $(TOOLS)/cyclonedx-gomod
+AUDIT_TOOLS := .tools/audit/.ready
+GOVULNCHECK := $(TOOLS)/govulncheck
 GOMOD_BILL_VERSION := v1.10.0
+GOVULNCHECK_VERSION := v1.9.0
 GRPCURL_VERSION := v1.9.3
 BUF_VERSION := v1.59.0
 HELM_VERSION := v3.22.0
@@ -64,7 +67,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup class-archive tools debian-tools demo up down test test-unit mutate test-long robustness check fmt
-.PHONY: proto docs lock hooks dist dist-tools release release-commit clean
+.PHONY: proto docs lock hooks dist dist audit-tools release release-commit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -167,6 +170,7 @@ lock: setup ## Pin the requirements again
 	$(BIN)/uv pip compile pyproject.toml --extra service --extra http --extra tracing -c requirements/dev.txt $(LOCK) -o requirements/service.txt
 	$(BIN)/uv pip compile pyproject.toml --extra processor --extra http --extra tracing -c requirements/dev.txt $(LOCK) -o requirements/processor.txt
 	$(BIN)/uv pip compile --group dist -c requirements/dev.txt $(LOCK) -o requirements/dist.txt
+	$(BIN)/uv pip compile --group audit -c requirements/dev.txt $(LOCK) -o requirements/audit.txt
 	printf 'hatchling\nsetuptools\nwheel\n' | $(BIN)/uv pip compile - -c requirements/dev.txt $(LOCK) -o deploy/build-requirements.txt
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11
 
@@ -175,6 +179,19 @@ hooks: setup ## Have git run fmt and check before each commit
 
 dist: setup dist-tools ## Build the last commit's wheels into dist/, twice, and compare; with bills of materials and a licence report
 	$(BIN)/python -m tools.dist
+
+# By hand: it asks databases on the network, and what they say changes without a change here.
+audit: $(AUDIT_TOOLS) $(GOVULNCHECK) ## Look for known vulnerabilities in what is locked, of Python and of Go
+	for each in service processor dev; do $(dir $(AUDIT_TOOLS))bin/pip-audit --require-hashes --disable-pip -r requirements/$$each.txt || exit 1; done
+	for each in $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE); do $(GOVULNCHECK) -C $$each ./... || exit 1; done
+
+$(AUDIT_TOOLS): requirements/audit.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/audit.txt
+	touch $@
+
+$(GOVULNCHECK):
+	GOBIN=$(CURDIR)/$(TOOLS) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
 
 dist-tools: $(BILL_TOOLS) $(GOMOD_BILL)
 

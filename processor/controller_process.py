@@ -21,6 +21,7 @@ from processor.probes import not_alive, not_ready_to_assign, not_started
 from processor.states import ProcessorStates
 from statehouse.backoff import OnPause
 from statehouse.errors import StatehouseError
+from statehouse.observability.denials import say_if_open
 from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.observability.probes import LIVE, READY, STARTED, WhyNot
 from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned
@@ -71,6 +72,7 @@ def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], s
         READY: lambda: not_ready_to_assign(states.controller),
     }
     try:
+        say_if_open(settings)
         server = serve_metrics(metrics.registry, settings, metrics.security.denied, metrics.security.unusable, probes)
         if server is not None:
             log.info("metrics served", host=settings.bind_host, port=server.port)

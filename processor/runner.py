@@ -59,6 +59,7 @@ from processor.topics import (
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_group, check_login, check_rights, refusal
+from statehouse.observability.denials import say_if_open
 from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.observability.probes import LIVE, READY, STARTED, WhyNot
 from statehouse.observability.tracing import Tracing, tracing_for
@@ -291,6 +292,7 @@ class Processor:
         return topics
 
     def _serve_metrics(self) -> None:
+        say_if_open(self._settings)
         self._metrics_server = serve_metrics(
             self.metrics.registry,
             self._settings,

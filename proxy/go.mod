@@ -1,16 +1,16 @@
 module statehouse-proxy
 
-go 1.24.0
+go 1.26.0
 
 require (
-	golang.org/x/net v0.42.0
-	golang.org/x/sync v0.17.0
-	golang.org/x/sys v0.37.0
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20250804133106-a7a43d27e69b
-	google.golang.org/grpc v1.76.0
-	google.golang.org/protobuf v1.36.6
+	golang.org/x/net v0.48.0
+	golang.org/x/sync v0.19.0
+	golang.org/x/sys v0.39.0
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20251202230838-ff82c1b0f217
+	google.golang.org/grpc v1.79.3
+	google.golang.org/protobuf v1.36.10
 )
 
-require golang.org/x/text v0.27.0 // indirect
+require golang.org/x/text v0.32.0 // indirect
 
 tool google.golang.org/protobuf/cmd/protoc-gen-go

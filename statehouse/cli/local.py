@@ -171,6 +171,7 @@ def _print_next(cluster: LocalCluster) -> None:
     shown = "-plaintext"
     if cluster.tls is not None:
         shown = f"-cacert {cluster.tls.ca} -cert {cluster.tls.certificate} -key {cluster.tls.key}"
+        print("not secured: Kafka. Whoever has a login on this machine can read and write its topics, TLS or not")
     print(f"grpcurl    grpcurl {shown} {address} list")
     for request in filter(None, (content.request for content in contents)):
         print(f"           grpcurl {shown} -d {shlex.quote(request)} {address} statehouse.v1.QueryService/Get")

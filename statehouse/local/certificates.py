@@ -35,6 +35,8 @@ ROLES: Final = {
     "health": ("health",),
 }
 """Who gets a certificate, and the roles of each in rules.toml."""
+_SERVERS: Final = frozenset({"router", "node", "processor"})
+"""Whose certificates a server may show. The others are a caller's only: who has one can't pretend to be a node."""
 CA: Final = "ca"
 RULES: Final = "rules.toml"
 CRL: Final = "crl.pem"
@@ -79,15 +81,18 @@ def new_ca(now: datetime, days: int) -> KeyPair:
 
 
 def issue(ca: KeyPair, name: str, hosts: Iterable[str], now: datetime, days: int) -> KeyPair:
-    """Return a new certificate for `statehouse://dev/<name>` on these hosts: names or IP addresses.
+    """Return a new certificate for `statehouse://dev/<name>`, of a server on these hosts: names or IP addresses.
 
     Raises:
         ConfigurationError: a host is neither.
 
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    names = [x509.UniformResourceIdentifier(identity_uri(name)), *map(_alternative, dict.fromkeys(hosts))]
-    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity_uri(name))]
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if name in _SERVERS:
+        names += map(_alternative, dict.fromkeys(hosts))
+        purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
     certificate = (
         _builder(_name(name), ca.certificate.subject, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

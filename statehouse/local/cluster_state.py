@@ -139,7 +139,10 @@ def locked(run_dir: Path) -> Iterator[None]:
         ForeignDirectory: it is somebody else's.
 
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if run_dir.name == DEFAULT_RUN_DIR.name:  # an earlier version let others read it
+        with contextlib.suppress(PermissionError):
+            run_dir.chmod(0o700)
     if not is_run_directory(run_dir):
         for name in (*_OWN_FILES, _IGNORES):
             if (run_dir / name).exists():

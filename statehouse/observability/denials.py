@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import structlog
@@ -9,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from statehouse.errors import Reason
 from statehouse.security.settings_gate import gate_for
-from statehouse.settings import TlsSettings
+from statehouse.settings.common import ListenSettings
 
 if TYPE_CHECKING:
     from statehouse.security.gate import Gate
@@ -47,7 +48,24 @@ class SecurityMetrics:
         self._age.set_function(lambda: gate.unseen_s)
 
 
-def counted_gate(settings: TlsSettings, metrics: SecurityMetrics) -> Gate | None:
+def say_if_open(settings: ListenSettings) -> None:
+    """Warn if whoever reaches this machine can read what is sent, and do what they like."""
+    if settings.tls_certificate is None and not _is_loopback(settings.bind_host):
+        log.warning(
+            "ports are open beyond this machine, without encryption: set tls_certificate and tls_key, and "
+            "security_rules, or bind_host to 127.0.0.1, or let only networks reach them that are trusted",
+            bind_host=settings.bind_host,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def counted_gate(settings: ListenSettings, metrics: SecurityMetrics) -> Gate | None:
     """Return the gate that the settings ask for, whose denials are counted; None if there is none.
 
     Who has TLS may think that others are kept out: a warning says so where there are no rules.
@@ -56,6 +74,7 @@ def counted_gate(settings: TlsSettings, metrics: SecurityMetrics) -> Gate | None
         ConfigurationError: a file is wrong, or can't be read.
 
     """
+    say_if_open(settings)
     if settings.tls_certificate is not None and settings.security_rules is None:
         needs_certificate = settings.callers_certificates == "required"
         who = "whoever has a certificate of a CA in tls_ca" if needs_certificate else "everybody"

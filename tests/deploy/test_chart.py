@@ -297,7 +297,7 @@ def test_what_an_object_names_exists(rendered: Rendered) -> None:
             if "configMap" in volume:
                 assert volume["configMap"]["name"] in config_maps
             if "secret" in volume:
-                assert volume["secret"]["secretName"] in _GIVEN_SECRETS
+                assert volume["secret"]["secretName"] in _GIVEN_SECRETS | rendered.of("Secret").keys()
             if "persistentVolumeClaim" in volume:
                 assert volume["persistentVolumeClaim"]["claimName"] in claims
         volumes = {volume["name"] for volume in spec["volumes"]}
@@ -323,6 +323,19 @@ def test_what_an_object_names_exists(rendered: Rendered) -> None:
         wanted = monitor["spec"]["selector"]["matchLabels"]
         assert sum(wanted.items() <= each.items() for each in services) == 1
         assert {key["name"] for key in nested(monitor, "secret")} <= _GIVEN_SECRETS
+
+
+def test_rules_are_a_secret_and_nodes_are_for_routers_unless_asked_otherwise(rendering: Any) -> None:
+    rendered: Rendered = rendering("tls")
+    (rules,) = rendered.of("Secret").values()
+    assert "[[identity]]" in rules["stringData"]["rules.toml"]
+    assert not any("rules.toml" in each["data"] for each in rendered.of("ConfigMap").values())
+    for name in ("minimal", "policies for all"):
+        found: Rendered = rendering(name)
+        policy = next(each for key, each in found.of("NetworkPolicy").items() if key.endswith("-node"))
+        (calls,) = (rule for rule in policy["spec"]["ingress"] if {"port": 7101, "protocol": "TCP"} in rule["ports"])
+        (caller,) = calls["from"]
+        assert caller["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "router"
 
 
 def _selectors(rendered: Rendered) -> Iterator[Mapping[str, str]]:

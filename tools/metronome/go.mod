@@ -1,5 +1,5 @@
 module metronome
 
-go 1.24.0
+go 1.26.0
 
 require golang.org/x/sys v0.28.0

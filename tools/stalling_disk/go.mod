@@ -1,6 +1,6 @@
 module statehouse/stalling_disk
 
-go 1.24
+go 1.26.0
 
 require github.com/hanwen/go-fuse/v2 v2.12.1
 

@@ -1,19 +1,18 @@
 module lookup-load
 
-go 1.24.0
+go 1.26.0
 
 require (
-	google.golang.org/grpc v1.61.0
-	google.golang.org/protobuf v1.36.5
+	google.golang.org/grpc v1.79.3
+	google.golang.org/protobuf v1.36.10
 	metronome v0.0.0
 )
 
 require (
-	github.com/golang/protobuf v1.5.4 // indirect
-	golang.org/x/net v0.33.0 // indirect
-	golang.org/x/sys v0.28.0 // indirect
-	golang.org/x/text v0.21.0 // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20231106174013-bbf56f31fb17 // indirect
+	golang.org/x/net v0.48.0 // indirect
+	golang.org/x/sys v0.39.0 // indirect
+	golang.org/x/text v0.32.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20251202230838-ff82c1b0f217 // indirect
 )
 
 replace metronome => ../../../tools/metronome

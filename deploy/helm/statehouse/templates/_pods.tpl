@@ -125,8 +125,9 @@ maxUnavailable: {{ .maxUnavailable }}
     defaultMode: 0440
 {{- if .top.Values.tls.rules }}
 - name: rules
-  configMap:
-    name: {{ include "statehouse.fullname" .top }}-rules
+  secret:
+    secretName: {{ include "statehouse.fullname" .top }}-rules
+    defaultMode: 0440
 {{- end }}
 {{- with .top.Values.tls.healthSecret }}
 - name: health

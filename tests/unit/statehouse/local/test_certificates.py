@@ -72,11 +72,15 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> tu
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_serves_and_calls(folder: Path, name: str) -> None:
-    server = context(folder, name, ssl.Purpose.CLIENT_AUTH, checks_crl=True)
+def test_each_calls_and_those_of_servers_serve(folder: Path, name: str) -> None:
     client = context(folder, name, ssl.Purpose.SERVER_AUTH, checks_crl=True)
     for host in ("localhost", "127.0.0.1", "::1", "box.example", "10.1.2.3"):
-        assert ("URI", f"statehouse://dev/{name}") in shake_hands(server, client, host)
+        for serving in ("router", "node", "processor"):
+            server = context(folder, serving, ssl.Purpose.CLIENT_AUTH, checks_crl=True)
+            assert ("URI", f"statehouse://dev/{name}") in shake_hands(server, client, host)
+    if name not in {"router", "node", "processor"}:
+        with pytest.raises(ssl.SSLError):
+            shake_hands(context(folder, name, ssl.Purpose.CLIENT_AUTH), client, "localhost")
 
 
 def test_other_hosts_and_other_authorities_are_refused(folder: Path, tmp_path: Path) -> None:
