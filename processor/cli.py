@@ -167,7 +167,7 @@ def reset(
             return
         if not yes:
             typer.confirm("Delete all of this?", abort=True, err=True)
-        carry_out(settings.brokers, plan)
+        carry_out(settings.brokers, plan, timeout)
     out.note(f"{plan.application_id} is reset: its next start reads its sources from {to}")
 
 

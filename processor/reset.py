@@ -21,7 +21,9 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from statehouse.assignment import AssignmentReader
+from processor.ownership.controller_record import read_controller
+from processor.ownership.takeover import ControllerRecord
+from statehouse.assignment import CONTROLLER_KEY, AssignmentReader
 from statehouse.brokers import Brokers
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
@@ -38,7 +40,7 @@ from statehouse.topology import assignment_topic, changelog_topic, commits_topic
 log = structlog.get_logger(__name__)
 
 ALIVE_S: Final = 30.0
-"""A processor counts as alive for this long after a commit record, unless that record is marked as the last."""
+"""A processor counts as alive for this long after a record of it, unless that record is marked as the last."""
 _DELETE_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.1
 
@@ -90,6 +92,68 @@ class _Commits:
             self._skipped.note("commits", key, error)
 
 
+class _Control:
+    """What the control topics say of the application and of its processor's life."""
+
+    def __init__(self, application_id: str) -> None:
+        self.application_id = application_id
+        skipped = UnreadableRecords()
+        self.assignments, self.commits = AssignmentReader(partial(skipped.note, "assignment")), _Commits(skipped)
+        self._controller: tuple[ControllerRecord | None, int] | None = None
+        """The acting controller's last record, None if it can't be read, and when it was written."""
+        self._on_unreadable = partial(skipped.note, "assignment")
+
+    def read(self, admin: AdminClient, brokers: Brokers | str, timeout_s: float) -> None:
+        """Read the topics that are there.
+
+        Raises:
+            LookupFailure: UNREACHABLE, Kafka could not be read in time.
+            KafkaException: the brokers can't be reached, or refuse the request.
+
+        """
+        control: dict[str, OnRecord] = {
+            assignment_topic(self.application_id): self._take,
+            commits_topic(self.application_id): self.commits.take,
+        }
+        there = partition_counts(admin, list(control), timeout_s)
+        present = {topic: take for topic, take in control.items() if there[topic] is not None}
+        read_to_ends(brokers, present, f"{self.application_id}-reset", timeout_s)
+
+    def refuse_while_alive(self, now_s: float) -> None:
+        """Refuse the reset while there are signs of a live processor: commit records, or its controller's heartbeat.
+
+        A processor that starts has a controller before its first commit.
+
+        Raises:
+            ResetRefused: a record is young and isn't marked as the last.
+
+        """
+        signs = [
+            ("wrote a commit record", timestamp_ms, ALIVE_S)
+            for commit, timestamp_ms in self.commits.latest.values()
+            if not commit.stopped
+        ]
+        if self._controller is not None:
+            record, timestamp_ms = self._controller
+            lives_s = ALIVE_S if record is None else max(ALIVE_S, record.settings.session_timeout_s)
+            if record is None or not (record.has_stopped or record.is_standby):
+                signs.append(("wrote its controller's heartbeat", timestamp_ms, lives_s))
+        for what, timestamp_ms, lives_s in signs:
+            age_s = max(0.0, now_s - timestamp_ms / 1000)
+            if age_s < lives_s:
+                raise ResetRefused(
+                    f"a processor of {self.application_id} {what} {age_s:.0f} s ago: stop it first. If it was killed, "
+                    f"try again in {lives_s - age_s:.0f} s"
+                )
+
+    def _take(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        if key == CONTROLLER_KEY:
+            record = read_controller(value, self._on_unreadable)
+            self._controller = None if value is None else (record, timestamp_ms)
+        else:
+            self.assignments.feed(key, value)
+
+
 def plan_reset(brokers: Brokers | str, application_id: str, checkpoint_dir: str, timeout_s: float) -> ResetPlan:
     """Find the state of an application.
 
@@ -102,20 +166,10 @@ def plan_reset(brokers: Brokers | str, application_id: str, checkpoint_dir: str,
     """
     checkpoints = _local(checkpoint_dir) / application_id
     admin = clients.admin(brokers, f"{application_id}-reset")
-    skipped = UnreadableRecords()
-    assignments, commits = AssignmentReader(partial(skipped.note, "assignment")), _Commits(skipped)
-
-    def on_assignment(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
-        assignments.feed(key, value)
-
-    control: dict[str, OnRecord] = {
-        assignment_topic(application_id): on_assignment,
-        commits_topic(application_id): commits.take,
-    }
-    there = partition_counts(admin, list(control), timeout_s)
-    present = {topic: take for topic, take in control.items() if there[topic] is not None}
-    read_to_ends(brokers, present, f"{application_id}-reset", timeout_s)
-    _refuse_while_alive(application_id, commits, time.time())
+    control = _Control(application_id)
+    control.read(admin, brokers, timeout_s)
+    control.refuse_while_alive(time.time())
+    assignments = control.assignments
     specs = [] if assignments.current is None else assignments.current.stores.values()
     # Keep topics that others write: those of global stores and of static topologies.
     named = {name(application_id, spec.name) for spec in specs for name in (changelog_topic, updates_topic)}
@@ -125,24 +179,31 @@ def plan_reset(brokers: Brokers | str, application_id: str, checkpoint_dir: str,
         checkpoints,
         tuple(sorted(path.name for path in checkpoints.iterdir() if path.is_dir())) if checkpoints.is_dir() else (),
         _held(admin, topics, timeout_s),
-        tuple(sorted(commits.latest)),
+        tuple(sorted(control.commits.latest)),
     )
 
 
-def carry_out(brokers: Brokers | str, plan: ResetPlan) -> None:
+def carry_out(brokers: Brokers | str, plan: ResetPlan, timeout_s: float) -> None:
     """Delete everything in the plan. If interrupted, run it again: no checkpoint is ever left without its changelog.
 
+    It looks for a live processor once more: one may have been started since the plan was made and shown.
+
     Raises:
+        ResetRefused: a processor of the application is alive.
+        LookupFailure: UNREACHABLE, Kafka could not be read in time.
         KafkaException: the brokers can't be reached, or refuse the request.
         OSError: the checkpoints can't be deleted.
 
     """
+    admin = clients.admin(brokers, f"{plan.application_id}-reset")
+    control = _Control(plan.application_id)
+    control.read(admin, brokers, timeout_s)
+    control.refuse_while_alive(time.time())
     # Remove it in one step, because the next start would take a part of a checkpoint for a whole one.
     if plan.checkpoints.exists():
         doomed = plan.checkpoints.with_name(f".{plan.application_id}.reset-{uuid.uuid4().hex[:8]}")
         plan.checkpoints.rename(doomed)
         shutil.rmtree(doomed)
-    admin = clients.admin(brokers, f"{plan.application_id}-reset")
     _delete_topics(admin, list(plan.topics))
     # The commit records say how far the sources are processed; that is no longer true.
     _forget(brokers, plan)
@@ -157,22 +218,6 @@ def _local(checkpoint_dir: str) -> Path:
             "with an empty local --checkpoint-dir"
         )
     return Path(parts.path if parts.scheme else checkpoint_dir)
-
-
-def _refuse_while_alive(application_id: str, commits: _Commits, now_s: float) -> None:
-    """Refuse the reset while the commit records show a live processor.
-
-    Raises:
-        ResetRefused: a commit record is younger than ALIVE_S and isn't marked as the last.
-
-    """
-    written = [timestamp_ms / 1000 for commit, timestamp_ms in commits.latest.values() if not commit.stopped]
-    age_s = now_s - max(written, default=0.0)
-    if age_s < ALIVE_S:
-        raise ResetRefused(
-            f"a processor of {application_id} wrote a commit record {max(0.0, age_s):.0f} s ago: stop it first. If it "
-            f"was killed, try again in {ALIVE_S - max(0.0, age_s):.0f} s"
-        )
 
 
 def _held(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> dict[str, int]:

@@ -14,7 +14,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from processor.cli import reset
+from processor.ownership.controller_record import encode_controller
+from processor.ownership.takeover import ControllerRecord
 from processor.reset import ALIVE_S, ResetRefused
+from processor.settings import ProcessorSettings, ownership_settings
 from statehouse.assignment import TaskAssignment
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError, LookupFailure
@@ -22,7 +25,14 @@ from statehouse.kafka import clients
 from statehouse.kafka.topics import partition_counts
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.topology import StoreSpec, changelog_topic, commits_topic, dead_letters_topic, updates_topic
+from statehouse.topology import (
+    StoreSpec,
+    assignment_topic,
+    changelog_topic,
+    commits_topic,
+    dead_letters_topic,
+    updates_topic,
+)
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import create_topic, produce, produce_placed, read_all
 from tests.support.polling import poll_until
@@ -47,6 +57,11 @@ class Application:
         produce_placed(
             self.bootstrap, commits_topic(self.name), [(0, STORE.encode(), record.SerializeToString(), written_ms)]
         )
+
+    def beat(self, age_s: float = 0.0, *, has_stopped: bool = False, is_standby: bool = False) -> None:
+        record = ControllerRecord("c1", "host", is_standby, 1, ownership_settings(ProcessorSettings()), has_stopped)
+        written_ms = round((time.time() - age_s) * 1000)
+        produce_placed(self.bootstrap, assignment_topic(self.name), [(0, *encode_controller(record), written_ms)])
 
     def reset(self, *options: str, answer: str | None = None) -> Result:
         app = typer.Typer()
@@ -141,6 +156,38 @@ def test_checkpoints_changelogs_and_what_nodes_hold_go_together(application: App
     assert again.exit_code == 0, "without a checkpoint, too"
     assert fleet.changelog not in application.topics()
     assert "has nothing to delete" in application.reset("--yes").stderr
+
+
+class Starting:
+    """Answers the prompt, and writes the heartbeat of a processor that starts meanwhile."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self.write = write
+
+    def __call__(self, *_args: object, **_options: object) -> bool:
+        self.write()
+        return True
+
+
+def test_a_processor_that_starts_is_seen_by_its_controller_also_after_the_prompt(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.fleet.put({"a": "1"})
+    application.fleet.assign(TaskAssignment("n1"))
+    application.beat(has_stopped=False, age_s=ALIVE_S + 1)
+    with monkeypatch.context() as answered:
+        answered.setattr(typer, "confirm", Starting(application.beat))
+        refused = application.reset()
+    assert isinstance(refused.exception, ResetRefused)
+    assert "controller's heartbeat" in str(refused.exception)
+    assert application.is_untouched()
+
+    refused = application.reset("--yes")
+    assert isinstance(refused.exception, ResetRefused)
+    assert application.is_untouched()
+    for stands_by in ({"has_stopped": True}, {"is_standby": True}):
+        application.beat(**stands_by)
+        assert application.reset("--dry-run").exit_code == 0
 
 
 def value_of(node: ServerProcess, key: str) -> str | None:
