@@ -100,7 +100,7 @@ class _Control:
         skipped = UnreadableRecords()
         self.assignments, self.commits = AssignmentReader(partial(skipped.note, "assignment")), _Commits(skipped)
         self._controller: tuple[ControllerRecord | None, int] | None = None
-        """The acting controller's last record, None if it can't be read, and when it was written."""
+        """The acting controller's last record, None if it is of another version, and when it was written."""
         self._on_unreadable = partial(skipped.note, "assignment")
 
     def read(self, admin: AdminClient, brokers: Brokers | str, timeout_s: float) -> None:
@@ -148,8 +148,10 @@ class _Control:
 
     def _take(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         if key == CONTROLLER_KEY:
-            record = read_controller(value, self._on_unreadable)
-            self._controller = None if value is None else (record, timestamp_ms)
+            known = None if self._controller is None else self._controller[0]
+            record = read_controller(value, known, self._on_unreadable)
+            if record is None or record is not known:  # not one that was skipped
+                self._controller = None if value is None else (record, timestamp_ms)
         else:
             self.assignments.feed(key, value)
 
