@@ -95,7 +95,7 @@ def _shared(
 
 _READ, _OPERATE, _LOCAL = "Reading", "Operating", "Local cluster"
 app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.get)
-app.command(rich_help_panel=_READ)(lookups.batch)
+app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.batch)
 app.command(rich_help_panel=_READ)(lookups.scan)
 app.command(rich_help_panel=_READ)(lookups.scan_windows)
 app.command(rich_help_panel=_READ)(lookups.scan_sessions)

@@ -568,6 +568,8 @@ def test_a_negative_number_is_a_key(run: Run, router: FakeRouter, key: str):
         assert result.exit_code == ExitCode.DONE, (command, result.output)
         asked = router.requests[-1]
         assert (asked.lookup if command == "get" and "--explain" in after else asked).key.text == key, command
+    assert run("batch", "boards", key, "1", key).exit_code == ExitCode.NOT_FOUND
+    assert [each.key.text for each in router.requests[-1].requests] == [key, "1", key]
     assert run("get", "boards", "--", key).exit_code == ExitCode.DONE
     for command in ("scan", "scan-windows", "scan-sessions"):
         assert run(command, "boards", "--from", key, "--to", key).exit_code == ExitCode.DONE
@@ -591,5 +593,5 @@ def test_what_is_no_number_is_still_an_option(run: Run, arguments: list[str]):
 def test_a_range_that_no_key_can_be_in_is_refused(run: Run):
     for command in ("scan", "scan-windows", "scan-sessions"):
         result = run(command, "boards", "--from", "6", "--to", "1")
-        assert result.exit_code == ExitCode.ERROR
+        assert result.exit_code == ExitCode.USAGE
         assert "in the order of their bytes the first is after the last" in result.stderr
