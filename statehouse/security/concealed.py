@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -60,12 +60,17 @@ class Addresses:
     """
 
     def __init__(self, hosts: Iterable[tuple[str, str, int]]) -> None:
-        hosts = list(hosts)
-        names = {name for name, _, _ in hosts}
-        found = {f"{host}:{port}" for _, host, port in hosts if host} | {host for _, host, _ in hosts if host} - names
+        self._hosts = tuple(hosts)
+
+    @cached_property
+    def _known(self) -> re.Pattern[str]:
+        # Made for the first text: most answers have none.
+        names = {name for name, _, _ in self._hosts}
+        alone = {host for _, host, _ in self._hosts if host} - names
+        found = alone | {f"{host}:{port}" for _, host, port in self._hosts if host}
         longest_first = sorted(map(re.escape, found), key=lambda text: (-len(text), text))
         # Without any it finds nothing.
-        self._known = re.compile(rf"(?<![\w.-])(?:{'|'.join(longest_first) or '(?!)'})(?![\w-])")
+        return re.compile(rf"(?<![\w.-])(?:{'|'.join(longest_first) or '(?!)'})(?![\w-])")
 
     def taken_out_of(self, text: str) -> str:
         """Return a text without addresses."""
