@@ -50,7 +50,7 @@ class ConcealingServer:
 
     def _call(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - of any messages
         async def call(request: object, context: Context) -> Any:  # noqa: ANN401 - as above
-            within = _Within(context, path, self._must)
+            within = _ConcealingContext(context, path, self._must)
             answer = await behaviour(request, within)
             return concealed_answer(path, answer) if self._must(path, context) else answer
 
@@ -58,7 +58,7 @@ class ConcealingServer:
 
     def _stream(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - as above
         async def stream(request: object, context: Context) -> None:
-            await behaviour(request, _Within(context, path, self._must))
+            await behaviour(request, _ConcealingContext(context, path, self._must))
 
         return stream
 
@@ -66,7 +66,7 @@ class ConcealingServer:
         return self._conceals(path, self._shown_in(context))
 
 
-class _Within:
+class _ConcealingContext:
     """The context of a call's work, by which answers and failures are sent."""
 
     def __init__(self, context: Context, path: str, must: Callable[[str, Context], bool]) -> None:
