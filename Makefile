@@ -67,7 +67,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup class-archive tools debian-tools demo up down test test-unit mutate test-long robustness check fmt
-.PHONY: proto docs lock hooks dist dist audit-tools release release-commit clean
+.PHONY: proto docs lock hooks audit dist dist-tools release release-commit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'

@@ -13,7 +13,7 @@ from statehouse.settings import RouterSettings, WebSettings
 from tests.support.certificates import Authority
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "10.1.2.3", "box.example", "127.0.0.1.example"])  # noqa: S104 - read
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "10.1.2.3", "box.example", "127.0.0.1.example"])
 def test_ports_that_are_open_beyond_the_machine_are_told_of_once(host: str):
     with capture_logs() as logged:
         counted_gate(RouterSettings(application_id="a", bind_host=host), SecurityMetrics(CollectorRegistry(), "t"))
@@ -33,5 +33,5 @@ def test_ports_with_tls_are_not(tmp_path: Path):
     mine = Authority(tmp_path, "house").issue(("localhost",))
     files = {"tls_certificate": mine.certificate_path, "tls_key": mine.key_path}
     with capture_logs() as logged:
-        say_if_open(WebSettings(bind_host="0.0.0.0", **files))  # noqa: S104 - read
+        say_if_open(WebSettings(bind_host="0.0.0.0", **files))
     assert logged == []
