@@ -44,7 +44,7 @@ _KEYS_KEPT: Final = 100_000
 _RUNS_KEPT: Final = 8
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Shown:
     """Certificates that lead to the CA, and the times from which, and up to which, that is known: epoch seconds."""
 
