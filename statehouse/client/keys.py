@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import LookupFailure, Reason, shown
 from statehouse.v1 import types_pb2
 
 _LONG, _DOUBLE = "long", "double"
@@ -50,17 +50,17 @@ def to_key(key: Any, serde: str = "") -> types_pb2.Key:  # noqa: ANN401 - as abo
 
     Raises:
         TypeError: keys of the serde aren't of the key's type.
-        LookupFailure: INVALID_KEY, the serde has no such number.
+        LookupFailure: INVALID_KEY, the serde has no such number, or the text is none.
 
     """
     if isinstance(key, str):
-        return types_pb2.Key(text=key)
+        return types_pb2.Key(text=_text(key))
     if not needs_serde(key):
         return types_pb2.Key(raw=bytes(key))
     if serde == _LONG and _is_integer(key):
         return types_pb2.Key(text=_long(int(key)))
     if serde == _DOUBLE:
-        return types_pb2.Key(text=repr(_rounded(int(key)) if _is_integer(key) else float(key)))
+        return types_pb2.Key(text=repr(_exact(int(key)) if _is_integer(key) else _exact(key)))
     raise TypeError(
         f"keys of this store have the serde {serde}, which doesn't take type {_name(key)}: give "
         + _FITTING.get(serde, "the serialized bytes, or text as the serde writes it")
@@ -80,8 +80,11 @@ def prefix_key(prefix: Any) -> types_pb2.Key:  # noqa: ANN401 - as above
 
 
 def _is_integer(key: object) -> bool:
-    """Whether it is an integer of Python's or of numpy's. True and False are none, whatever Python says."""
-    return isinstance(key, numbers.Integral) and not isinstance(key, bool)
+    """Whether it is an integer of Python's or of numpy's.
+
+    True and False are none, whatever Python says, and neither are numpy's durations, whatever numpy says.
+    """
+    return isinstance(key, numbers.Integral) and hasattr(key, "__index__") and not isinstance(key, bool)
 
 
 def _is_float(key: object) -> bool:
@@ -94,15 +97,25 @@ def _long(number: int) -> str:
     return str(number)
 
 
-def _rounded(number: int) -> float:
+def _exact(number: Any) -> float:  # noqa: ANN401 - an int, or a float of any width
     try:
         found = float(number)
     except OverflowError:
         found = None
-    if found is None or int(found) != number:
-        message = f"an integer of {number.bit_length()} bits is no key of serde double: it would be rounded"
-        raise LookupFailure(Reason.INVALID_KEY, message)
+    if found is None or (found != number and number == number):  # noqa: PLR0124 - NaN differs from itself
+        what = f"an integer of {number.bit_length()} bits" if isinstance(number, int) else f"a {_name(number)}"
+        raise LookupFailure(Reason.INVALID_KEY, f"{what} is no key of serde double: it would be rounded")
     return found
+
+
+def _text(key: str) -> str:
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise LookupFailure(
+            Reason.INVALID_KEY, f"the key {shown(key)} is no text: {error.reason}; give bytes"
+        ) from None
+    return key
 
 
 def _name(key: object) -> str:

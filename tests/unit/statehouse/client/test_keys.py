@@ -29,6 +29,7 @@ class Named(enum.StrEnum):
 NO_KEYS: Final = (
     *(None, True, False, np.bool_(True), [], [1], (1,), {}, {"a": 1}, {1}, object(), 1j, Decimal(5), Fraction(5)),
     *(uuid.uuid4(), dt.date(2026, 1, 1), dt.timedelta(1), range(3), iter(b""), np.array([1]), "a".encode),
+    *(np.timedelta64(5), np.timedelta64(5, "ns"), np.datetime64(5, "ns"), np.complex64(1), np.void(b"a")),
 )
 
 
@@ -65,6 +66,24 @@ def test_numbers_are_keys_of_a_double_store(key: Any, text: str) -> None:
 def test_a_number_that_the_serde_lacks_is_no_key(serde: str, key: int) -> None:
     with pytest.raises(LookupFailure, match="bits is no key of serde") as refused:
         to_key(key, serde)
+    assert refused.value.reason is Reason.INVALID_KEY
+
+
+@pytest.mark.parametrize("key", [np.longdouble(1) / 3, np.longdouble("1e4000")], ids=["a third", "beyond"])
+@pytest.mark.skipif(np.finfo(np.longdouble).bits == 64, reason="it is a double here")
+def test_a_wider_float_is_not_rounded_to_a_key(key: Any) -> None:
+    with pytest.raises(LookupFailure, match="it would be rounded") as refused:
+        to_key(key, "double")
+    assert refused.value.reason is Reason.INVALID_KEY
+    assert to_key(np.longdouble("nan"), "double").text == "nan"
+    assert to_key(np.longdouble(0.5), "double").text == "0.5"
+
+
+@pytest.mark.parametrize("make", [to_key, prefix_key])
+@pytest.mark.parametrize("key", ["\ud800", "a\udcff", np.str_("\udfff")])
+def test_half_a_character_is_no_text(key: Any, make: Any) -> None:
+    with pytest.raises(LookupFailure, match="is no text") as refused:
+        make(key)
     assert refused.value.reason is Reason.INVALID_KEY
 
 
