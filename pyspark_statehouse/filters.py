@@ -100,4 +100,6 @@ def _narrowed(read: Pushed, column: str, operator: Operator, value: datetime, ki
     # Of windows only the start is asked for by, of sessions the end. A session ends when it starts, or later.
     if operator in _LOWER and (column == "start" or kind == SESSION):
         from_ms = time_ms if from_ms is None else max(from_ms, time_ms)
+    if from_ms is not None and to_ms is not None and from_ms > to_ms and kind != SESSION:
+        return read  # no window can be in it, and nodes refuse that; Spark finds it out by itself
     return Pushed(read.ranges, read.partitions, from_ms, to_ms)

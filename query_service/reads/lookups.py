@@ -22,7 +22,7 @@ from query_service.reads.open_scans import OpenScans, gave_up
 from query_service.reads.page_responses import shown_within, within_message
 from query_service.reads.position_waits import PositionNotReached
 from query_service.reads.store_queries import arguments_of, before_history, of_kind, refuse_negative, wrong_kind
-from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
+from query_service.reads.time_ranges import TimeRange, refuse_exchanged, sessions_in, windows_in
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
 from query_service.stores.custom import CustomQueries
@@ -493,6 +493,7 @@ class LookupHandler:
         last_ms = request.to_ms if request.HasField("to_ms") else None
         refuse_negative("from_ms", first_ms or 0)
         refuse_negative("to_ms", last_ms or 0)
+        refuse_exchanged(request)
         left = paging.after_page(history_range(key, reverse=request.reverse), request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes
         try:

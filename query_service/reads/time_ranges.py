@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 
 from statehouse import paging
 from statehouse.composite import SessionKey, WindowKey
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import query_service_pb2
 
 K = TypeVar("K", WindowKey, SessionKey)
 
@@ -23,7 +25,13 @@ class TimeRange(Generic[K]):
 
 
 def windows_in(request: paging.TimedRequest) -> TimeRange[WindowKey]:
-    """Return the range of the windows that start within the request's times."""
+    """Return the range of the windows that start within the request's times.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST, none can.
+
+    """
+    refuse_exchanged(request)
     first_ms, last_ms = paging.time_span(request)
     return TimeRange(lambda window: first_ms <= window.start_ms <= last_ms, first_ms, last_ms)
 
@@ -31,9 +39,25 @@ def windows_in(request: paging.TimedRequest) -> TimeRange[WindowKey]:
 def sessions_in(request: paging.TimedRequest) -> TimeRange[SessionKey]:
     """Return the range of the sessions that overlap the request's times.
 
+    From a later to an earlier time there are some, too: those that last over both. Spark's filters may ask so.
     A session is stored by its end, which may be long after the range: only the first bound limits the segments.
     """
     first_ms, last_ms = paging.time_span(request)
     return TimeRange(
         lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms, first_ms, paging.LAST_MS
     )
+
+
+def refuse_exchanged(request: paging.TimedRequest | query_service_pb2.GetHistoryRequest) -> None:
+    """Refuse a time after the latest as the earliest: an empty answer would look like a proof.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST.
+
+    """
+    if request.HasField("from_ms") and request.HasField("to_ms") and request.from_ms > request.to_ms:
+        raise LookupFailure(
+            Reason.INVALID_REQUEST,
+            f"no time is from {request.from_ms} to {request.to_ms}: from_ms is after to_ms; exchange them (reverse turns "
+            "only the order of the answer)",
+        )

@@ -114,8 +114,18 @@ def test_the_narrowest_times_count() -> None:
     filters = [
         GreaterThan(("start",), T),
         GreaterThan(("start",), later),
-        LessThan(("start",), later),
-        LessThan(("start",), T),
+        LessThan(("start",), later + timedelta(seconds=2)),
+        LessThan(("start",), later + timedelta(seconds=1)),
     ]
     read, _ = push(*filters, kind="window", before=replace(ALL, from_ms=0, to_ms=2 * T_MS))
-    assert (read.from_ms, read.to_ms) == (T_MS + 1_000, T_MS)
+    assert (read.from_ms, read.to_ms) == (T_MS + 1_000, T_MS + 2_000)
+
+
+@pytest.mark.parametrize(("kind", "times"), [("window", (T_MS, None)), ("session", (T_MS, T_MS - 1_000))])
+def test_filters_of_times_that_contradict_each_other_are_asked_of_sessions_only(kind: str, times: Any) -> None:
+    """A session may end after the one time and begin before the other; of windows nodes refuse it."""
+    column = "start" if kind == "window" else "end"
+    filters = [GreaterThan((column,), T), LessThan(("start",), T - timedelta(seconds=1))]
+    read, left = push(*filters, kind=kind)
+    assert (read.from_ms, read.to_ms) == times
+    assert left == filters

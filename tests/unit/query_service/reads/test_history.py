@@ -81,8 +81,15 @@ async def test_a_deletion_ends_a_version_and_is_none_itself(prices: Prices) -> N
     assert shown(await prices.ask(to_ms=299)) == [("10", 100, 200)]
     assert shown(await prices.ask(from_ms=200, to_ms=299)) == []
     assert shown(await prices.ask(key="an")) == []
-    for reverse in (False, True):
-        assert shown(await prices.ask(from_ms=180, to_ms=120, reverse=reverse)) == [], "a span without any time in it"
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_a_span_without_any_time_in_it_is_refused(prices: Prices, reverse: bool) -> None:
+    prices.put((100, "10"), (150, "12"))
+    with pytest.raises(LookupFailure, match="from_ms is after to_ms") as failure:
+        await prices.ask(from_ms=180, to_ms=120, reverse=reverse)
+    assert failure.value.reason is Reason.INVALID_REQUEST
+    assert shown(await prices.ask(from_ms=120, to_ms=120, reverse=reverse)) == [("10", 100, 150)]
 
 
 async def test_what_ended_before_the_history_is_not_shown_even_if_the_store_still_has_it(prices: Prices) -> None:
