@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from statehouse.client import Freshness, KeyLike
 from statehouse.positions import Token, token_of_texts
+from statehouse.serdes import BytesSerde
 
 KeyArgument = Annotated[
     KeyLike,
@@ -159,10 +160,11 @@ def _from_hex(name: str, given: str | None) -> bytes | None:
     if given is None:
         return None
     try:
-        return bytes.fromhex(given.removeprefix("0x"))
-    except ValueError as error:
+        return BytesSerde().parse(given.removeprefix("0x"))
+    except ValueError:
         hint = {"key": "KEY", "from_key": "--from", "to_key": "--to"}.get(name, f"--{name}")
-        raise typer.BadParameter(f"{given!r} is not bytes in hex: {error}", param_hint=hint) from None
+        message = f"{given!r} is not bytes in hex: two digits for each, without blanks"
+        raise typer.BadParameter(message, param_hint=hint) from None
 
 
 def token(given: list[str] | None) -> Token | None:

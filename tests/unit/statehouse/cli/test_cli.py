@@ -120,7 +120,7 @@ def test_keys_may_be_given_as_bytes_in_hex(run: Run, router: FakeRouter, argumen
         keys = [value for _, value in request.ListFields() if isinstance(value, types_pb2.Key)]
         assert keys == [types_pb2.Key(raw=b"6")] * arguments.count("KEY")
         assert (result.exit_code, _without_times(result.stdout)) == (typed.exit_code, _without_times(typed.stdout))
-    for wrong in ("x", "6", "0xg0"):
+    for wrong in ("x", "6", "0xg0", " ", "36 ", "3 6", "3636\t36", "0x0x36", "\u0663\u0666"):
         refused = run(*(each.replace("KEY", wrong) for each in arguments), "--hex-keys")
         assert refused.exit_code == ExitCode.USAGE
         assert "not bytes in hex" in refused.stderr
