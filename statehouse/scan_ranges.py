@@ -114,8 +114,8 @@ def _between_numbers(serde: str, first: types_pb2.Key | None, last: types_pb2.Ke
 def _empty(what: str, first: types_pb2.Key | None, last: types_pb2.Key | None, why: str) -> LookupFailure:
     return LookupFailure(
         Reason.INVALID_REQUEST,
-        f"no {what} can be from {_shown(first)} to {_shown(last)}: {why}; exchange them (reverse turns only the order of "
-        "the answer)",
+        f"no {what} can be from {_shown(first)} to {_shown(last)}: {why}; exchange them (reverse turns only the order "
+        "of the answer)",
     )
 
 

@@ -7,6 +7,7 @@ import concurrent.futures
 import functools
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
@@ -68,10 +69,13 @@ def _iterating(
 
 
 class _Calls:
-    """Has an event loop do work, in a thread of its own that begins with the first work and ends with the last."""
+    """Has an event loop do work, in a thread of its own that begins with the first work and ends with the last.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    `abandoned`: the last work if nobody can ask for any more, because nothing refers to this.
+    """
+
+    def __init__(self, name: str, abandoned: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._name, self._abandoned = name, abandoned
         self._locks: dict[int, threading.Lock] = {}
         self._begun: _CallThread | None = None
         self._is_closed = False
@@ -119,6 +123,7 @@ class _Calls:
         if self._begun is None:
             forks.use()  # before there is a thread: where gRPC doesn't work, nothing is to be left behind
             self._begun = _CallThread(self._name)
+            weakref.finalize(self, self._begun.abandon, self._abandoned).atexit = False
         elif self._begun.pid != os.getpid():
             raise forks.forked(self._begun.pid)
         return self._begun.loop
@@ -135,14 +140,27 @@ class _CallThread:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         # A daemon thread: a program that does not close its client must still be able to end.
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=_run_to_end, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         """End the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self.loop.close()
+
+    def abandon(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do the last work and end the thread, if nobody has; wait for neither: it may be this very thread."""
+        if self.pid == os.getpid() and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(
+                lambda: self.loop.create_task(last()).add_done_callback(lambda _: self.loop.stop())
+            )
+
+
+def _run_to_end(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 class _Reads:
@@ -226,7 +244,8 @@ class Client(_Reads):
     """`AsyncClient` with blocking calls; see there for arguments, results and errors.
 
     An event loop in a thread of its own does the work, so there is one implementation, and any number of threads may
-    share a client. Close it, or use it as a context manager. Thread and connections begin with the first use, so a
+    share a client. Close it, or use it as a context manager: what is left open is closed some time after the last
+    reference to it. Thread and connections begin with the first use, so a
     client may be made before a process is forked. Once it is in use, it raises `UsageError` in forked processes.
     """
 
@@ -243,7 +262,7 @@ class Client(_Reads):
         self._client = AsyncClient(
             target, timeout=timeout, max_message_bytes=max_message_bytes, direct=direct, tls=tls, tracing=tracing
         )
-        super().__init__(self._client, _Calls(f"statehouse-client-{target}"))
+        super().__init__(self._client, _Calls(f"statehouse-client-{target}", self._client.close))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.target!r})"

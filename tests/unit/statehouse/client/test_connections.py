@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import pickle
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from statehouse.serdes import SerdeUnavailable
 from statehouse.settings.declaration import InvalidSettings, SettingProblem
 from statehouse.v1 import errors_pb2
 from tests.support.fake_router import UNREACHABLE, FakeRouter, fake_router
+from tests.support.polling import poll_until
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,22 @@ def test_a_client_that_is_not_used_starts_nothing():
     assert threading.active_count() == before
     for client in clients:
         client.close()
+
+
+def test_what_nobody_refers_to_is_closed(router: FakeRouter):
+    def threads() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name == f"statehouse-client-{router.target}"]
+
+    for _ in range(3):
+        assert Client(router.target).get("boards", "1").value == 7
+    session = Client(router.target).session()
+    entries = Client(router.target).scan("boards")
+    assert next(entries).key == "1"
+    gc.collect()
+    assert session.get("boards", "1").value == 7
+    assert [each.key for each in entries] == ["2"]
+    del session, entries
+    poll_until(lambda: not threads(), 20, "the threads to end")
 
 
 def test_a_client_can_be_pickled_and_copied(router: FakeRouter):
