@@ -34,6 +34,7 @@ _KEY_TEXT = b"\x0a"
 _KEY_RAW = b"\x12"
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
+_NAN = bytes.fromhex("7ff8000000000000")
 # Beyond this a 64-bit float may be another integer than was written, and has no fraction to show whether it was one.
 _EXACT_INTEGERS_TO = 2**53
 # Python reads more than these as numbers or as hex: blanks, underscores, digits of other scripts. Such a text is no key
@@ -144,7 +145,7 @@ class DoubleSerde:
         A number that is rounded on the way is refused: 2^53 + 1, 1e400. So is what only Python reads as a number.
         """
         if text in _NAMED_NUMBERS:
-            return _DOUBLE.pack(float(text))
+            return _NAN if text == "nan" else _DOUBLE.pack(float(text))
         if not _NUMBER.fullmatch(text):
             raise ValueError("it is not written as a number, like 0.5, -1e-05, nan or inf")
         number = float(text)
@@ -153,8 +154,11 @@ class DoubleSerde:
         return _DOUBLE.pack(number)
 
     def text(self, data: bytes) -> str:
-        """Show the shortest decimal that reads back equal."""
-        return repr(_unpack(_DOUBLE, data))
+        """Show the shortest decimal that reads back equal. Of the many forms of NaN only Java's has such a text."""
+        number = _unpack(_DOUBLE, data)
+        if math.isnan(number) and data != _NAN:
+            raise ValueError("a NaN in another form than Java's, which no text stands for")
+        return repr(number)
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Unpack."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import parsed_key
-from statehouse.serdes import SERDES
+from statehouse.serdes import SERDES, shown_key
 
 # What Python's constructors read, and no serde writes.
 REFUSED: Final = {
@@ -80,6 +80,22 @@ def test_every_double_is_read_as_it_is_written(number: float) -> None:
     serde = SERDES["double"]
     data = struct.pack(">d", number)
     assert serde.parse(serde.text(data)) == data
+
+
+@given(
+    st.binary(min_size=8, max_size=8)
+    | st.integers(0x7FF0 << 48, (0x8000 << 48) - 1).map(lambda n: n.to_bytes(8, "big"))
+)
+def test_what_a_double_shows_is_its_own_text(data: bytes) -> None:
+    serde = SERDES["double"]
+    try:
+        shown = serde.text(data)
+    except ValueError:
+        assert math.isnan(struct.unpack(">d", data)[0])
+        assert shown_key(serde, data, raw=False).raw == data
+        assert math.isnan(serde.value(data).double)
+    else:
+        assert serde.parse(shown) == data
 
 
 @given(DECORATED | FLOATS.map(str) | st.decimals(allow_nan=False).map(str) | st.text(max_size=5))
