@@ -16,7 +16,7 @@ from statehouse.brokers import Brokers
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.kafka import clients, codes, renewed
 from statehouse.kafka.access import LoginWatch, check_rights, needing, refusal
-from statehouse.kafka.authors import authors_of
+from statehouse.kafka.authors import Headers, authors_of
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
 from statehouse.kafka.topics import topic_id
@@ -85,6 +85,13 @@ class _Notes:
 
 def _shown(key: bytes | None) -> str:
     return (key or b"")[:200].decode(errors="replace")
+
+
+def _headers_of(message: Message) -> Headers | None:
+    try:
+        return message.headers()
+    except (SystemError, UnicodeError):  # the client takes names for UTF-8, and forgets to say so of the first
+        raise ContractError("the names of its headers are no UTF-8") from None
 
 
 class ControlLogReader:
@@ -233,8 +240,8 @@ class ControlLogReader:
         key, value, timestamp_ms = message.key(), message.value(), message.timestamp()[1]
         if self._authors is not None:
             try:
-                headers, is_new = message.headers(), not self._is_history
-                timestamp_ms = self._authors.timestamp_ms(key, value, headers, timestamp_ms, is_new=is_new)
+                is_new = not self._is_history
+                timestamp_ms = self._authors.timestamp_ms(key, value, _headers_of(message), timestamp_ms, is_new=is_new)
             except ContractError as error:
                 self._on_refused(key, error)
                 return

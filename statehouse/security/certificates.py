@@ -23,8 +23,15 @@ SHOWN_MAX: Final = 8
 """Certificates that are taken of what somebody shows, the first included: chains have three or four."""
 # Of DER.
 _SEQUENCE, _LONG_FORM = 0x30, 0x80
-_UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
-
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library raises of certificates, lists and keys that it can't read, now or when a part is asked for."""
 
 Anchors: TypeAlias = Mapping[x509.Name, tuple[x509.Certificate, ...]]
 """The certificates in tls_ca, by their subjects."""
@@ -79,16 +86,16 @@ class Revoked:
 NONE_REVOKED: Final = Revoked({})
 
 
-def read_certificate(der: bytes) -> CallerCertificate:
-    """Read a certificate.
+def load(der: bytes) -> x509.Certificate:
+    """Read a certificate; parts of it are read when they are asked for.
 
     Raises:
         ValueError: it can't be read.
 
     """
     try:
-        return facts_of(x509.load_der_x509_certificate(der))
-    except _UNREADABLE as error:
+        return x509.load_der_x509_certificate(der)
+    except UNREADABLE as error:
         raise ValueError("it can't be read") from error
 
 
@@ -108,7 +115,7 @@ def facts_of(certificate: x509.Certificate) -> CallerCertificate:
             certificate.not_valid_before_utc.timestamp(),
             certificate.not_valid_after_utc.timestamp(),
         )
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise ValueError("it can't be read") from error
 
 
@@ -133,10 +140,7 @@ def read_chain(shown: bytes) -> list[x509.Certificate]:
         size = _der_size(shown)
         if not 0 < size <= len(shown):
             raise ValueError("it can't be read")
-        try:
-            found.append(x509.load_der_x509_certificate(shown[:size]))
-        except _UNREADABLE as error:
-            raise ValueError("it can't be read") from error
+        found.append(load(shown[:size]))
         shown = shown[size:]
     return found
 
@@ -169,7 +173,7 @@ def read_anchors(ca: bytes) -> Anchors:
     try:
         for each in x509.load_pem_x509_certificates(ca):
             found[each.subject] += (each,)
-    except _UNREADABLE:
+    except UNREADABLE:
         raise ConfigurationError("tls_ca has no certificates that can be read: give them in PEM") from None
     return dict(found)
 
@@ -186,7 +190,7 @@ def hosts_of(pem: bytes) -> list[str]:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise ValueError("it can't be read") from error
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
@@ -237,7 +241,7 @@ def _signed_list(number: int, pem: bytes, authorities: Sequence[x509.Certificate
             raise ConfigurationError(
                 f"tls_crl: list {number} is about other issuers' certificates, too: give a list for each issuer"
             )
-    except _UNREADABLE:
+    except UNREADABLE:
         raise ConfigurationError(f"tls_crl: list {number} can't be read: give it in PEM") from None
     return found
 
@@ -246,7 +250,7 @@ def _has_signed(authority: x509.Certificate, found: x509.CertificateRevocationLi
     try:
         # Only keys that certificates can be signed with are taken; the type checker can't know that of a CA's.
         return authority.subject == found.issuer and found.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
-    except (*_UNREADABLE, InvalidSignature):
+    except (*UNREADABLE, InvalidSignature):
         return False
 
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
 
-from statehouse.security.certificates import SHOWN_MAX, Anchors, Revoked
+from statehouse.security.certificates import SHOWN_MAX, UNREADABLE, Anchors, Revoked
 
 _SIGNATURES_MAX: Final = 64
 """Checked for one chain: each takes up to 0.1 ms, in which nothing else is done."""
-_UNUSABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
 _USAGES: Final = ExtensionOID.EXTENDED_KEY_USAGE
 _CLIENTS: Final = frozenset({ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
 _UNDERSTOOD: Final = frozenset(
@@ -45,7 +44,7 @@ class _Problem:
 
 
 _UNSIGNED: Final = _Problem(0, "no certificate in tls_ca has signed it, nor one that was shown with it")
-_UNREADABLE: Final = _Problem(0, "it, or one that was shown with it, can't be read")
+_CANT_BE_READ: Final = _Problem(0, "it, or one that was shown with it, can't be read")
 _NO_CA: Final = _Problem(1, "a certificate between it and tls_ca is no CA's, or not for so long a chain")
 _NOT_UNDERSTOOD: Final = _Problem(1, "it, or one between it and tls_ca, has a critical extension that isn't understood")
 _NOT_FOR_CALLERS: Final = _Problem(1, "it, or one between it and tls_ca, is not for clients (extended key usage)")
@@ -82,8 +81,8 @@ class ChainVerifier:
         leaf, *others = shown
         try:
             ends = self._end(leaf, others, 0)
-        except _UNUSABLE:  # parts of a certificate are read when they are asked for
-            raise NoChain(_UNREADABLE.message) from None
+        except UNREADABLE:  # parts of a certificate are read when they are asked for
+            raise NoChain(_CANT_BE_READ.message) from None
         if ends is None:
             raise NoChain(self._why.message)
         return ends
@@ -125,7 +124,7 @@ class ChainVerifier:
             return True
         try:
             critical = {each.oid for each in certificate.extensions if each.critical}
-        except _UNUSABLE:
+        except UNREADABLE:
             return self._note(_NOT_UNDERSTOOD)
         return critical <= _UNDERSTOOD or self._note(_NOT_UNDERSTOOD)
 
@@ -141,7 +140,7 @@ class ChainVerifier:
             self._signatures += 1
             try:
                 certificate.verify_directly_issued_by(each)
-            except (*_UNUSABLE, InvalidSignature):
+            except (*UNREADABLE, InvalidSignature):
                 continue
             yield each
 
@@ -156,7 +155,7 @@ def _extensions(certificate: x509.Certificate) -> Iterable[x509.Extension[x509.E
     """Return a certificate's extensions; none if one can't be read."""
     try:
         return certificate.extensions
-    except _UNUSABLE:
+    except UNREADABLE:
         return ()
 
 

@@ -16,7 +16,7 @@ from cryptography import x509
 
 from statehouse.control.v1 import signatures_pb2
 from statehouse.errors import ContractError
-from statehouse.security.certificates import NONE_REVOKED, Anchors, Revoked, read_certificate
+from statehouse.security.certificates import NONE_REVOKED, Anchors, Revoked, facts_of, load
 from statehouse.security.chains import ChainVerifier, NoChain
 from statehouse.security.record_signatures import ControlRecord, check_signature, read_signature
 from statehouse.security.rules import CallerRole, Rules, RulesEntry, matches
@@ -122,8 +122,8 @@ class RecordJudge:
             return found
         verifier = ChainVerifier(self._authority.anchors, self._authority.revoked, at, is_verified=False)
         try:
-            names = read_certificate(certificates[0]).names
-            chain = [x509.load_der_x509_certificate(each) for each in certificates]
+            chain = [load(each) for each in certificates]
+            names = facts_of(chain[0]).names
             until = verifier.until(chain)
         except (ValueError, NoChain) as error:
             raise ContractError(f"the certificate of its signature doesn't count: {error}") from None

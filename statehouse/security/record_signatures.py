@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from statehouse.checked import checked_count, checked_list, checked_record, checked_time_ms
 from statehouse.control.v1 import signatures_pb2
 from statehouse.errors import ConfigurationError, ContractError
+from statehouse.security.certificates import UNREADABLE
 
 HEADER: Final = "statehouse-signature"
 CERTIFICATES_MAX: Final = 8
@@ -33,7 +34,6 @@ _NOTHING: Final = b"\xff\xff\xff\xff"
 """In place of the length of what isn't there; no record is so long."""
 _NUMBERS: Final = struct.Struct(">QQ")
 _PSS: Final = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
-_UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
 
 PrivateKey: TypeAlias = (
     rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
@@ -63,7 +63,7 @@ class RecordSigner:
         try:
             chain = x509.load_pem_x509_certificates(certificates)[:CERTIFICATES_MAX]
             found = load_pem_private_key(key, None)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise ConfigurationError(f"records can't be signed with tls_certificate and tls_key: {error}") from None
         if not isinstance(found, PrivateKey):
             raise ConfigurationError("records can't be signed with tls_key: take an RSA, EC or Ed25519 key")
@@ -119,7 +119,7 @@ def check_signature(record: ControlRecord, signature: signatures_pb2.RecordSigna
             key.verify(given, content)
         else:
             raise ContractError("its certificate's key is of a kind that signs no records")
-    except (*_UNREADABLE, InvalidSignature):
+    except (*UNREADABLE, InvalidSignature):
         raise ContractError("its signature is not of this record, by its certificate's key") from None
 
 

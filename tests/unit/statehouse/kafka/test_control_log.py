@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from statehouse.brokers import UNSIGNED, Brokers, RecordSecurity
+from statehouse.errors import ContractError
 from statehouse.kafka import control_log
 from statehouse.kafka.control_log import ControlLogReader
+from tests.support.certificates import Authority
 from tests.support.panic import Panic
 from tests.support.polling import poll_until
 
@@ -53,14 +57,17 @@ class Log:
         self.closed.set()
 
 
-def reader(monkeypatch: pytest.MonkeyPatch, log: Log, **callbacks: Any) -> ControlLogReader:
+def reader(
+    monkeypatch: pytest.MonkeyPatch, log: Log, *, records: RecordSecurity = UNSIGNED, **callbacks: Any
+) -> ControlLogReader:
     monkeypatch.setattr(control_log.clients, "consumer", lambda *_args, **_more: log)
     monkeypatch.setattr(control_log.clients, "admin", lambda *_args: None)
     monkeypatch.setattr(control_log, "last_stable_offsets", lambda *_args, **_more: {("topic", 0): 1})
     monkeypatch.setattr(control_log, "topic_id", lambda *_args, **_more: "first")
     monkeypatch.setattr(control_log, "earliest_offsets", lambda *_args, **_more: {("topic", 0): 0})
     monkeypatch.setattr(ControlLogReader, "_wait_for_topic", lambda *_args: True)
-    return ControlLogReader("unused", "topic", **{"on_record": lambda *_: None, "client_id": "test"} | callbacks)
+    brokers = Brokers("unused", records=records)
+    return ControlLogReader(brokers, "topic", **{"on_record": lambda *_: None, "client_id": "test"} | callbacks)
 
 
 def breaks(*_: object) -> None:
@@ -77,6 +84,51 @@ def test_a_panic_on_its_thread_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     broken.start()
     assert str(told.result(DEADLINE_S)) == "Panic: a defect"
     broken.stop()
+
+
+class _Strange(Record):
+    """Its header's name is no UTF-8: what the client raises then was seen with a real broker's record."""
+
+    def __init__(self, defect: Exception) -> None:
+        self._defect = defect
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        raise self._defect
+
+
+class _Plain(Record):
+    def headers(self) -> None:
+        return None
+
+
+class StrangeLog(Log):
+    def __init__(self) -> None:
+        super().__init__()
+        first = SystemError("<method 'headers'> returned a result with an exception set")
+        later = UnicodeDecodeError("utf-8", b"\xc3", 0, 1, "unexpected end of data")
+        self._records: list[Record] = [_Strange(first), _Strange(later), _Plain()]
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Record]:
+        found, self._records = self._records, []
+        return found
+
+
+def test_a_record_whose_headers_cannot_be_read_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ca = Authority(tmp_path, "house")
+    issued = ca.issue(["localhost"])
+    told: list[str] = []
+    strange = reader(
+        monkeypatch,
+        StrangeLog(),
+        records=RecordSecurity(str(issued.certificate_path), str(issued.key_path), str(ca.path)),
+        on_broken=lambda error: told.append(f"broken: {error}"),
+        on_record=lambda *_: told.append("record"),
+        on_refused=lambda _key, error: told.append("skipped") if isinstance(error, ContractError) else None,
+    )
+    strange.start()
+    poll_until(lambda: len(told) == 3 or "broken" in "".join(told), DEADLINE_S, "the last record")
+    strange.stop()
+    assert told == ["skipped", "skipped", "record"]
 
 
 class ShorterLog(Log):

@@ -15,7 +15,15 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from statehouse.security.certificates import NONE_REVOKED, SHOWN_MAX, Revoked, first_of_chain, read_anchors, read_chain
+from statehouse.security.certificates import (
+    NONE_REVOKED,
+    SHOWN_MAX,
+    Revoked,
+    facts_of,
+    first_of_chain,
+    read_anchors,
+    read_chain,
+)
 from statehouse.security.chains import ChainVerifier, NoChain
 
 NOW: Final = datetime(2030, 6, 1, tzinfo=UTC)
@@ -231,14 +239,53 @@ def test_certificates_stand_one_after_another() -> None:
         first_of_chain(rubbish)
 
 
-def test_a_changed_byte_never_makes_another_caller() -> None:
+def altered(der: bytes, rng: random.Random) -> bytes:
+    """Return a certificate of which a few bytes are others, or others of its own."""
+    changed = bytearray(der)
+    for _ in range(rng.randint(1, 3)):
+        at, other, length = (rng.randrange(len(changed) - 8) for _ in range(2)), rng.randrange(256), rng.randint(1, 8)
+        here, there = at
+        if rng.random() < 0.3:
+            changed[here : here + length] = changed[there : there + length]
+        else:
+            changed[here] = rng.choice((other, changed[here] ^ (1 << other % 8)))
+    return bytes(changed)
+
+
+def swapped(old: str, new: str) -> bytes:
+    """Return a certificate with many extensions, in which one thing is another."""
+    names = x509.SubjectAlternativeName([x509.DNSName("aaa"), x509.UniformResourceIdentifier("statehouse://tests/a")])
+    of_keys = x509.SubjectKeyIdentifier(b"k")
+    der = made(
+        "leaf", ROOT, ca=False, usages=[ExtendedKeyUsageOID.CLIENT_AUTH], more=[(names, False), (of_keys, False)]
+    ).der
+    assert bytes.fromhex(old) in der
+    return der.replace(bytes.fromhex(old), bytes.fromhex(new))
+
+
+UNREADABLE: Final = {
+    "no version": swapped("a003020102", "a003020105"),
+    "an extension twice": swapped("0603551d0e", "0603551d11"),
+    "a name of an unknown kind": swapped("8203616161", "8303616161"),
+    "another form": swapped("8203616161", "a003616161"),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_the_library_cannot_read_is_no_certificate(what: str) -> None:
+    with pytest.raises(ValueError, match="can't be read"):
+        facts_of(read_chain(UNREADABLE[what])[0])
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+def test_changed_bytes_never_make_another_caller() -> None:
     rng = random.Random(7)
-    for _ in range(300):
-        changed = bytearray(DIRECT.der)
-        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    for _ in range(3_000):
         try:
-            read = read_chain(bytes(changed))
+            read = read_chain(altered(DIRECT.der, rng))
+            facts_of(read[0])
         except ValueError:
             continue
-        with pytest.raises(NoChain):
-            ChainVerifier(read_anchors(ROOT.pem), NONE_REVOKED, NOW.timestamp(), is_verified=False).until(read)
+        if read[0] != DIRECT.certificate:
+            with pytest.raises(NoChain):
+                ChainVerifier(read_anchors(ROOT.pem), NONE_REVOKED, NOW.timestamp(), is_verified=False).until(read)

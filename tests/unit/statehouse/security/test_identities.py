@@ -12,7 +12,7 @@ import pytest
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.security.bearer_tokens import TOKEN_BYTES_MAX, JwtVerifier
-from statehouse.security.certificates import NONE_REVOKED, read_certificate, read_revoked
+from statehouse.security.certificates import NONE_REVOKED, facts_of, load, read_revoked
 from statehouse.security.identities import KnownCaller, KnownCallers
 from statehouse.security.rights import Right
 from statehouse.security.rules import may
@@ -81,7 +81,7 @@ def test_who_shows_nothing_is_anonymous():
 def test_by_a_certificate(authority: Authority):
     issued = authority.issue(["x"], ["spiffe://house/reports"], hours=2)
     caller = identify(issued)
-    assert (caller.name, caller.until) == ("reports", read_certificate(issued.der).not_after)
+    assert (caller.name, caller.until) == ("reports", facts_of(load(issued.der)).not_after)
     assert may(caller.grants, Right.LOOKUP, "top")
 
 
@@ -133,7 +133,7 @@ def test_by_a_json_web_token():
 def test_a_token_decides_even_beside_a_certificate(authority: Authority):
     issued = authority.issue(["x"], ["spiffe://house/reports"], hours=1)
     caller = identify(issued, f"Bearer {STATIC}")
-    assert (caller.name, caller.until) == ("ops", read_certificate(issued.der).not_after)
+    assert (caller.name, caller.until) == ("ops", facts_of(load(issued.der)).not_after)
     assert "no such token" in refusal(issued, "Bearer wrong-horse")
 
 

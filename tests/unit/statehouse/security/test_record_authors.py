@@ -84,6 +84,25 @@ def test_a_record_is_its_writers(ca: Ca) -> None:
     assert judge(ca).judge(MEMBER, given, NOW, is_new=True) == int(NOW * 1000)
 
 
+def test_a_certificate_that_cannot_be_read_costs_its_record_only(ca: Ca) -> None:
+    mine = named(ca, "node")
+    of_no_version = mine.der.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020105"), 1)
+    with_one_thing_twice = mine.der.replace(bytes.fromhex("0603551d11"), bytes.fromhex("0603551d25"))
+    assert mine.der not in {of_no_version, with_one_thing_twice}
+    for certificates in (
+        [of_no_version],
+        [with_one_thing_twice],
+        [b""],
+        [mine.der[:-1]],
+        [mine.der, of_no_version],
+        [mine.der, b"\0"],
+    ):
+        signature = signatures_pb2.RecordSignature.FromString(header(mine))
+        signature.certificates[:] = certificates
+        with pytest.raises(ContractError, match="doesn't count"):
+            judge(ca).judge(MEMBER, signature.SerializeToString(), NOW, is_new=True)
+
+
 @pytest.mark.parametrize(
     "other",
     [
