@@ -62,11 +62,12 @@ def range_between(first: types_pb2.Key | None, last: types_pb2.Key | None, serde
     numbers = _NUMBERS.get(type(serde))
     if numbers is not None and all(each.WhichOneof("key") == "text" for each in (first, last) if each is not None):
         found = _between_numbers(numbers, first, last)
-        if found is None:
-            raise _empty("number", first, last, "the first is after the last")
-        return found
+        if found is not None:
+            return found
+        if end is None or start <= end:  # a range in the order of bytes, as from 2 to -2, and no number is in it
+            return KeyRange(start, start)
     if end is not None and start > end:
-        raise _empty("key", first, last, "in the order of their bytes the first is after the last")
+        raise _empty(first, last)
     return KeyRange(start, None if end is None else end + b"\0")
 
 
@@ -111,11 +112,12 @@ def _between_numbers(serde: str, first: types_pb2.Key | None, last: types_pb2.Ke
     return KeyRange(ranges[0].start, ranges[-1].stop, gaps=gaps)
 
 
-def _empty(what: str, first: types_pb2.Key | None, last: types_pb2.Key | None, why: str) -> LookupFailure:
+def _empty(*bounds: types_pb2.Key | None) -> LookupFailure:
+    first, last = (_shown(each) for each in bounds)
     return LookupFailure(
         Reason.INVALID_REQUEST,
-        f"no {what} can be from {_shown(first)} to {_shown(last)}: {why}; exchange them (reverse turns only the order "
-        "of the answer)",
+        f"no key can be from {first} to {last}: in the order of their bytes the first is after the last; exchange them "
+        "(reverse turns only the order of the answer)",
     )
 
 

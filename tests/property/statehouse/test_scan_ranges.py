@@ -58,7 +58,7 @@ def test_pages_of_a_range_of_numbers(case: tuple[str, set[Any], Any, Any], rever
         request.to_key.CopyFrom(text(high))
     between = [number for number in numbers if (low is None or low <= number) and (high is None or number <= high)]
     expected = sorted(map(pack, between), reverse=reverse)
-    if low is not None and high is not None and low > high:
+    if low is not None and high is not None and low > high and pack(low) > pack(high):
         with pytest.raises(LookupFailure, match="the first is after the last"):
             key_range(request, SERDES[serde])
         assert expected == []
@@ -97,18 +97,13 @@ def test_entries_of_a_range_of_numbers(case: tuple[str, set[Any], Any, Any], rev
         ("bytes", types_pb2.Key(text="01"), types_pb2.Key(text="00ff")),
         ("long", types_pb2.Key(text="5"), types_pb2.Key(text="2")),
         ("long", types_pb2.Key(text="-2"), types_pb2.Key(text="-5")),
-        ("long", types_pb2.Key(text="2"), types_pb2.Key(text="-2")),
-        ("long", types_pb2.Key(text=str(2**63 - 1)), types_pb2.Key(text=str(-(2**63)))),
-        ("double", types_pb2.Key(text="0.5"), types_pb2.Key(text="-0.5")),
-        ("double", types_pb2.Key(text="nan"), types_pb2.Key(text="inf")),
-        ("double", types_pb2.Key(text="inf"), types_pb2.Key(text="-inf")),
         ("double", types_pb2.Key(text="1.5"), types_pb2.Key(text="1.0")),
         ("long", types_pb2.Key(raw=struct.pack(">q", -2)), types_pb2.Key(raw=struct.pack(">q", 2))),
         ("long", types_pb2.Key(raw=struct.pack(">q", -2)), types_pb2.Key(text="2")),
     ],
 )
 def test_a_range_that_no_key_can_be_in_is_refused(serde: str, low: types_pb2.Key, high: types_pb2.Key) -> None:
-    with pytest.raises(LookupFailure, match="the first is after the last; exchange them") as refused:
+    with pytest.raises(LookupFailure, match="in the order of their bytes the first is after the last") as refused:
         range_between(low, high, SERDES[serde])
     assert refused.value.reason is Reason.INVALID_REQUEST
     range_between(high, low, SERDES[serde])
