@@ -165,6 +165,7 @@ class RouterServer:
             self.metrics,
             timeouts=WatchTimeouts(settings.request_timeout_ms / 1_000, settings.watch_resume_timeout_ms / 1_000),
             max_watches=settings.max_watches,
+            max_watches_per_address=settings.max_watches_per_address,
             max_partitions=settings.max_watched_partitions,
         )
         self.metrics.open_watches.set_function(lambda: self.watches.streams.open)
@@ -193,6 +194,7 @@ class RouterServer:
             served_by=self._served_by,
             times=times,
             max_watches=settings.max_watches,
+            max_watches_per_address=settings.max_watches_per_address,
         )
         self.metrics.open_fleet_watches.set_function(lambda: self.fleet.watches.streams.open)
         self._is_serving = self._was_ready = False

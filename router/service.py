@@ -37,6 +37,7 @@ from router.watches.fleet_watch import FleetWatch
 from router.watches.watch_relay import WatchRelay
 from statehouse.errors import LookupFailure
 from statehouse.paging import RangeRequest
+from statehouse.rpc.authorized import address_of
 from statehouse.rpc.deadline import Deadline, HasTime, RequestTimes
 from statehouse.rpc.link import LinkContext, LinkHandler
 from statehouse.rpc.requests import parsed, refuse_unreadable
@@ -194,7 +195,7 @@ async def _count(
 async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, context: Context) -> None:
     """Answer a Watch, for as long as the caller stays."""
     try:
-        await self.watches.watch(request, send_to(context))
+        await self.watches.watch(request, send_to(context), address_of(context))
     except LookupFailure as failure:
         self.observe(request.store, failure.reason.name, None, None)
         raise
@@ -238,13 +239,16 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         served_by: fleet_service_pb2.ServedBy.ValueType,
         times: RequestTimes,
         max_watches: int,
+        max_watches_per_address: int | None,
     ) -> None:
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
         self._inputs, self._queries, self._explainer = inputs, queries, explainer
         self._controller, self._served_by = controller, served_by
         self._times = times
-        self.watches = FleetWatch(tables, self._describe, max_watches=max_watches)
+        self.watches = FleetWatch(
+            tables, self._describe, max_watches=max_watches, max_watches_per_address=max_watches_per_address
+        )
 
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
         return describe_fleet(self._application_id, table, self._tracker, self._health.suspects, self._is_not_built)
@@ -304,7 +308,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
 
     async def _watch_fleet(self, request: fleet_service_pb2.WatchFleetRequest, context: Context) -> None:
         """Describe the fleet, for as long as the caller stays."""
-        await self.watches.watch(request, send_to(context))
+        await self.watches.watch(request, send_to(context), address_of(context))
 
     async def _await_input(
         self, request: fleet_service_pb2.AwaitInputRequest, context: Context

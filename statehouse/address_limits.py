@@ -1,4 +1,4 @@
-"""AddressLimit for what callers have open at once: so many in all, and a share of them for each address. Pure."""
+"""Places for what callers have open at once: so many in all, and a share of them for each address. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AddressLimit:
 
 
 class WaitingLimit:
-    """AddressLimit that are never refused: if there is none, the one who has waited longest gives theirs up.
+    """Places that are never refused: if there is none, the one who has waited longest gives theirs up.
 
     That is one of the address which has most, so that who comes with little is not driven out by who comes with much.
     """
@@ -88,7 +88,11 @@ class WaitingLimit:
 
 
 def caller_at(address: str) -> str:
-    """Return what an address counts as: with IPv6 its /64."""
+    """Return what an address counts as: with IPv6 its /64; an IPv4 one may be written as IPv6."""
     if ":" not in address:
         return address
-    return IPv6Address(address.partition("%")[0]).packed[:_NETWORK_BYTES].hex()
+    try:
+        found = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or found.packed[:_NETWORK_BYTES].hex())

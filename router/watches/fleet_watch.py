@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
+from statehouse.address_limits import AddressLimit
 from statehouse.rpc.streams import OpenStreams
 from statehouse.v1 import fleet_service_pb2
 
@@ -21,19 +22,21 @@ SendFleet = Callable[[fleet_service_pb2.WatchFleetResponse], Awaitable[None]]
 class FleetWatch:
     """Answers WatchFleet. Lives on the event loop."""
 
-    def __init__(self, tables: CurrentTable, describe: Describe, *, max_watches: int) -> None:
+    def __init__(
+        self, tables: CurrentTable, describe: Describe, *, max_watches: int, max_watches_per_address: int | None
+    ) -> None:
         self._tables, self._describe = tables, describe
-        self.streams = OpenStreams(max_watches, "router")
+        self.streams = OpenStreams(max_watches, "router", AddressLimit(max_watches, max_watches_per_address))
         self._described: tuple[RoutingTable, fleet_service_pb2.WatchFleetResponse] | None = None
 
-    async def watch(self, request: fleet_service_pb2.WatchFleetRequest, send: SendFleet) -> None:
-        """Send the fleet until the caller leaves.
+    async def watch(self, request: fleet_service_pb2.WatchFleetRequest, send: SendFleet, address: str = "") -> None:
+        """Send the fleet until the caller, who is at this address, leaves.
 
         Raises:
             LookupFailure: ROUTING_NOT_READY, OVERLOADED (too many watches are open) or NODE_SHUTTING_DOWN.
 
         """
-        await self.streams.run(self._watch(send), request.ByteSize())
+        await self.streams.run(self._watch(send), request.ByteSize(), address)
 
     async def _watch(self, send: SendFleet) -> None:
         table = self._tables.current()

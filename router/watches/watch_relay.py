@@ -32,6 +32,7 @@ from router.fleet.table import RoutedNode, RoutedReplica, RoutingTable, StoreRou
 from router.lookups.dispatch import Call, Dispatcher
 from router.lookups.locate import freshness_of, locate, refuse_forwarded
 from router.telemetry.metrics import RouterMetrics
+from statehouse.address_limits import AddressLimit
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.consistency import ANY
 from statehouse.epochs import newest
@@ -74,11 +75,12 @@ class WatchRelay:
         *,
         timeouts: WatchTimeouts,
         max_watches: int,
+        max_watches_per_address: int | None,
         max_partitions: int,
     ) -> None:
         self.tables, self.health, self.open_stream = tables, health, open_stream
         self.dispatcher, self.metrics, self.timeouts = dispatcher, metrics, timeouts
-        self.streams = OpenStreams(max_watches, "router")
+        self.streams = OpenStreams(max_watches, "router", AddressLimit(max_watches, max_watches_per_address))
         self._max_partitions, self._partitions = max_partitions, 0
         self._round_robin = RoundRobin()
         self._beginnings: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -87,14 +89,14 @@ class WatchRelay:
         """Return what a watch must hold while a node is asked to begin it; it is kept as long as anybody has it."""
         return self._beginnings.setdefault(node.instance_id, asyncio.Semaphore(_BEGINNINGS_MAX))
 
-    async def watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
-        """Pass responses on until the caller leaves.
+    async def watch(self, request: query_service_pb2.WatchRequest, send: SendResponse, address: str = "") -> None:
+        """Pass responses on until the caller, who is at this address, leaves.
 
         Raises:
             LookupFailure: the request is wrong, or nobody can serve a partition any more.
 
         """
-        await self.streams.run(self._watch(request, send), request.ByteSize())
+        await self.streams.run(self._watch(request, send), request.ByteSize(), address)
 
     async def _watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
         refuse_forwarded(request.forwarding)

@@ -182,6 +182,15 @@ def shown_directly(context: Context) -> Shown:
     return Shown(certificate, _authorization(context), _host_of(context.peer()), _on_behalf(context))
 
 
+def address_of(context: Context) -> str:
+    """Return the address that a call comes from, whether grpcio or the proxy has taken it; empty if it isn't known."""
+    peer = context.peer()
+    if not peer.startswith("unix:"):
+        return _host_of(peer)
+    # That is the proxy: nobody else can connect there, and it lets no caller say where they are.
+    return _text(dict(context.invocation_metadata() or ()).get(ADDRESS_KEY, ""))
+
+
 def ders_of(pem: bytes) -> bytes:
     """Return certificates in DER, one after another, that are given in PEM."""
     parts = pem.decode().split(_PEM_END)[:-1]

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
+from statehouse.address_limits import AddressLimit
 from statehouse.background import log_defect
 from statehouse.errors import LookupFailure, Reason
 from statehouse.held_bytes import HeldBytes
@@ -26,7 +27,7 @@ class CallerLeftError(Exception):
 
 
 class StreamLimit:
-    """AddressLimit for streams that are open at once, at most `limit`; `what`: what they are, in the plural."""
+    """Places for streams that are open at once, at most `limit`; `what`: what they are, in the plural."""
 
     def __init__(self, limit: int, what: str) -> None:
         self.limit, self._what = limit, what
@@ -52,11 +53,11 @@ class StreamLimit:
 class OpenStreams:
     """The streams that a server has open, at most `limit`. Lives on the event loop.
 
-    `requests`: what is kept for them.
+    `requests`: what is kept for them. `shares`: how many of them an address may have; without it as many as there are.
     """
 
-    def __init__(self, limit: int, owner: str) -> None:
-        self._limit, self._owner = limit, owner
+    def __init__(self, limit: int, owner: str, shares: AddressLimit | None = None) -> None:
+        self._limit, self._owner, self._shares = limit, owner, shares
         self.requests = HeldBytes(f"the watches of this {owner}")
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -66,10 +67,10 @@ class OpenStreams:
         """How many streams are open."""
         return len(self._tasks)
 
-    async def run(self, work: Coroutine[Any, Any, None], request_bytes: int) -> None:
+    async def run(self, work: Coroutine[Any, Any, None], request_bytes: int, address: str = "") -> None:
         """Do a stream's work, until it is done, the caller leaves, or `stop` is called.
 
-        `request_bytes`: size of its request, which is kept as long.
+        `request_bytes`: size of its request, which is kept as long. `address`: the caller's.
 
         Raises:
             CallerLeftError: the work could not send a response.
@@ -79,6 +80,7 @@ class OpenStreams:
         with ExitStack() as held:
             try:
                 self._refuse_if_full()
+                held.enter_context(self._share_of(address))
                 held.enter_context(self.requests.hold(request_bytes))
             except LookupFailure:
                 work.close()
@@ -112,6 +114,19 @@ class OpenStreams:
                 f"this {self._owner} has {self._limit} watches open, as many as max_watches allows",
                 {"max_watches": str(self._limit)},
             )
+
+    @contextmanager
+    def _share_of(self, address: str) -> Iterator[None]:
+        if self._shares is None:
+            yield
+            return
+        if self._shares.enter(address) is not None:
+            words = "as many watches of this address are open as are allowed: max_watches_per_address"
+            raise LookupFailure(Reason.OVERLOADED, words)
+        try:
+            yield
+        finally:
+            self._shares.leave(address)
 
     def _shutting_down(self) -> LookupFailure:
         return LookupFailure(Reason.NODE_SHUTTING_DOWN, f"this {self._owner} is shutting down; resume elsewhere")

@@ -102,6 +102,13 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
     max_watches: int = setting(
         1_000, "Most watches at once, of stores and of the fleet each.", SettingGroup.WATCHES, ge=0
     )
+    max_watches_per_address: int | None = setting(
+        None,
+        "The same for one address. Callers behind a load balancer share its address: then give max_watches.",
+        SettingGroup.WATCHES,
+        unset="as many as are left for others",
+        ge=1,
+    )
     max_watched_partitions: int = setting(
         10_000,
         "Most partitions of all watches of stores: each of a watch has a stream from a node.",

@@ -31,6 +31,14 @@ def test_a_network_of_ipv6_is_one_caller():
     assert places.enter("2001:db8:0:1::2") is None
 
 
+def test_an_address_of_ipv4_is_one_caller_however_it_is_written():
+    places = AddressLimit(10, 1)
+    assert places.enter("10.0.0.1") is None
+    assert places.enter("::ffff:10.0.0.1") is Bound.ADDRESS
+    assert places.enter("::ffff:10.0.0.2") is None
+    assert places.enter("no:address") is None
+
+
 @given(st.integers(1, 6), st.none() | st.integers(1, 6), st.lists(st.tuples(st.booleans(), st.integers(0, 2))))
 def test_places_are_never_more_than_there_are(most: int, each: int | None, moves: list[tuple[bool, int]]):
     places, held = AddressLimit(most, each), [0, 0, 0]

@@ -11,7 +11,7 @@ import pytest
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc import authorized
-from statehouse.rpc.authorized import AuthorizedServer, asked_again
+from statehouse.rpc.authorized import ADDRESS_KEY, AuthorizedServer, address_of, asked_again
 from statehouse.rpc.requests import GrpcHandler
 from statehouse.security.shown import NOTHING_SHOWN, Shown
 from tests.support.polling import poll_until_async
@@ -136,3 +136,32 @@ async def test_work_of_a_stream_has_ended_before_its_refusal_is_told(handlers: d
 async def test_a_call_is_admitted_once(handlers: dict[str, Any]) -> None:
     assert await handlers["Call"].unary_unary("request", None) == "request"
     assert asked == [False]
+
+
+class Called:
+    """A call's context: where it comes from, and what its caller says of that."""
+
+    def __init__(self, peer: str, said: str | None = None) -> None:
+        self._peer, self._said = peer, said
+
+    def peer(self) -> str:
+        return self._peer
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return () if self._said is None else ((ADDRESS_KEY, self._said),)
+
+
+@pytest.mark.parametrize(
+    ("peer", "said", "address"),
+    [
+        ("ipv4:10.0.0.1:40000", None, "10.0.0.1"),
+        ("ipv4:10.0.0.1:40000", "10.9.9.9", "10.0.0.1"),
+        ("ipv6:%5B2001:db8::1%5D:40000", "10.9.9.9", "2001:db8::1"),
+        ("unix:", "10.0.0.1", "10.0.0.1"),
+        ("unix:/run/proxy", "2001:db8::1", "2001:db8::1"),
+        ("unix:", None, ""),
+    ],
+)
+def test_only_the_proxy_says_where_a_call_comes_from(peer: str, said: str | None, address: str) -> None:
+    context: Any = Called(peer, said)
+    assert address_of(context) == address

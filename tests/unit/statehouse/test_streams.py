@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from statehouse.address_limits import AddressLimit
 from statehouse.errors import LookupFailure, Reason
 from statehouse.held_bytes import HELD_BYTES_MAX
 from statehouse.rpc.streams import CallerLeftError, OpenStreams
@@ -55,6 +56,31 @@ async def test_what_streams_keep_of_their_requests_is_bounded() -> None:
     large = asyncio.create_task(streams.run(work(), HELD_BYTES_MAX - 1))
     end.set()
     await asyncio.gather(large, small)
+
+
+async def test_an_address_leaves_places_for_others() -> None:
+    streams, end = OpenStreams(4, "router", AddressLimit(4, None)), asyncio.Event()
+
+    async def work() -> None:
+        await end.wait()
+
+    def opened(address: str) -> asyncio.Task[None]:
+        return asyncio.create_task(streams.run(work(), 0, address))
+
+    mine = [opened("10.0.0.1") for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(LookupFailure, match="max_watches_per_address") as caught:
+        await asyncio.wait_for(opened("10.0.0.1"), 10)
+    assert caught.value.reason is Reason.OVERLOADED
+    other = opened("10.0.0.2")
+    await asyncio.sleep(0)
+    assert streams.open == 3
+    gone = mine.pop()
+    gone.cancel()
+    await asyncio.wait({gone})
+    mine.append(opened("10.0.0.1"))
+    end.set()
+    await asyncio.gather(other, *mine)
 
 
 async def test_a_caller_who_stays_meets_the_failure(caplog: pytest.LogCaptureFixture) -> None:

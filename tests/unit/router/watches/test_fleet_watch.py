@@ -107,7 +107,9 @@ async def test_a_slow_reader_gets_the_newest_only() -> None:
 
     publish(tables, 1)
     watching = asyncio.create_task(
-        FleetWatch(tables, describe, max_watches=1).watch(fleet_service_pb2.WatchFleetRequest(), send)
+        FleetWatch(tables, describe, max_watches=1, max_watches_per_address=1).watch(
+            fleet_service_pb2.WatchFleetRequest(), send
+        )
     )
     await poll_until_async(lambda: sent == [1], 10, "the first")
     for epoch in (2, 3, 4):
