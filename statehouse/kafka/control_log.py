@@ -89,9 +89,10 @@ def _shown(key: bytes | None) -> str:
 
 def _headers_of(message: Message) -> Headers | None:
     try:
-        return message.headers()
+        found: Headers | None = message.headers()
     except (SystemError, UnicodeError):  # the client takes names for UTF-8, and forgets to say so of the first
         raise ContractError("the names of its headers are no UTF-8") from None
+    return found
 
 
 class ControlLogReader:
