@@ -66,25 +66,18 @@ class _Notes:
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._logged: set[bytes | None] = set()
+        self._logged: set[tuple[str, bytes | None]] = set()
 
     def refused(self, key: bytes | None, error: ContractError) -> None:
-        if self._is_first(key):
-            log.warning("control record skipped", topic=self._topic, key=_shown(key), error=str(error))
+        self._say_once("control record skipped", key, error=str(error))
 
     def unsigned(self, key: bytes | None) -> None:
-        if self._is_first(key):
-            log.warning("control record without a signature", topic=self._topic, key=_shown(key))
+        self._say_once("control record without a signature", key)
 
-    def _is_first(self, key: bytes | None) -> bool:
-        is_first = key not in self._logged and len(self._logged) < _LOGGED_MAX
-        if is_first:
-            self._logged.add(key)
-        return is_first
-
-
-def _shown(key: bytes | None) -> str:
-    return (key or b"")[:200].decode(errors="replace")
+    def _say_once(self, event: str, key: bytes | None, **about: str) -> None:
+        if (event, key) not in self._logged and len(self._logged) < _LOGGED_MAX:
+            self._logged.add((event, key))
+            log.warning(event, topic=self._topic, key=(key or b"")[:200].decode(errors="replace"), **about)
 
 
 def _headers_of(message: Message) -> Headers | None:

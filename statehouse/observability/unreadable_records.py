@@ -36,7 +36,7 @@ class UnreadableRecords:
             labelnames=("topic",),
             registry=registry,
         )
-        self._logged: set[tuple[str, bytes]] = set()
+        self._logged: set[tuple[str, str, bytes]] = set()
         self._lock = threading.Lock()
 
     def note(self, topic: str, key: bytes | str | None, error: Exception) -> None:
@@ -54,8 +54,8 @@ class UnreadableRecords:
         name = key.encode(errors="replace") if isinstance(key, str) else key or b""
         with self._lock:
             # A writer of nonsense may use a new key each time: the log must not grow by that.
-            if (topic, name) in self._logged or len(self._logged) >= _LOGGED_MAX:
+            if (event, topic, name) in self._logged or len(self._logged) >= _LOGGED_MAX:
                 return
-            self._logged.add((topic, name))
+            self._logged.add((event, topic, name))
         shown = name[:200].decode(errors="replace")
         log.warning(event, topic=topic, key=shown, **about)

@@ -38,3 +38,12 @@ def test_who_writes_nonsense_under_ever_new_keys_does_not_fill_the_log(monkeypat
             skipped.note("members", b"%d" % number, ContractError("it can't be true"))
     assert len(logged) == 3
     assert registry.get_sample_value("statehouse_unreadable_control_records_total", {"topic": "members"}) == 10
+
+
+def test_what_is_skipped_is_named_although_something_unsigned_was() -> None:
+    records = UnreadableRecords()
+    with capture_logs() as logged:
+        records.unsigned("members", b"n1")
+        records.note("members", b"n1", ContractError("somebody else's"))
+        records.note("members", b"n1", ContractError("and again"))
+    assert [event.get("error") for event in logged] == [None, "somebody else's"]
