@@ -20,6 +20,7 @@ from processor.ownership.controller import OwnershipController
 from processor.ownership.settings import StoreDeclaration
 from processor.settings import ProcessorSettings, ownership_settings
 from statehouse.errors import ConfigurationError
+from statehouse.file_reads import TEXT_BYTES_MAX, read
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_login
 from statehouse.kafka.topics import partition_counts
@@ -52,8 +53,8 @@ class StaticTopology:
 
         """
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError) as error:
+            content = tomllib.loads(read(path, TEXT_BYTES_MAX).decode())
+        except (OSError, ValueError) as error:  # what is no TOML, or no UTF-8, is a ValueError
             raise ConfigurationError(f"static topology {path} can't be read: {error}") from error
         application_id = content.get("application_id")
         if not isinstance(application_id, str):

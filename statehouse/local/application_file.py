@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from statehouse.errors import ConfigurationError
+from statehouse.file_reads import TEXT_BYTES_MAX, read
 from statehouse.settings import UP_TABLE
 
 FILE: Final = "statehouse.toml"
@@ -35,7 +36,7 @@ class ApplicationFile(BaseModel):
         """
         path = folder / FILE
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            content = tomllib.loads(read(path, TEXT_BYTES_MAX).decode())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:  # a TOMLDecodeError and a UnicodeDecodeError are ValueErrors

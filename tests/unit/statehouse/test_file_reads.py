@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from processor.static import StaticTopology
 from statehouse import file_reads
 from statehouse.brokers import KafkaSecurity
 from statehouse.cli.context_file import read_contexts
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.security import client_options, read_credentials
+from statehouse.local.application_file import FILE, ApplicationFile
 from statehouse.rpc.credentials import ClientTls, CredentialFiles, ssl_context
 from statehouse.rpc.server_credentials import server_credentials
 from statehouse.security.server_tls import server_context
@@ -132,9 +134,16 @@ def test_every_file_of_the_settings_is_read_so(odd: Path, tmp_path: Path, monkey
     _is_refused(lambda: read_credentials(str(odd)))
     _is_refused(lambda: client_options(KafkaSecurity(protocol="ssl", ca=str(odd))))
     _is_refused(lambda: load(RouterSettings, {}, odd))
+    _is_refused(lambda: StaticTopology.load(odd))
     if odd.exists():
         monkeypatch.setattr("statehouse.cli.context_file.contexts_file", lambda: odd)
         _is_refused(read_contexts)
+
+
+def test_the_file_of_an_application_is_read_so(odd: Path):
+    if odd.exists():
+        odd.rename(odd.with_name(FILE))
+        _is_refused(lambda: ApplicationFile.of(odd.parent))
 
 
 def test_a_context_takes_files_that_are_right(tmp_path: Path):
