@@ -104,7 +104,7 @@ def test_rules_name_each_with_its_roles(folder: Path) -> None:
     assert {name: each["roles"] for name, each in identities.items()} == {
         "router": ["router"],
         "node": ["node"],
-        "processor": ["node"],
+        "processor": ["node", "processor"],
         "operator": ["operator", "reader"],
         "reader": ["reader"],
         "health": ["health"],
