@@ -112,7 +112,15 @@ class Placed:
 def waits_for_disk(pid: int) -> bool:
     """Whether a thread of the process waits for a disk."""
     threads = Path(f"/proc/{pid}/task").iterdir()
-    return any(word in (thread / "wchan").read_text() for thread in threads for word in ("fuse", "request_wait"))
+    return any(word in waits_in(thread) for thread in threads for word in ("fuse", "request_wait"))
+
+
+def waits_in(thread: Path) -> str:
+    """Return what in the kernel a thread waits in; nothing of one that has ended meanwhile."""
+    try:
+        return (thread / "wchan").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 @contextmanager

@@ -208,7 +208,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(spark: SparkSession, live
     ):
         with pytest.raises(AnalysisException, match=message):
             frame(spark, live, store, **options)
-    with pytest.raises(Exception, match="option key='x' of store ages: invalid literal"):
+    with pytest.raises(Exception, match="option key='x' of store ages: it is not written as"):
         frame(spark, live, "ages", key="x").collect()
     with pytest.raises(Exception, match="only documents can have another type"):
         frame(spark, live, "ages", value_schema="a INT").collect()

@@ -59,7 +59,7 @@ class Walks:
 
         def build(app: Application) -> None:
             value = F.udf(stumble, "string", useArrow=False)(F.col("value").cast("string"))
-            app.store("walks", app.stream(self.events).select("key", value.alias("value")))
+            app.store("walks", app.stream(self.events).select("key", value.alias("value")), value_serde="string")
 
         return Processor(Topology(self.application, build), self.settings)
 

@@ -280,6 +280,6 @@ async def test_sums_have_each_lookup_once() -> None:
 
 async def test_a_snapshot_that_cant_be_read_ends_the_proxy_with_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     async with served() as it:
-        it.proxy.link.send(ToProxy.ROUTES, 0, b"\x22\x03\x0a\x01s")
+        it.proxy.link.send(ToProxy.ROUTES, 0, b"\x22\x03\x0a\x01")
         await poll_until_async(lambda: it.broken, 5, "the end of the proxy")
-        assert 'a snapshot can\'t be read: store "s" has 0 partitions' in capfd.readouterr().err
+        assert "a snapshot can't be read: " in capfd.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 from hypothesis import given
@@ -26,6 +27,9 @@ class Replicas:
     ends: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     positions: list[list[int]] = field(default_factory=lambda: [[0] * PARTITIONS for _ in range(REPLICAS)])
     turn: int = 0
+
+    async def wire_key(self, store: str, key: str, seconds: float) -> types_pb2.Key:  # noqa: ARG002 - the lookups'
+        return types_pb2.Key(text=key)
 
     async def get(self, request: query_service_pb2.GetRequest, seconds: float) -> Answer:  # noqa: ARG002 - the lookups'
         partition = int(request.key.text)
@@ -52,7 +56,7 @@ def test_what_a_session_sees_never_goes_back(steps: list[tuple[Any, ...]]) -> No
     replicas = Replicas()
 
     def begin(token: Token | None = None) -> AsyncReadSession:
-        return AsyncReadSession(cast("Any", None), cast("Any", replicas), 1.0, token)
+        return AsyncReadSession(cast("Any", SimpleNamespace(router=None, lookups=replicas)), 1.0, token)
 
     async def run() -> None:
         session = begin()
