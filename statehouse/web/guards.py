@@ -39,6 +39,7 @@ def guards(settings: WebSettings, metrics: WebMetrics) -> list[Middleware]:
     return [
         Middleware(_RequestTarget),
         Middleware(_SecurityHeaders),
+        Middleware(_OneLength),
         Middleware(_HostCheck, names=allowed_names(settings.bind_host, settings.http_allowed_hosts)),
         Middleware(RequestLimit, settings=settings, metrics=metrics),
         Middleware(_HandlerErrors),
@@ -76,6 +77,25 @@ class _SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, sent)
+
+
+class _OneLength:
+    """Refuses a request that says in two ways where its body ends, and takes no further one of that connection.
+
+    A server before this one may have gone by the other way, and taken what follows for another caller's request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and {b"content-length", b"transfer-encoding"} <= {
+            name for name, _ in scope["headers"]
+        }:
+            body = problem(400, "HTTP_ERROR", "give Content-Length or Transfer-Encoding, and not both")
+            await json_response(body, 400, {"Connection": "close"})(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 class _HostCheck:

@@ -81,6 +81,18 @@ def test_all_other_paths_keep_their_names(address: str, path: str) -> None:
         assert asked(address, head)[0] == 421
 
 
+@pytest.mark.parametrize("path", ["/v1/stores/counts/batch", "/healthz", "/no/such/path"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_says_in_two_ways_where_it_ends_is_the_connections_last(address: str, path: str, order: int) -> None:
+    """The second request would be another caller's to a server that goes by the other length."""
+    lengths = ("Content-Length: 46", "Transfer-Encoding: chunked")[::order]
+    inner = "0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n" + "\r\n".join(lengths) + f"\r\n\r\n{inner}"
+    status, body = asked(address, head)
+    assert status == 400
+    assert body.count(b"HTTP/1.1") == 0, "the second one is not answered"
+
+
 def test_a_whole_url_names_the_host(address: str) -> None:
     head = f"GET http://localhost/v1/openapi.json HTTP/1.1\r\nHost: evil.example{CLOSE}"
     status, body = asked(address, head)
