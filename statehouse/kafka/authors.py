@@ -16,7 +16,7 @@ import structlog
 from statehouse import file_reads
 from statehouse.brokers import Brokers, RecordSecurity
 from statehouse.errors import ConfigurationError, ContractError
-from statehouse.security.changed_files import ChangedFiles
+from statehouse.security.changed_files import LOOKED_EVERY_S, ChangedFiles
 
 if TYPE_CHECKING:
     from statehouse.security.record_authors import Authority, RecordJudge
@@ -75,12 +75,16 @@ class RecordAuthors:
     """
 
     def __init__(self, security: RecordSecurity, topic: str, on_unsigned: Callable[[bytes | None], None]) -> None:
-        from statehouse.security.record_authors import RecordJudge  # noqa: PLC0415 - see above
+        from statehouse.security.files import SecurityFiles  # noqa: PLC0415 - see above
+        from statehouse.security.record_authors import RecordJudge  # noqa: PLC0415 - as above
 
-        self._security, self._topic, self._on_unsigned = security, topic, on_unsigned
-        self._files = ChangedFiles(map(Path, filter(None, (security.ca, security.crl, security.rules))))
+        self._topic, self._on_unsigned = topic, on_unsigned
+        given = (security.rules, security.ca, security.crl)
+        self._files = SecurityFiles(*(Path(each) if each else None for each in given))
+        self._files.read()
+        self._looked_at, self._unusable = time.monotonic(), ""
         kind = topic.rpartition("-statehouse-")[2]
-        authority = self._read()
+        authority = self._authority()
         self._judge: RecordJudge = RecordJudge(kind, authority, is_signature_required=security.is_signature_required)
         if kind in authority.open_kinds():
             log.warning(
@@ -117,21 +121,27 @@ class RecordAuthors:
         return min(timestamp_ms, int(signed_at_ms))
 
     def _renew(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at < LOOKED_EVERY_S:
+            return
+        self._looked_at = now
         if not self._files.have_changed():
             return
+        unusable = ""
         try:
-            self._judge.use(self._read())
+            self._files.read()
         except (ConfigurationError, OSError) as error:
-            log.error("changed files can't be used, writers are judged by those before", error=str(error))  # noqa: TRY400
+            unusable = str(error)
+            if unusable != self._unusable:  # what can't be opened is tried again each time
+                log.error("changed files can't be used, writers are judged by those before", error=unusable)  # noqa: TRY400
+        self._unusable = unusable
+        # If only one part can't be used, the other counts all the same.
+        self._judge.use(self._authority())
 
-    def _read(self) -> Authority:
-        from statehouse.security.files import SecurityFiles  # noqa: PLC0415 - see above
-        from statehouse.security.record_authors import Authority  # noqa: PLC0415 - as above
+    def _authority(self) -> Authority:
+        from statehouse.security.record_authors import Authority  # noqa: PLC0415 - see above
 
-        rules, ca, crl = (
-            Path(each) if each else None for each in (self._security.rules, self._security.ca, self._security.crl)
-        )
-        known = SecurityFiles(rules, ca, crl).read()
+        known = self._files.known
         return Authority(known.anchors or {}, known.revoked, known.rules)
 
 
