@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
+_BROKEN_ESCAPE: Final = re.compile("%(?![0-9a-fA-F]{2})")
 _SCHEMES: Final = ("http://", "https://")
 
 
@@ -19,3 +21,14 @@ def in_origin_form(target: str) -> tuple[str, str]:
     authority, slash, path = target[len(scheme) :].partition("/")
     authority, mark, query = authority.partition("?")
     return authority, f"/{mark}{query}{slash}{path}" if mark else f"/{path}"
+
+
+def check_escapes(text: str) -> None:
+    """Check that each percent sign begins an escape. Python's decoders leave others as they are: %zz, %u0031.
+
+    Raises:
+        ValueError: one doesn't.
+
+    """
+    if _BROKEN_ESCAPE.search(text):
+        raise ValueError("a percent sign without two hex digits behind it")

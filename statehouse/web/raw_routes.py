@@ -8,6 +8,8 @@ from urllib.parse import unquote_to_bytes
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from statehouse.request_target import check_escapes
+
 UNREADABLE: Final = "unreadable_parameter"
 """In the state of a request: the name of a path parameter that is no percent-encoded UTF-8."""
 
@@ -35,7 +37,8 @@ class RawRoute(Route):
         decoded: dict[str, str] = {}
         for name, text in found.get("path_params", {}).items():
             try:
+                check_escapes(text)
                 decoded[name] = unquote_to_bytes(text).decode()
-            except UnicodeDecodeError:
+            except ValueError:
                 found["state"] = {**scope.get("state", {}), UNREADABLE: name}
         return match, {**found, "path_params": decoded}

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from statehouse.client import conversion
 from statehouse.client.peers import Method
 from statehouse.client.routers import RouterCall
+from statehouse.request_target import check_escapes
 from statehouse.security.concealed import concealed_message
 from statehouse.v1 import types_pb2
 from statehouse.web.api import json_text
@@ -129,8 +130,10 @@ def query_of(request: Request) -> list[tuple[str, str]]:
 
     """
     try:
+        text = request.scope["query_string"].decode("ascii")
+        check_escapes(text)
         return parse_qsl(
-            request.scope["query_string"].decode("ascii"),
+            text,
             keep_blank_values=True,
             errors="strict",
             max_num_fields=_PARAMETERS_MAX,

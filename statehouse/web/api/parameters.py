@@ -190,17 +190,22 @@ def key_of(name: str, content: str | None, *, base64_keys: bool) -> str | bytes 
 
 
 def from_base64(content: str) -> bytes:
-    """Read base64 of either alphabet, with padding or without.
+    """Read base64 of either alphabet, with padding or without. What else Python reads as the same bytes is none.
 
     Raises:
         ValueError: it is none.
 
     """
-    plain = content.translate(_ONE_ALPHABET).rstrip("=")
+    given = content.translate(_ONE_ALPHABET)
+    plain = given.rstrip("=")
     try:
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), altchars=b"-_", validate=True)
+        data = base64.b64decode(plain + "=" * (-len(plain) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:
         raise ValueError(str(error)) from None
+    padded = base64.urlsafe_b64encode(data).decode()
+    if given not in {padded, padded.rstrip("=")}:
+        raise ValueError("its last letters are more than the bytes take")
+    return data
 
 
 _ONE_ALPHABET: Final = str.maketrans("+/", "-_")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -188,6 +190,32 @@ def test_a_wrong_parameter_is_named(api: httpx.Client, router: FakeRouter, query
 @pytest.mark.parametrize("url", ["/boards/keys/%FF", "/boards/keys/1?max_lag=%FF", "/boards/entries?from=%FF"])
 def test_what_is_no_text_is_refused(api: httpx.Client, url: str):
     assert api.get(url).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/boards/keys/%", "INVALID_KEY"),
+        ("/boards/keys/a%zz", "INVALID_KEY"),
+        ("/boards/keys/%u0031", "INVALID_KEY"),
+        ("/boards/keys/%2", "INVALID_KEY"),
+        ("/boards/entries?from=%zz", "INVALID_REQUEST"),
+        ("/boards/entries?prefix=%", "INVALID_REQUEST"),
+        ("/%zz/entries", "INVALID_REQUEST"),
+    ],
+)
+def test_an_escape_that_is_none_is_not_taken_as_it_stands(api: httpx.Client, path: str, reason: str):
+    # httpx would escape the percent sign.
+    connection = http.client.HTTPConnection(api.base_url.host, api.base_url.port or 0, timeout=30)
+    with closing(connection):
+        connection.request("GET", f"/v1/stores{path}")
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["reason"]) == (400, reason)
+
+
+@pytest.mark.parametrize(("key", "status"), [("MQ==", 200), ("MQ", 200), ("MR", 400), ("MQ=", 400), ("MQ===", 400)])
+def test_a_key_has_one_base64(api: httpx.Client, key: str, status: int):
+    assert api.get(f"/boards/keys/{key}", params={"base64_keys": "true"}).status_code == status
 
 
 @pytest.mark.parametrize(
