@@ -1,4 +1,4 @@
-"""AddressLimit of records: by the key, by the number of the source partition, in each output's own count."""
+"""Places of records: by the key, by the number of the source partition, in each output's own count."""
 
 from __future__ import annotations
 
