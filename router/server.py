@@ -423,7 +423,8 @@ class ControlTopicReaders:
         except ContractError as error:
             self._skipped.note("assignment", CONTROLLER_KEY, error)
             return
-        at_s = written_at_s(timestamp_ms, time.monotonic(), process_clock().now_ms())
+        now_s, silence_s = time.monotonic(), self._assignment_log.seconds_since_contact()
+        at_s = written_at_s(timestamp_ms, now_s, process_clock().now_ms(), silence_s)
         self._call_on_loop(self._controller.on_record, record.controller, at_s)
 
     def _on_member_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:

@@ -154,9 +154,14 @@ def record_age_s(timestamp_ms: int, wall_ms: float) -> float:
     return max(0.0, wall_ms - max(0, timestamp_ms)) / 1000
 
 
-def written_at_s(timestamp_ms: int, now_s: float, wall_ms: float) -> float:
-    """Return when a record was written that is read just now, in monotonic seconds. `wall_ms`: our wall clock."""
-    return now_s - record_age_s(timestamp_ms, wall_ms)
+def written_at_s(timestamp_ms: int, now_s: float, wall_ms: float, silence_s: float | None = None) -> float:
+    """Return when a record was written that is read just now, in monotonic seconds.
+
+    `wall_ms`: our wall clock. `silence_s`: for a record that is written only as it is sent, how long ago we were last
+    at the topic's end, where it wasn't yet; whatever the clocks say, it is no older. None if we haven't been there.
+    """
+    age_s = record_age_s(timestamp_ms, wall_ms)
+    return now_s - (age_s if silence_s is None else min(age_s, silence_s))
 
 
 def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from statehouse.clocks import MachineClock
 from statehouse.control.v1 import commits_pb2
-from statehouse.processor_reports import ProcessorReports, ReportTimes
+from statehouse.processor_reports import ProcessorReports, ReportTimes, written_at_s
 
 STEPS_S = (-172_800.0, -600.0, -1.0, 1.0, 600.0, 172_800.0)
 WALL_S = 1_700_000_000.0
@@ -114,6 +114,15 @@ def test_a_report_of_what_was_so_long_ago_says_so(ago_s: float, off_s: float) ->
     timestamp_ms = round((WALL_S + off_s - ago_s) * 1000)
     at_s = times.written_at_s(commit, timestamp_ms, 100.0, WALL_S * 1000, 0.3)
     assert abs(100.0 - at_s - ago_s) <= 0.3 + ROUNDING_S
+
+
+@given(st.floats(0.0, 30.0), st.floats(0.0, 30.0), st.sampled_from((0.0, *STEPS_S)))
+def test_a_controllers_record_is_no_older_than_we_were_away(took_s: float, before_s: float, off_s: float) -> None:
+    timestamp_ms = round((WALL_S + off_s - took_s) * 1000)
+    age_s = 100.0 - written_at_s(timestamp_ms, 100.0, WALL_S * 1000, took_s + before_s)
+    assert 0.0 <= age_s <= took_s + before_s + ROUNDING_S
+    # One that was there before we first came to the end can be dated by the clocks only.
+    assert abs(100.0 - written_at_s(timestamp_ms, 100.0, WALL_S * 1000) - max(0.0, took_s - off_s)) <= ROUNDING_S
 
 
 @given(st.lists(st.floats(0.0, 3_600_000.0), max_size=5))
