@@ -32,7 +32,10 @@ _CONSUMER: dict[str, str | float | bool] = {
     # Records come at once; only the end of a transaction may take so long to be noticed.
     "fetch.wait.max.ms": 250,
 }
-_POLL_S = 0.1
+# librdkafka waits until a time of the wall clock: a wait that has begun when that clock is set back lasts as much
+# longer, or until a record arrives (confluentinc/librdkafka#2145). A reader of a quiet topic would seem cut off. So it
+# never waits there.
+_PAUSE_S = 0.05
 _BATCH = 500
 _LOGGED_MAX = 1_000
 _REMIND_S = 10.0
@@ -204,10 +207,13 @@ class ControlLogReader:
                 if asked is not None and position >= asked.offset:
                     self._note_contact(asked)
                     asked = None
-                for message in consumer.client.consume(_BATCH, _POLL_S):
+                messages = consumer.client.consume(_BATCH, 0)
+                for message in messages:
                     # It may go back: the client itself begins again where a log that it was reading has become shorter.
                     position = self._delivered(message, position)
                     consumer.note(message)
+                if not messages:
+                    self._stop.wait(_PAUSE_S)
                 if asked is not None and asked.is_overdue and consumer.is_silent:
                     log.warning("nothing arrives from a log that has more: a new client is made", topic=self._topic)
                     consumer.renew().assign([TopicPartition(self._topic, 0, position or OFFSET_BEGINNING)])

@@ -131,6 +131,34 @@ def test_a_record_whose_headers_cannot_be_read_is_skipped(monkeypatch: pytest.Mo
     assert told == ["skipped", "skipped", "record"]
 
 
+class QuietLog(Log):
+    """Has nothing to read. A wait in it ends when a record arrives: its clock was set back."""
+
+    def consume(self, _count: int, timeout_s: float) -> list[Record]:
+        if timeout_s > 0:
+            self.closed.wait(DEADLINE_S)
+        return []
+
+
+def test_a_clock_that_is_set_back_keeps_nobody_from_the_end_of_a_quiet_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    contacts: list[None] = []
+    log = QuietLog()
+    following = reader(
+        monkeypatch,
+        log,
+        on_broken=lambda _error: None,
+        on_contact=lambda: contacts.append(None),
+        confirm_interval_s=0.01,
+    )
+    monkeypatch.setattr(control_log, "last_stable_offsets", lambda *_args, **_more: {("topic", 0): 0})
+    following.start()
+    try:
+        poll_until(lambda: len(contacts) > 2, DEADLINE_S / 2, "the end to be confirmed again and again")
+    finally:
+        log.closed.set()
+        following.stop()
+
+
 class ShorterLog(Log):
     """Has five records, and then begins again with another first one."""
 
