@@ -292,9 +292,11 @@ class _Watch:
         """Renew the stamp.
 
         Raises:
-            LookupFailure: the replica no longer serves.
+            LookupFailure: the replica no longer serves; KEYS_MISPLACED, changes of the key may be elsewhere now.
 
         """
+        if self._selection.key is not None:
+            self._admission.prove(self._served, Claim.FOUND, self._request.forwarding)
         replica, self._stamp = self._admission.admit(self._served, self._partition, _ANY, self._request.forwarding)
         if replica is not self._replica:
             raise self._ended()
