@@ -58,6 +58,6 @@ def refuse_exchanged(request: paging.TimedRequest | query_service_pb2.GetHistory
     if request.HasField("from_ms") and request.HasField("to_ms") and request.from_ms > request.to_ms:
         raise LookupFailure(
             Reason.INVALID_REQUEST,
-            f"no time is from {request.from_ms} to {request.to_ms}: from_ms is after to_ms; exchange them (reverse turns "
-            "only the order of the answer)",
+            f"no time is from {request.from_ms} to {request.to_ms}: from_ms is after to_ms; exchange them (reverse "
+            "turns only the order of the answer)",
         )
