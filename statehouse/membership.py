@@ -79,6 +79,7 @@ class StorePosition:
         misplaced: how many of the records that the replica has read stand in another partition than the partitioner
             gives their keys; None if its state was not checked from the start.
         topic_change: how the store's topic differs from what the store needs; empty if it doesn't.
+        placement_log: stands for the log that `misplaced` is of; 0 if that isn't told (`placement.log_number`).
 
     """
 
@@ -86,6 +87,7 @@ class StorePosition:
     end_offset: int | None = None
     misplaced: int | None = None
     topic_change: str = ""
+    placement_log: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
                     end_offset=at.end_offset,
                     misplaced=at.misplaced,
                     topic_change=at.topic_change,
+                    placement_log=at.placement_log,
                 )
                 for store, at in report.stores.items()
             ],
@@ -281,4 +284,5 @@ def _position(at: members_pb2.StorePosition | members_pb2.PartitionPosition) -> 
         checked_count("end offset", at.end_offset) if at.HasField("end_offset") else None,
         checked_count("misplaced", at.misplaced) if at.HasField("misplaced") else None,
         checked_text("topic_change", at.topic_change),
+        at.placement_log if isinstance(at, members_pb2.StorePosition) else 0,
     )

@@ -10,24 +10,38 @@ Nodes and routers keep what members report here, and both decide by `refusal`:
 
 A report without a count is from a replica whose state nobody checked from the start, as an earlier version doesn't. It
 hinders nobody, so that a fleet goes on answering while it is upgraded.
+
+A topic that was deleted and created again is another log, of which nothing is known yet. So each count comes with a
+number for its log, and what is reported of a store tells something only if all its partitions are of one log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import Member, StorePosition
+from statehouse.membership import Member, TaskState
 from statehouse.topology import StoreSpec
 
 _Place = tuple[str, int]
 """A store and a partition."""
 
 _SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a replica says of its partition: `misplaced` as in `StorePosition`, and the log that it is of."""
+
+    misplaced: int | None
+    log: int
+    is_read: bool = True
+    """Whether all of the log has been read. Before that, only what was found counts, and which log it is."""
 
 
 class Claim(Enum):
@@ -97,6 +111,11 @@ def warning(placement: StorePlacement) -> str:
     )
 
 
+def log_number(topic_id: str, partitions: int) -> int:
+    """Return a number that stands for a topic, by its id, whose keys are placed by so many partitions; never 0."""
+    return zlib.crc32(f"{topic_id}/{partitions}".encode()) or 1
+
+
 class FleetPlacements:
     """What members report of placement, and what they last reported of partitions that nobody holds at the moment.
 
@@ -106,9 +125,9 @@ class FleetPlacements:
     """
 
     def __init__(self) -> None:
-        self._of_member: dict[str, tuple[Member, dict[_Place, int | None]]] = {}
-        self._reports: dict[_Place, dict[str, int | None]] = {}
-        self._known: dict[_Place, int | None] = {}
+        self._of_member: dict[str, tuple[Member, dict[_Place, _Report]]] = {}
+        self._reports: dict[_Place, dict[str, _Report]] = {}
+        self._known: dict[_Place, _Report] = {}
         self._scattered: dict[str, dict[int, int]] = {}
         self._stores: Mapping[str, StoreSpec] = {}
 
@@ -135,12 +154,22 @@ class FleetPlacements:
             misplaced = {at: count for at, count in self._scattered.get(name, {}).items() if at < spec.partition_count}
             unknown: tuple[int, ...] = ()
             if spec.foreign:
-                unknown = tuple(at for at in range(spec.partition_count) if (name, at) not in self._known)
+                places = [(name, at) for at in range(spec.partition_count)]
+                unknown = tuple(place[1] for place in places if place not in self._known)
+                if not unknown and not self._is_of_one_log(places):
+                    unknown = tuple(range(spec.partition_count))
             if misplaced or unknown:
                 found[name] = StorePlacement(MappingProxyType(misplaced), unknown)
         return MappingProxyType(found)
 
-    def _replace(self, name: str, before: Mapping[_Place, int | None], following: Mapping[_Place, int | None]) -> None:
+    def _is_of_one_log(self, places: Iterable[_Place]) -> bool:
+        """Whether what is reported of a store, and what is known of partitions that nobody reports, is of one log."""
+        logs = {
+            report.log for place in places for report in (*self._reports.get(place, {}).values(), self._known[place])
+        }
+        return len(logs - {0}) <= 1  # an earlier version doesn't tell
+
+    def _replace(self, name: str, before: Mapping[_Place, _Report], following: Mapping[_Place, _Report]) -> None:
         """Replace what a member reports."""
         for place in before.keys() | following.keys():
             if place in before and place in following and before[place] == following[place]:
@@ -149,10 +178,11 @@ class FleetPlacements:
             reports.pop(name, None)
             if place in following:
                 reports[name] = following[place]
-            if reports:
-                self._know(place, max(reports.values(), key=lambda count: -1 if count is None else count))
-            else:
-                del self._reports[place]  # what was last known of it stays
+            if not reports:
+                del self._reports[place]
+            # While nobody says more, what was last known of it stays.
+            if said := [report for report in reports.values() if report.is_read or report.misplaced]:
+                self._know(place, max(said, key=lambda report: -1 if report.misplaced is None else report.misplaced))
 
     def _forget_gone(self, before: Mapping[str, StoreSpec]) -> None:
         """Forget what was last reported of stores that are no more, or that are others under the same name now."""
@@ -167,25 +197,21 @@ class FleetPlacements:
             del self._known[place]
             self._scattered.get(place[0], {}).pop(place[1], None)
 
-    def _know(self, place: _Place, count: int | None) -> None:
-        self._known[place] = count
+    def _know(self, place: _Place, report: _Report) -> None:
+        self._known[place] = report
         store, partition = place
-        if count:
-            self._scattered.setdefault(store, {})[partition] = count
+        if report.misplaced:
+            self._scattered.setdefault(store, {})[partition] = report.misplaced
         elif store in self._scattered:
             self._scattered[store].pop(partition, None)
 
 
-def _placements_in(member: Member) -> Iterator[tuple[_Place, int | None]]:
-    """Yield what a heartbeat says of the partitions that its node has read.
+def _placements_in(member: Member) -> Iterator[tuple[_Place, _Report]]:
+    """Yield what a heartbeat says of partitions.
 
     A restoring replica has not read all of its log; but what it has found is there.
     """
     for task, report in member.replicas.items():
         for store, at in report.stores.items():
-            if report.is_restored or _has_misplaced(at):
-                yield (store, task.partition), at.misplaced
-
-
-def _has_misplaced(at: StorePosition) -> bool:
-    return bool(at.misplaced)
+            if report.is_restored or at.misplaced or report.state == TaskState.RESTORING:
+                yield (store, task.partition), _Report(at.misplaced, at.placement_log, report.is_restored)

@@ -28,6 +28,7 @@ from statehouse.clocks import process_clock
 from statehouse.kafka.partitioner import Partitioner
 from statehouse.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
 from statehouse.partitioning import partition_for
+from statehouse.placement import log_number
 from statehouse.topology import AnyTaskId, Role, StoreSpec
 
 log = structlog.get_logger(__name__)
@@ -403,7 +404,9 @@ class TaskReplica:
 
 
 def _reported(store: StoreReplica) -> StorePosition:
-    return StorePosition(store.position, store.end_offset, store.misplaced, store.topic_change)
+    spec = store.spec
+    log = log_number(store.topic_id, spec.partition_count) if spec.foreign and not spec.is_global else 0
+    return StorePosition(store.position, store.end_offset, store.misplaced, store.topic_change, log)
 
 
 def monotonic_and_wall_ms() -> tuple[float, int]:

@@ -282,6 +282,7 @@ class StorePosition(_message.Message):
     END_OFFSET_FIELD_NUMBER: _builtins.int
     MISPLACED_FIELD_NUMBER: _builtins.int
     TOPIC_CHANGE_FIELD_NUMBER: _builtins.int
+    PLACEMENT_LOG_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     position: _builtins.int
@@ -297,6 +298,11 @@ class StorePosition(_message.Message):
     """How the store's topic differs from what the store needs; empty if it
     doesn't. As long as it does, the replica refuses lookups.
     """
+    placement_log: _builtins.int
+    """Stands for the log that `misplaced` is of: its topic's id, and the number of
+    partitions that keys are placed by. Another number is another log. Set for
+    stores that other programs write; 0 otherwise.
+    """
     def __init__(
         self,
         *,
@@ -305,10 +311,11 @@ class StorePosition(_message.Message):
         end_offset: _builtins.int | None = ...,
         misplaced: _builtins.int | None = ...,
         topic_change: _builtins.str = ...,
+        placement_log: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_misplaced", b"_misplaced", "_position", b"_position", "end_offset", b"end_offset", "misplaced", b"misplaced", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_misplaced", b"_misplaced", "_position", b"_position", "end_offset", b"end_offset", "misplaced", b"misplaced", "position", b"position", "store", b"store", "topic_change", b"topic_change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_misplaced", b"_misplaced", "_position", b"_position", "end_offset", b"end_offset", "misplaced", b"misplaced", "placement_log", b"placement_log", "position", b"position", "store", b"store", "topic_change", b"topic_change"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015

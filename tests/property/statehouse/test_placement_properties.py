@@ -48,7 +48,7 @@ from statehouse.membership import (
     encode_member,
 )
 from statehouse.partitioning import partition_for
-from statehouse.placement import FleetPlacements, StorePlacement
+from statehouse.placement import FleetPlacements, StorePlacement, log_number
 from statehouse.rpc.deadline import Deadline
 from statehouse.topology import KEY_VALUE, SESSION, WINDOW, AnyTaskId, Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -236,7 +236,7 @@ class OwnFleet(PlacedFleet):
 
 
 FEW = settings(
-    max_examples=25,
+    max_examples=80,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -417,3 +417,42 @@ def test_what_was_known_of_a_store_is_forgotten_with_it_and_not_before() -> None
     placements.take({})
     assert placements.of({"s": spec}) == {}
     assert placements.of({"s": replace(spec, partition_count=2)})["s"].unknown == (0, 1)
+
+
+def test_a_topic_that_was_created_again_is_not_known_before_all_of_it_was_read() -> None:
+    """What was known of the old log says nothing of the new one, whoever still reports or remembers the old one."""
+
+    def node(name: str, partition: int, topic_id: str, *, is_read: bool = True, misplaced: int = 0) -> Member:
+        state = TaskState.RUNNING if is_read else TaskState.RESTORING
+        at = StorePosition(5, 5, misplaced, placement_log=log_number(topic_id, 2) if topic_id else 0)
+        member = Member(
+            name, "1", name, 1, replicas={TaskId(0, partition): ReplicaReport(Role.ACTIVE, state, {"s": at})}
+        )
+        return decode_member(*encode_member(member), 0, 0)
+
+    stores = {"s": StoreSpec("s", "t", 2, 0, foreign=True)}
+    placements = FleetPlacements()
+
+    def is_unknown(*members: Member) -> bool:
+        placements.take({member.instance_id: member for member in members})
+        placement = placements.of(stores).get("s")
+        return placement is not None and placement.unknown != ()
+
+    assert not is_unknown(node("a", 0, "old"), node("b", 1, "old"))
+    assert is_unknown(node("a", 0, "new", is_read=False), node("b", 1, "old")), "one restores the new log"
+    assert is_unknown(node("a", 0, "new"), node("b", 1, "old")), "the other one doesn't know yet"
+    assert is_unknown(node("a", 0, "new")), "nobody holds the other partition, which was read in the old log"
+    assert is_unknown(node("a", 0, "new"), node("b", 1, "new", is_read=False))
+    assert not is_unknown(node("a", 0, "new"), node("b", 1, "new"))
+    assert not is_unknown(node("a", 0, "new"), node("b", 1, "new", is_read=False)), "it reads the same log once more"
+    assert not is_unknown(node("a", 0, "new")), "as it was known"
+    assert not is_unknown(node("a", 0, "new"), node("b", 1, "")), "an earlier version doesn't tell"
+    assert placements.of(stores) == {}
+    assert not is_unknown(node("a", 0, "new"), node("b", 1, "new", is_read=False, misplaced=2))
+    assert placements.of(stores)["s"].misplaced == {1: 2}
+
+
+def test_the_number_of_a_log_tells_topics_and_ways_to_place_keys_apart() -> None:
+    numbers = {log_number(topic_id, partitions) for topic_id in ("a", "b") for partitions in (1, 2)}
+    assert len(numbers) == 4
+    assert 0 not in numbers
