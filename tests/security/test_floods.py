@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import ANY
 
 import grpc
 import pytest
@@ -27,9 +23,10 @@ from bench.floods.flooder import FULL
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import Reason, reason_from_number
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.local.ports import LOOPBACK, free_port
+from statehouse.local.ports import free_port
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc
+from tests.support.broken_requests import broken_bodies, require_served, slow_bodies
 from tests.support.fleet import STORE, Fleet, ServerProcess, is_answered_by_active
 from tests.support.lookups import LookupLoad
 from tests.support.polling import poll_until
@@ -224,64 +221,19 @@ def test_watches_of_large_keys_are_refused_and_nothing_of_them_stays(flooded: Fl
 @pytest.mark.parametrize(("seconds", "broken"), [(3, 300), pytest.param(30, 10_000, marks=pytest.mark.long)])
 def test_slow_and_broken_bodies_keep_nobody_out(flooded: Flooded, seconds: int, broken: int) -> None:
     logged, before = len(flooded.router.log), flooded.pids
-    stop, tallies = threading.Event(), Counter[str]()
-    paths = [f"/v1/stores/{STORE}/batch", "/nodes/n1/drain", "/no/such/path", "/healthz"]
-    slow = [threading.Thread(target=_holds_a_body, args=(flooded.http_port, paths[n % 4], stop)) for n in range(200)]
-    breaker = threading.Thread(target=_breaks_off, args=(flooded.http_port, paths[0], broken, tallies))
-    with LookupLoad(flooded.router.target, STORE, KEYS, _A_SECOND) as load:
-        for each in (*slow, breaker):
-            each.start()
-        try:
-            until = time.monotonic() + seconds
-            while time.monotonic() < until or breaker.is_alive():
-                _is_served(flooded.http_port)
-        finally:
-            stop.set()
-            for each in (*slow, breaker):
-                each.join()
-    assert tallies["broken"] == broken
+    with (
+        LookupLoad(flooded.router.target, STORE, KEYS, _A_SECOND) as load,
+        slow_bodies(flooded.http_port, STORE, 200),
+        broken_bodies(flooded.http_port, STORE, broken) as are_broken,
+    ):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until or not are_broken():
+            require_served(flooded.http_port, STORE, KEYS[:2])
     assert not load.failures
     assert flooded.pids == before, "a process has ended"
     text = flooded.router.log[logged:]
     assert "Traceback" not in text
     assert len(text) <= 4_000 + 300 * seconds, "lines are bounded by the second"
-
-
-def _is_served(port: int) -> None:
-    with closing(http.client.HTTPConnection(LOOPBACK, port, timeout=20.0)) as caller:
-        for method, path, body in (
-            ("GET", "/healthz", None),
-            ("GET", f"/v1/stores/{STORE}/keys/k1", None),
-            ("POST", f"/v1/stores/{STORE}/batch", json.dumps({"keys": ["k1", "k2"]})),
-        ):
-            caller.request(method, path, body, {"Content-Type": "application/json"} if body else {})
-            answer = caller.getresponse()
-            assert (answer.status, answer.read()) == (200, ANY), path
-
-
-def _holds_a_body(port: int, path: str, stop: threading.Event) -> None:
-    """Begin requests whose body doesn't come, one after the other, each for as long as it is let."""
-    while not stop.is_set():
-        with suppress(OSError), socket.create_connection((LOOPBACK, port), 20.0) as opened:
-            opened.settimeout(0.2)
-            opened.sendall(_begun(path))
-            while not stop.is_set():
-                with suppress(TimeoutError):
-                    if not opened.recv(4096):
-                        break
-
-
-def _breaks_off(port: int, path: str, times: int, tallies: Counter[str]) -> None:
-    # From an address of its own: so many at once are more connections than this server gives to one.
-    for _ in range(times):
-        with suppress(ConnectionError), socket.create_connection((LOOPBACK, port), 20.0, ("127.0.0.2", 0)) as opened:
-            opened.sendall(_begun(path) + b'{"keys"')
-        tallies["broken"] += 1
-
-
-def _begun(path: str) -> bytes:
-    lines = (f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 1000")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
 def _has_not_grown(flooded: Flooded, idle: dict[str, int]) -> None:
