@@ -39,7 +39,7 @@ def guards(settings: WebSettings, metrics: WebMetrics) -> list[Middleware]:
     return [
         Middleware(_RequestTarget),
         Middleware(_SecurityHeaders),
-        Middleware(_OneLength),
+        Middleware(_BodyCheck),
         Middleware(_HostCheck, names=allowed_names(settings.bind_host, settings.http_allowed_hosts)),
         Middleware(RequestLimit, settings=settings, metrics=metrics),
         Middleware(_HandlerErrors),
@@ -79,7 +79,7 @@ class _SecurityHeaders:
         await self._app(scope, receive, sent)
 
 
-class _OneLength:
+class _BodyCheck:
     """Refuses a request that says in two ways where its body ends, and takes no further one of that connection.
 
     A server before this one may have gone by the other way, and taken what follows for another caller's request.
