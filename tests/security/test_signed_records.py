@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from statehouse.assignment import CONTROLLER_KEY, MANIFEST_KEY
 from statehouse.brokers import Brokers, RecordSecurity
-from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2
+from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2, signatures_pb2
 from statehouse.kafka.authors import HEADER
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.local.kafka import EmbeddedKafka
@@ -63,9 +63,9 @@ class Signed(Servers):
         self.way_in = self.router(**self.keys.options("router"), **required)
         poll_until(self.is_complete, 120, "the store, with an active and a standby")
 
-    def members(self) -> dict[str, str]:
-        """Return the members that the router knows, and where they are."""
-        fleet = self.way_in.fleet.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=5.0)
+    def members(self, router: ServerProcess | None = None) -> dict[str, str]:
+        """Return the members that a router knows, and where they are."""
+        fleet = (router or self.way_in).fleet.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=5.0)
         return {node.host.instance_id: f"{node.host.host}:{node.host.port}" for node in fleet.nodes}
 
     def epoch(self) -> int:
@@ -78,6 +78,12 @@ class Signed(Servers):
             [store.lag for task in node.node().tasks for store in task.stores if store.HasField("lag")] == [0]
             for node in self.nodes
         )
+
+    def assignment_signers(self) -> set[bytes]:
+        """Return the certificates by which the assignment's last records are signed, in DER."""
+        last = {key: signatures for key, _, signatures in self.headers(assignment_topic(self.application_id))}
+        signed = (signatures_pb2.RecordSignature.FromString(each) for (each,) in last.values())
+        return {each.certificates[0] for each in signed}
 
     def write(self, *records: Written) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
@@ -215,3 +221,45 @@ def test_all_that_processes_write_is_signed_and_old_heartbeats_count_no_more(sig
     assert not broken
     assert signed.members() == known
     assert all(process.is_running for process in signed.processes)
+
+
+def test_a_member_that_does_not_sign_is_taken_and_named_until_that_is_refused(signed: Signed) -> None:
+    """As a member of a version that doesn't sign is: beside those that do, at a router that takes unsigned records."""
+    tolerant = signed.router("tolerant", **signed.keys.options("router"))
+    poll_until(lambda: "router is ready" in tolerant.log, 60, "the router")
+    assert signed.members().keys() <= signed.members(tolerant).keys()
+    topic = members_topic(signed.application_id)
+    old = members_pb2.Member(
+        instance_id="old", incarnation="0f", host=LOOPBACK, port=1, state="RUNNING", started_at_ms=1, version="0.2.0"
+    )
+
+    def is_a_member() -> bool:
+        old.heartbeat += 1
+        signed.write((topic, b"old", old.SerializeToString(), None))
+        return signed.members(tolerant).get("old") == f"{LOOPBACK}:1"
+
+    poll_until(is_a_member, 30, "the old member")
+    named = [line for line in tolerant.log.splitlines() if "without a signature" in line and "old" in line]
+    assert len(named) == 1, "each is named, and once"
+    poll_until(lambda: "require_signed_records" in signed.way_in.log, 20, "the record to be refused elsewhere")
+    assert "old" not in signed.members()
+    for key, value in ENTRIES.items():
+        assert signed.way_in.get(key, active_only=True).value.text == value
+    tolerant.stop()
+    signed.processes.remove(tolerant)
+
+
+def test_a_controller_with_another_certificate_signs_the_assignment_anew(signed: Signed) -> None:
+    """Else its records would rest on a certificate that is revoked after the change."""
+    before, epoch = signed.keys.rotate("processor"), signed.epoch()
+    assert signed.assignment_signers() == {before.der}
+    newer = {signed.keys.issued["processor"].der}
+    poll_until(lambda: signed.assignment_signers() == newer, 60, "all records to be signed with the newer certificate")
+    poll_until(lambda: signed.epoch() > epoch, 30, "the router to act on them")
+    signed.keys.revoke(before)
+    late = signed.router("late", **signed.keys.options("router"), require_signed_records=True)
+    poll_until(lambda: "router is ready" in late.log, 60, "a router that starts now")
+    for key, value in ENTRIES.items():
+        assert late.get(key, active_only=True).value.text == value
+    late.stop()
+    signed.processes.remove(late)
