@@ -23,7 +23,7 @@ RUN_DIR: Final = addresses.RUN_DIR
 DEFAULT_APPLICATION: Final = "leaderboard"
 TIME_HELP: Final = "ISO 8601, UTC unless it has an offset, or epoch milliseconds."
 
-_EPOCH_MS: Final = re.compile(r"-?\d{1,18}")  # as many digits as surely fit into 64 bits
+_EPOCH_MS: Final = re.compile(r"-?[0-9]{1,19}")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 RouterOption = Annotated[
@@ -91,7 +91,7 @@ def epoch_ms(option: str, given: str | None) -> int | None:
     if given is None:
         return None
     try:
-        if _EPOCH_MS.fullmatch(given):
+        if _EPOCH_MS.fullmatch(given) and -(2**63) <= int(given) < 2**63:
             return int(given)
         moment = datetime.fromisoformat(given)
     except ValueError:

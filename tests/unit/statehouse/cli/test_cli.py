@@ -595,3 +595,11 @@ def test_a_range_that_no_key_can_be_in_is_refused(run: Run):
         result = run(command, "boards", "--from", "6", "--to", "1")
         assert result.exit_code == ExitCode.USAGE
         assert "in the order of their bytes the first is after the last" in result.stderr
+
+
+def test_times_go_to_the_limits_of_64_bits_as_at_the_other_doors(run: Run, router: FakeRouter):
+    for time in (2**63 - 1, -(2**63)):
+        assert run("windows", "boards", "1", "--from", str(time)).exit_code == ExitCode.DONE
+        assert router.requests[-1].from_ms == time
+    for wrong in (str(2**63), str(-(2**63) - 1), "\u0665", "1_0", "+5"):
+        assert run("windows", "boards", "1", f"--from={wrong}").exit_code == ExitCode.USAGE
