@@ -142,7 +142,7 @@ async def compared(served: Served, seeds: Iterable[int]) -> Differences:
             "proxy": await stack.enter_async_context(grpc_door(served.proxied.target)),
             "grpcio": await stack.enter_async_context(grpc_door(served.plain.target)),
             "HTTP": http,
-            "client": ClientDoor(await stack.enter_async_context(AsyncClient(served.proxied.target))),
+            "client": ClientDoor(await stack.enter_async_context(AsyncClient(served.proxied.target)), served.stores),
         }
 
         async def judged(seed: int) -> None:

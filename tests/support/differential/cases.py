@@ -128,7 +128,7 @@ def made_read(seed: int, stores: Mapping[str, MadeStore]) -> Read:
 
 def _time(rng: random.Random) -> int:
     return rng.choice(
-        (0, BEGAN_MS + rng.randint(-2, 8) * MINUTE_MS + rng.randint(-1, 1), BEGAN_MS + rng.randint(0, 70))
+        (0, 2**63 - 1, BEGAN_MS + rng.randint(-2, 8) * MINUTE_MS + rng.randint(-1, 1), BEGAN_MS + rng.randint(0, 70))
     )
 
 

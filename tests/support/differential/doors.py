@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from statehouse.client import AsyncClient, Freshness, Lookup
+from statehouse.client.answers import AnyKey
 from statehouse.errors import LookupFailure
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
@@ -30,8 +31,10 @@ from tests.support.differential.cases import (
     Read,
 )
 from tests.support.differential.outcomes import Outcome, of_answer, of_get, of_message, of_object, refused
+from tests.support.differential.stores import MadeStore
 
 SECONDS: Final = 60.0
+_NUMBERS: Final[Mapping[str, Callable[[str], int | float]]] = {"long": int, "double": float}
 PAGES: Final = {
     SCAN: ("Scan", "entries", "pages"),
     SCAN_WINDOWS: ("ScanWindows", "windows", "window_pages"),
@@ -129,10 +132,10 @@ async def grpc_door(target: str) -> AsyncIterator[GrpcDoor]:
 
 
 class ClientDoor:
-    """The Python client, which asks nodes itself."""
+    """The Python client, which asks nodes itself. Of every second read, keys that are numbers are given as numbers."""
 
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
+    def __init__(self, client: AsyncClient, stores: Mapping[str, MadeStore]) -> None:
+        self._client, self._stores = client, stores
 
     async def ask(self, read: Read) -> Outcome:
         """Make a read."""
@@ -148,20 +151,30 @@ class ClientDoor:
         if read.kind == COUNT:
             return (await self._client.count(read.store, exact=True, freshness=freshness)).count
         if read.kind == GET:
-            return of_answer(await self._client.get(read.store, read.keys[0], **how))
+            return of_answer(await self._client.get(read.store, self._key(read, read.keys[0]), **how))
         if read.kind == AS_OF:
-            return of_answer(await self._client.get_as_of(read.store, read.keys[0], read.times["as_of_ms"], **how))
+            key = self._key(read, read.keys[0])
+            return of_answer(await self._client.get_as_of(read.store, key, read.times["as_of_ms"], **how))
         if read.kind == BATCH:
-            lookups = [Lookup(read.store, key, **how) for key in read.keys]
+            lookups = [Lookup(read.store, self._key(read, key), **how) for key in read.keys]
             return [of_answer(each) for each in await self._client.batch_get(lookups)]
-        ends = {name if name == "prefix" else f"{name}_key": key for name, key in read.ends.items()}
+        ends = {
+            name if name == "prefix" else f"{name}_key": key if name == "prefix" else self._key(read, key)
+            for name, key in read.ends.items()
+        }
         paged: Any = getattr(self._client, PAGES[read.kind][2])
-        found = paged(
-            read.store, *read.keys, **ends, **read.times, reverse=read.reverse, page_size=read.page_size, **how
-        )
+        keys = [self._key(read, key) for key in read.keys]
+        found = paged(read.store, *keys, **ends, **read.times, reverse=read.reverse, page_size=read.page_size, **how)
         items: list[Any] = []
         async for each in found:
             items += each.entries if read.kind == SCAN else getattr(each, PAGES[read.kind][1], [each])
             if not read.is_whole and (read.kind in SCANS or len(items) == read.page_size):
                 break
         return [of_object(each) for each in items]
+
+    def _key(self, read: Read, key: Key) -> AnyKey:
+        store = self._stores.get(read.store)
+        number = None if store is None else _NUMBERS.get(store.key_serde)
+        if store is None or number is None or read.seed % 2 or isinstance(key, bytes) or store.parsed(key) is None:
+            return key
+        return number(key)
