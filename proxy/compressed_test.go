@@ -198,7 +198,8 @@ func TestABombTakesNoMoreThanALargeRequest(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, _, err := compressionOf("gzip").inflated(bomb, smallBytes, largest)
 	runtime.ReadMemStats(&after)
-	if err != errLargeInflated || after.TotalAlloc-before.TotalAlloc > largest/2 {
+	// What is counted has what other goroutines and the race detector take, too; the bomb would take 64 times as much.
+	if err != errLargeInflated || after.TotalAlloc-before.TotalAlloc > largest {
 		t.Fatal(err, after.TotalAlloc-before.TotalAlloc)
 	}
 }
