@@ -42,6 +42,8 @@ from tests.support.kafka import create_topic, produce_placed
 from tests.support.polling import poll_until
 
 STORE = "counts"
+_ANY_TIMESTAMP: Final = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+"""Of control topics, as processors create them."""
 # Longer than a busy machine keeps an active from Kafka: one that isn't sure of its role doesn't claim it.
 SESSION_TIMEOUT_MS = 6_000
 NAME = "localhost"
@@ -321,7 +323,7 @@ class Fleet(Servers):
             bootstrap, self.changelog, partitions, {"cleanup.policy": "compact"} | dict(changelog_config or {})
         )
         for topic in (members_topic, assignment_topic, commits_topic):
-            create_topic(bootstrap, topic(application_id), 1, {"cleanup.policy": "compact"})
+            create_topic(bootstrap, topic(application_id), 1, {"cleanup.policy": "compact", **_ANY_TIMESTAMP})
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,

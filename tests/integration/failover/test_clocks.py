@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +56,8 @@ class Clocked(ExitStack):
         router = self.fleet.router(prefix=self.clocks["router"].prefix)
         client = self.enter_context(Client(f"127.0.0.1:{router.port}", timeout=20.0))
         poll_until(lambda: all(ages(client, keys)), 90, "all keys within the bounds")
+        for node in self.nodes.values():
+            poll_until(partial(holds_all, node), 60, f"{node.name} to hold all tasks")
         return client
 
     def _begin(self, part: str) -> None:
@@ -80,6 +83,11 @@ def clocked(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: P
         Clocked(fleet, tmp_path) as clocked,
     ):
         yield clocked
+
+
+def holds_all(node: ServerProcess) -> bool:
+    """Whether the controller takes a node for alive: each task has an active and a standby."""
+    return len(node.node().tasks) == PARTITIONS
 
 
 def ages(client: Client, keys: list[str]) -> list[int | None]:
