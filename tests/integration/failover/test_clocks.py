@@ -13,12 +13,10 @@ from typing import Final
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
 from statehouse.client import Client, Freshness
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.v1 import types_pb2
-from tests.support.fleet import STORE, THIS, Fleet, ServerProcess, confirmed
+from tests.support.fleet import STORE, THIS, Fleet, ServerProcess
 from tests.support.polling import poll_until
 from tests.support.published import PublishedEpochs
 from tests.support.wall_clock import WallClock, built
@@ -181,24 +179,3 @@ def test_who_starts_by_a_clock_that_is_days_wrong_starts(
         clocked.clocks[name].set(ahead_s)
     client = clocked.start()
     look_up(client, clocked.fleet.keys_in(0, 2), LOOKS_S)
-
-
-def test_a_clock_that_is_set_back_cuts_nobody_off_where_nothing_is_written(
-    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
-    """Without a driver and a controller, nothing arrives that would end a wait of the Kafka client."""
-    clock, session_s = WallClock(built(tmp_path), "node"), 5.0
-    name = unique_name("quiet")
-    with Fleet(kafka.bootstrap, name, tmp_path, partitions=1, session_timeout_ms=round(session_s * 1000)) as fleet:
-        fleet.put({"k": "v"})
-        node = fleet.node("n1", prefix=clock.prefix)
-        fleet.assign(TaskAssignment("n1"))
-        fleet.wait_running([node])
-        confirmed(node, "k")
-        clock.set(-600)
-        until = time.monotonic() + 2 * session_s
-        while time.monotonic() < until:
-            answer = node.get("k")
-            assert answer.found
-            assert answer.replica.role == types_pb2.REPLICA_ROLE_ACTIVE, "it was cut off from its assignment"
-            assert answer.replica.staleness_ms < session_s * 1000
