@@ -33,7 +33,7 @@ _CONSUMER: dict[str, str | float | bool] = {
     "fetch.wait.max.ms": 250,
 }
 # librdkafka waits until a time of the wall clock: a wait that has begun when that clock is set back lasts as much
-# longer, or until a record arrives (confluentinc/librdkafka#2145). A reader of a quiet topic would seem cut off. So it
+# longer, or until a record arrives (confluentinc/librdkafka#2145). A reader of a quiet topic could seem cut off. So it
 # never waits there.
 _PAUSE_S = 0.05
 _BATCH = 500
