@@ -173,7 +173,8 @@ def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_re
     assert said[-1].HasField("figures")
     assert said[-1].committed_at_ms > 0
 
-    carry_out(kafka.bootstrap, plan_reset(kafka.bootstrap, application, walks.settings.checkpoint_dir, DEADLINE_S))
+    plan = plan_reset(kafka.bootstrap, application, walks.settings.checkpoint_dir, DEADLINE_S)
+    carry_out(kafka.bootstrap, plan, DEADLINE_S)
     walks.stone.unlink()
     walks.processor = walks.new_processor()
     try:

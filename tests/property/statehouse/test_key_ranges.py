@@ -109,6 +109,8 @@ def test_what_is_in_both_ranges_is_in_the_common_ones(data: st.DataObject) -> No
 @given(data=st.data())
 def test_a_key_written_as_text_is_the_key_of_that_text(serde: str, data: st.DataObject) -> None:
     key = data.draw(KEYS[serde])
+    if isinstance(key, float) and math.isnan(key):
+        key = math.nan  # the other forms of NaN have no text
     read = key_value(serde, SERDES[serde].text(serialized(key)))
     assert serialized(read) == serialized(key) or (math.isnan(key) and isinstance(read, float) and math.isnan(read))
 
