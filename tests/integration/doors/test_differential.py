@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from google.rpc import code_pb2
 
 from statehouse.assignment import TaskAssignment
 from statehouse.client import AsyncClient
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import REASONS, LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.serdes import SERDES, exact_json
@@ -37,6 +38,7 @@ STORES_SEED = 13
 AT_ONCE = 32
 SETTLES_S = 20.0
 GRPC = ("proxy", "grpcio")
+FLEETING = {code_pb2.UNAVAILABLE, code_pb2.DEADLINE_EXCEEDED, code_pb2.RESOURCE_EXHAUSTED}
 # Seeds of reads that once had two answers. They are asked each time.
 ONCE_WRONG: tuple[int, ...] = ()
 
@@ -112,9 +114,17 @@ def difference(read: Read, stores: dict[str, MadeStore], outcomes: dict[str, Out
 
 
 def is_fleeting(outcome: Outcome) -> bool:
-    """Whether a door said that the fleet can't answer at the moment."""
+    """Whether a door said that the fleet can't answer at the moment, of all or of a key of a batch."""
     said = outcome.said
-    return isinstance(said, tuple) and said[0] == "refused" and said[1] == Reason.NO_REPLICA_AVAILABLE.name
+    return any(_cannot_now(each) for each in (said if isinstance(said, list) else [said]))
+
+
+def _cannot_now(said: object) -> bool:
+    match said:
+        case ("refused", str(reason)) if reason in Reason.__members__:
+            return REASONS[Reason[reason]].code in FLEETING
+        case _:
+            return False
 
 
 def _kind(read: Read, outcome: Outcome) -> str:
