@@ -41,6 +41,7 @@ class Signed(Servers):
         self.keys.issued["processor"] = self.keys.issue("processor")
         self.keys.write_rules({**RULES, "processor": {"roles": ["processor"]}})
         self.credentials = self.keys.credentials("all")
+        self._revoked: list[Issued] = []
         changelog = changelog_topic(application_id, STORE)
         create_topic(bootstrap, changelog, 1, {"cleanup.policy": "compact"})
         produce(bootstrap, changelog, ((key.encode(), value.encode()) for key, value in ENTRIES.items()))
@@ -84,6 +85,11 @@ class Signed(Servers):
         last = {key: signatures for key, _, signatures in self.headers(assignment_topic(self.application_id))}
         signed = (signatures_pb2.RecordSignature.FromString(each) for (each,) in last.values())
         return {each.certificates[0] for each in signed}
+
+    def revoke(self, issued: Issued) -> None:
+        """Revoke one more certificate: what those before have written is still in the topics."""
+        self._revoked.append(issued)
+        self.keys.revoke(*self._revoked)
 
     def write(self, *records: Written) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
@@ -162,7 +168,7 @@ def test_what_others_write_to_control_topics_changes_nothing(signed: Signed, tmp
         "revoked": lambda: signed.keys.issue("node"),
     }[who]()
     if who == "revoked":
-        signed.keys.revoke(by)
+        signed.revoke(by)
         time_out = time.monotonic() + 3.0
         poll_until(lambda: time.monotonic() > time_out, 10, "the processes to look at the list")
     members, epoch = signed.members(), signed.epoch()
@@ -256,7 +262,7 @@ def test_a_controller_with_another_certificate_signs_the_assignment_anew(signed:
     newer = {signed.keys.issued["processor"].der}
     poll_until(lambda: signed.assignment_signers() == newer, 60, "all records to be signed with the newer certificate")
     poll_until(lambda: signed.epoch() > epoch, 30, "the router to act on them")
-    signed.keys.revoke(before)
+    signed.revoke(before)
     late = signed.router("late", **signed.keys.options("router"), require_signed_records=True)
     poll_until(lambda: "router is ready" in late.log, 60, "a router that starts now")
     for key, value in ENTRIES.items():
