@@ -62,7 +62,8 @@ def test_a_text_is_a_long_only_if_the_serde_writes_it(text: str) -> None:
     try:
         data = serde.parse(text)
     except ValueError:
-        assert not text.isascii() or text != text.strip() or str(_as_long(text)) != text
+        number = _as_long(text)
+        assert number is None or str(number) != text
     else:
         assert serde.text(data) == text
 
