@@ -111,9 +111,12 @@ class CheckpointReader:
 
     def texts(self, pattern: str) -> Iterator[str]:
         """Yield the text of each file below the directory whose path matches a pattern of Hadoop's (`state/*`)."""
-        directory = _GLOB_SIGNS.sub(r"\\\g<0>", self.directory)
-        for found in self._files.globStatus(self._path(f"{directory}/{pattern}")) or ():
+        for found in self._files.globStatus(self._path(f"{self._quoted()}/{pattern}")) or ():
             yield self._text(found.getPath())
+
+    def _quoted(self) -> str:
+        """Return the directory as it stands in a pattern."""
+        return _GLOB_SIGNS.sub(r"\\\g<0>", self.directory)
 
     def note(self, name: str) -> str | None:
         """Return a note of ours; None if there is none, or if it can't be read, which is logged."""

@@ -19,11 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
-from processor.attach.mapping import STATE_KEY, STATE_VALUE, EntryMapping, entries, key_serde
+from processor.attach.mapping import FAILED, STATE_KEY, STATE_VALUE, EntryMapping, Rows, entries, key_columns, key_serde
+from processor.attach.state_values import as_it_is
 from processor.outputs import OutputMode
+from processor.rows import DETAIL, REASON, DeadLetterReason
 from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
-from processor.spark_session import FILTER_PUSHDOWN
+from processor.spark_session import FILTER_PUSHDOWN, refuse_connect
+from pyspark_statehouse import DefaultSource
 from statehouse.client import Client, ClientTls
 from statehouse.client.answers import AnyKey
 from statehouse.client.asynchronous import DEFAULT_TARGET
@@ -72,6 +75,7 @@ def publish(
         application = checked_name("application id", store if application_id is None else application_id)
     except ContractError as error:
         raise ConfigurationError(str(error)) from error
+    refuse_connect(type(frame).__module__)
     if not frame.isStreaming:
         raise ConfigurationError(f"store {store!r}: its frame isn't streaming: make it with spark.readStream")
     absent = [name for name in columns if name not in frame.columns]
@@ -87,10 +91,12 @@ def publish(
         (F.struct(*map(_named, others)) if others else F.struct(*map(_named, columns))).alias(STATE_VALUE),
     )
     mapping = EntryMapping(values=dict(values or {}))
-    made, serde = entries(rows, mapping).drop(STATE_KEY), key_serde(rows, mapping)
+    whole = Rows(rows, as_it_is(rows.select(f"{STATE_VALUE}.*").schema))
+    made, serde = _with_dead_letters(entries(whole, mapping)), key_serde(whole, mapping)
+    of_columns = key_columns(whole, mapping)
 
     def build(app: Application) -> None:
-        app.store(store, made, key_serde=serde, output_mode=output_mode)
+        app.store(store, made, key_serde=serde, key_columns=of_columns, output_mode=output_mode)
 
     given = ProcessorSettings(**settings)
     earlier = _PUBLISHED.pop(application, None)
@@ -153,7 +159,7 @@ class PublishedFrame:
             AnalysisException: the router doesn't answer, doesn't know the store yet, or an option is wrong.
 
         """
-        self._session.conf.set(FILTER_PUSHDOWN, "true")
+        readable(self._session)
         read = self._session.read.format("statehouse").option("router", self._router).option("store", self.store)
         return read.options(**options).load()
 
@@ -183,12 +189,35 @@ class _SessionProcessor(Processor):
         self._given_session = session
 
     def _open_session(self) -> SparkSession:
-        context = self._given_session.sparkContext
-        is_chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
-        if context.master.startswith("local") and not is_chosen:
-            # Spark would take the first python3 in PATH, which need not have the packages that this kernel has.
-            context.pythonExec = sys.executable
+        _use_this_python(self._given_session)
         return self._given_session
+
+
+def readable(session: SparkSession) -> None:
+    """Have a session read stores as frames, with this kernel's Python.
+
+    By itself Spark looks for data sources with the first python3 in PATH, which need not have the packages that this
+    kernel has.
+    """
+    _use_this_python(session)
+    session.conf.set(FILTER_PUSHDOWN, "true")
+    session.dataSource.register(DefaultSource)
+
+
+def _use_this_python(session: SparkSession) -> None:
+    context = session.sparkContext
+    is_chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if context.master.startswith("local") and not is_chosen:
+        context.pythonExec = sys.executable
+
+
+def _with_dead_letters(made: DataFrame) -> DataFrame:
+    """Return rows of which those that can't be computed are dead letters; they change nothing in the store."""
+    failed = F.col(FAILED)
+    reason = F.when(failed.isNotNull(), F.lit(DeadLetterReason.EXPRESSION_FAILED.value))
+    origin = {"topic": "string", "partition": "int", "offset": "bigint"}
+    nothing = [F.lit(None).cast(kind).alias(name) for name, kind in origin.items()]
+    return made.select("key", "value", reason.alias(REASON), failed.alias(DETAIL), *nothing)
 
 
 def _named(column: str) -> Any:  # noqa: ANN401 - a Column

@@ -21,6 +21,7 @@ from processor.sink.layouts import FUTURE_BOUND_MS, TOPIC_OUTPUT, FrameLayout
 from processor.sink.store_values import ANY_VALUES, StoreValues
 from processor.spark_plans import makes_one_row_a_batch
 from statehouse.errors import ConfigurationError
+from statehouse.key_columns import KeyColumn
 from statehouse.serde_plugins import SerdeOptions
 from statehouse.topology import (
     KEY_VALUE,
@@ -69,6 +70,8 @@ class StoreOptions(TopicOptions, total=False):
     """Serialization of keys; default "string"."""
     value_serde: str
     """Serialization of values; default "json"."""
+    key_columns: tuple[KeyColumn, ...]
+    """Keys are JSON documents made of these columns: then readers may give the columns."""
     in_memory: bool
     """Nodes keep the store in memory only; default False."""
     logging: bool
@@ -268,6 +271,7 @@ class Query:
             in_memory=options.get("in_memory", False),
             ephemeral=is_ephemeral,
             committed=not is_ephemeral,
+            key_columns=options.get("key_columns", ()),
             **{"kind": layout.kind, **declared},
         )
         record_cache = options.get("record_cache", True)

@@ -53,5 +53,7 @@ class DeadLetterReason(StrEnum):
     NEGATIVE_TIME = "negative_time"
     FUTURE_TIME = "future_time"
     INVALID_SEQUENCE = "invalid_sequence"
+    EXPRESSION_FAILED = "expression_failed"
+    """An SQL expression of `attach` can't be computed for the entry."""
     UNREADABLE_VALUE = "unreadable_value"
     """The store's serde can't read the value: no reader could, either."""

@@ -19,6 +19,7 @@ from processor.settings import ProcessorSettings
 from processor.spark_plans import is_local
 from processor.spark_versions import NEWEST, SparkVersion, is_known
 from processor.worker_sockets import DIRECTORY, ENABLED, forget_gone, socket_conf
+from statehouse.errors import ConfigurationError
 from statehouse.local.jars import resolve_jars
 
 log = structlog.get_logger(__name__)
@@ -29,13 +30,15 @@ _PROJECT_ROOT: Final = Path(__file__).resolve().parent.parent
 # Since which version a class of Spark's is in a package of its own.
 _MOVED: Final = SparkVersion(4, 1)
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+_CONNECTOR: Final = "spark-sql-kafka-0-10"
+_CONNECT: Final = "pyspark.sql.connect"
 _STATE_STORE: Final = f"{_STREAMING}.state.RocksDBStateStoreProvider"
 
 
 def open_session(application_id: str, settings: ProcessorSettings) -> SparkSession:
     """Return the running session (spark-submit, a notebook), or a new one with the settings that we need.
 
-    The jars of the Kafka connector are fetched once into a cache, unless `spark.jars` or `spark.jars.packages` is set.
+    The jars of the Kafka connector are fetched once into a cache, unless `spark.jars` or `spark.jars.packages` has it.
 
     Raises:
         ConfigurationError: this version of Spark is too old.
@@ -52,8 +55,14 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
     is_running = SparkContext._active_spark_context is not None  # noqa: SLF001 - it has no public name
     local_files = _local_files(settings)
     conf = _defaults(settings) | local_files | _worker_sockets(settings, is_running=is_running) | settings.spark_conf
+    for name in ("spark.remote", "spark.api.mode"):
+        if conf.get(name, "classic") != "classic":
+            refuse_connect(_CONNECT)
+    if "SPARK_REMOTE" in os.environ:
+        refuse_connect(_CONNECT)
     if not _has_connector(conf):
-        conf["spark.jars"] = ",".join(str(jar) for jar in resolve_jars("spark"))
+        ours = [str(jar) for jar in resolve_jars("spark")]
+        conf["spark.jars"] = ",".join([*filter(None, [conf.get("spark.jars")]), *ours])
     builder = SparkSession.builder.appName(application_id)
     master = _master(settings)
     if master is not None:
@@ -66,6 +75,20 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
     if not is_running and local_files.items() & conf.items():
         _omit_checksum_files(session)
     return session
+
+
+def refuse_connect(module: str) -> None:
+    """Refuse what a session of Spark Connect has made; `module`: that of its class.
+
+    Raises:
+        ConfigurationError: it is Spark Connect.
+
+    """
+    if module.startswith(_CONNECT):
+        raise ConfigurationError(
+            "this is a session of Spark Connect, whose client can't run the sink: use a classic session, as "
+            "SparkSession.builder.master(...) opens it without SPARK_REMOTE, spark.remote and spark.api.mode=connect"
+        )
 
 
 def tidy_session(session: SparkSession) -> None:
@@ -154,4 +177,5 @@ def _submitted() -> bool:
 
 
 def _has_connector(conf: dict[str, str]) -> bool:
-    return _submitted() or any(name in conf for name in ("spark.jars", "spark.jars.packages"))
+    """Whether somebody else brings Kafka's connector: who submits the application, or whose jars name it."""
+    return _submitted() or any(_CONNECTOR in conf.get(name, "") for name in ("spark.jars", "spark.jars.packages"))

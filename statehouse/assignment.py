@@ -34,6 +34,7 @@ from statehouse.control.v1 import assignment_pb2
 from statehouse.epochs import EPOCH_MAX, is_newer
 from statehouse.errors import ContractError
 from statehouse.formats import ASSIGNMENT, NewerFormatError
+from statehouse.key_columns import COLUMNS_MAX, KeyColumn
 from statehouse.partitioning import CONFORMANCE_VECTORS, verify_vectors
 from statehouse.topology import (
     MURMUR2,
@@ -213,6 +214,7 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
             layout=spec.layout,
             committed=spec.committed,
             foreign=spec.foreign,
+            key_columns=[assignment_pb2.KeyColumn(name=each.name, type=each.type) for each in spec.key_columns],
         )
         setattr(store, "global", spec.is_global)  # `global` is a Python keyword
         records[f"store/{spec.name}"] = assignment_pb2.AssignmentRecord(store=store)
@@ -509,6 +511,10 @@ def _check_store(store: assignment_pb2.StoreSpec) -> None:
     checked_count("retention_ms", store.retention_ms, _INT64_MAX)
     checked_count("window_size_ms", store.window_size_ms, _INT64_MAX)
     checked_list("conformance vectors", store.conformance_vectors, _VECTORS_MAX)
+    checked_list("key columns", store.key_columns, COLUMNS_MAX)
+    for column in store.key_columns:
+        checked_size("column", column.name)
+        checked_size("type", column.type)
     if store.layout not in {"", WINDOW, SESSION}:
         raise ContractError(f"layout {store.layout[:100]!r} is not known")
 
@@ -565,4 +571,5 @@ def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
         store.layout,
         store.committed,
         store.foreign,
+        tuple(KeyColumn(each.name, each.type) for each in store.key_columns),
     )

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from statehouse.control.v1 import members_pb2
 from statehouse.errors import ContractError
+from statehouse.key_columns import KeyColumn
 
 KEY_VALUE = "key-value"
 WINDOW = "window"
@@ -90,6 +91,7 @@ class StoreSpec:
         committed: the application's processor writes the store, and says in the commits topic when a batch is whole.
         foreign: programs other than the application's processor write the changelog, so that how they place keys is not
             known before all of it has been read.
+        key_columns: of keys that are JSON documents made of columns: the columns, in their order.
 
     """
 
@@ -110,6 +112,7 @@ class StoreSpec:
     layout: str = ""
     committed: bool = False
     foreign: bool = False
+    key_columns: tuple[KeyColumn, ...] = ()
 
     @property
     def built_on(self) -> str:

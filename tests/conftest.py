@@ -40,7 +40,7 @@ os.environ.setdefault("STATEHOUSE_PROXY", str(PROXY))
 # Each command that tests run in this process would make the tree of all commands anew, which takes most of its time.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
-_SPARK_FOLDERS = ("tests/e2e/", "tests/integration/processor/")
+_SPARK_FOLDERS = ("tests/e2e/", "tests/integration/attach/", "tests/integration/processor/")
 # They are there for what they test, and need a broker only.
 _WITHOUT_SPARK = tuple(
     f"tests/integration/processor/test_{name}.py"

@@ -18,13 +18,16 @@ import structlog
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.attach.checkpoint import AttachedCheckpoint
-from processor.attach.reader import CLASHES, StateReader, changelog_entries
+from processor.attach.checkpoint import AttachedCheckpoint, BatchRemoved
+from processor.attach.failed_entries import FailedEntries
+from processor.attach.operators import StateChoice
+from processor.attach.reader import StateReader, changelog_entries
 from processor.attach.reads import Identity, Position, Read, ReadChanges, ReadPlanner, ReadState
-from processor.rows import KEY, TIMESTAMP, VALUE
+from processor.attach.timed_keys import EntryKind, apart
+from processor.rows import KEY, TIMESTAMP
 from processor.sink.protocol import ForeignClaim, PartitionWriter, SinkTarget
 from processor.spark_failures import beginning
 from statehouse.errors import ConfigurationError
@@ -35,6 +38,7 @@ _LOOK_S: Final = 2.0
 _TELL_S: Final = 5.0
 _STOP_S: Final = 20.0
 _CLAIMERS: Final = 8
+_TRIES: Final = 20
 _DRIVER_FAILURES: Final = (PySparkException, Py4JError)
 
 
@@ -57,7 +61,6 @@ class AttachedQuery:
 
     def __init__(
         self,
-        session: SparkSession,
         checkpoint: AttachedCheckpoint,
         reader: StateReader,
         planner: ReadPlanner,
@@ -65,13 +68,17 @@ class AttachedQuery:
         target: SinkTarget,
         sink: Callable[[DataFrame, int], None],
         *,
-        has_changes: bool,
+        choice: StateChoice,
+        shape: EntryKind,
         poll_interval_s: float,
     ) -> None:
         """Prepare; `start()` starts it."""
-        self._session, self._checkpoint, self._reader, self._planner = session, checkpoint, reader, planner
+        self._session = session = checkpoint.session
+        self._checkpoint, self._reader, self._planner = checkpoint, reader, planner
         self._store, self._target, self._sink = store, target, sink
-        self._has_changes, self._poll_interval_s = has_changes, poll_interval_s
+        self._choice, self._shape, self._poll_interval_s = choice, shape, poll_interval_s
+        self._failed = FailedEntries(session, target.query)
+        self._gone = 0
         self._group = f"attach-{target.query}"
         self._failure: BaseException | None = None
         self._stop = threading.Event()
@@ -103,17 +110,20 @@ class AttachedQuery:
         self._session.sparkContext.setJobGroup(self._group, "attach", interruptOnCancel=True)
         try:
             while not self._stop.is_set():
-                read = self._planner.next(self._position())
+                read = self._next()
                 if read is None:
                     self._stop.wait(self._poll_interval_s)
                 else:
-                    self._carry_out(read)
+                    self._try(read)
         except BaseException as failure:  # noqa: BLE001 - supervision asks for it
             if not self._stop.is_set():
                 self._failure = failure
 
-    def _position(self) -> Position:
-        published = self._store.published
+    def _next(self) -> Read | None:
+        now, published = time.monotonic(), self._store.published
+        is_due = now - self._looked_at >= _LOOK_S
+        if published is not None and not is_due and not self._checkpoint.has_next(published):
+            return None
         committed = self._checkpoint.newest_after(published)
         if published is not None and (committed is None or committed < published):
             self._refuse_replaced()
@@ -121,8 +131,7 @@ class AttachedQuery:
                 f"checkpoint {self._checkpoint.directory} is at batch {committed} now, the store has {published}: "
                 "it was rolled back. Start again with --accept-lost-checkpoint to bring the store to what that has"
             )
-        now = time.monotonic()
-        if now - self._looked_at >= _LOOK_S:
+        if is_due:
             self._looked_at = now
             self._refuse_replaced()
         same = (
@@ -131,7 +140,24 @@ class AttachedQuery:
             or committed <= published
             or self._same_partitions(published, committed)
         )
-        return Position(committed, published, self._has_changes, same)
+        return self._planner.next(Position(committed, published, self._reader.has_changes, same))
+
+    def _try(self, read: Read) -> None:
+        """Carry out a read; if the job has removed what it needs, and has gone on, the next look begins anew."""
+        try:
+            self._carry_out(read)
+            self._gone = 0
+        except (BatchRemoved, *_DRIVER_FAILURES) as failure:
+            if self._stop.is_set() or not self._is_past(read):
+                raise
+            self._gone += 1
+            if self._gone >= _TRIES:
+                raise ConfigurationError(self._checkpoint.too_fast()) from failure
+            log.info("the job has removed the batch meanwhile; reading a newer one", batch_id=read.batch_id)
+
+    def _is_past(self, read: Read) -> bool:
+        newest = self._checkpoint.latest_committed()
+        return newest is not None and newest > read.batch_id
 
     def _same_partitions(self, before: int, now: int) -> bool:
         found = self._checkpoint.partitions_of(before)
@@ -147,25 +173,24 @@ class AttachedQuery:
             )
 
     def _carry_out(self, read: Read) -> None:
-        self._reader.read_format(self._checkpoint.format_version(read.batch_id))
+        # All that is needed of the checkpoint, before the job can remove it.
+        self._checkpoint.batch(read.batch_id)
         began = time.monotonic()
         try:
             frame = self._read(read)
         except _DRIVER_FAILURES as failure:
-            if not isinstance(read, ReadChanges) or self._stop.is_set():
+            if not isinstance(read, ReadChanges) or self._stop.is_set() or self._is_past(read):
                 raise
             log.info("changes can't be read; reading the whole state", batch_id=read.last, reason=_reason(failure))
             read = self._planner.failed(read)
             frame = self._read(read)
         try:
             self._refuse_replaced()
-            if self._reader.may_clash and frame.where(CLASHES).head(1):
-                raise ConfigurationError(
-                    f"store {self._target.query}: different keys of the state have become the same key: let --key name "
-                    "all that tells them apart, or leave it out"
-                )
+            self._reader.refuse_clash(read.batch_id)
             log.debug("state read", batch_id=read.batch_id, read_ms=round((time.monotonic() - began) * 1000))
-            self._sink(frame.drop(CLASHES), read.batch_id)
+            rows = self._failed.as_dead_letters(frame, repeats=isinstance(read, ReadState))
+            others = [name for name in rows.columns if name != KEY]
+            self._sink(rows.select(*apart(self._shape), *others), read.batch_id)
         except ForeignClaim as failure:
             # Another follower has: an older one that was given up, but lives. Whether it will write is unknown.
             log.warning("reading the whole state", batch_id=read.batch_id, reason=str(failure))
@@ -185,13 +210,15 @@ class AttachedQuery:
             before = changelog_entries(self._session, self._target.brokers, topic)
             frame = self._reader.state(read.batch_id, before)
         else:
-            frame = self._reader.changes(read.first, read.last)
-        committed_at = F.timestamp_millis(F.lit(self._checkpoint.committed_at_ms(read.batch_id)))
+            choice = self._choice
+            changed = self._checkpoint.changed_partitions(choice.operator_id, choice.state_store, read.first, read.last)
+            frame = self._reader.changes(read.first, read.last, changed)
+        committed_at = F.timestamp_millis(F.lit(self._checkpoint.batch(read.batch_id).committed_at_ms))
         # Left on disk what memory has no room for.
-        frame = frame.select(KEY, VALUE, committed_at.alias(TIMESTAMP), CLASHES).persist(StorageLevel.MEMORY_AND_DISK)
+        frame = frame.withColumn(TIMESTAMP, committed_at).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             with self._telling(read):
-                frame.count()
+                self._failed.count(frame)
         except BaseException:
             frame.unpersist()
             raise

@@ -2,96 +2,175 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from statehouse.cli.declared import takes_settings
+from statehouse.cli.output import OutputFormat, OutputOption
 from statehouse.errors import ConfigurationError
 from statehouse.observability import logs
 from statehouse.settings import AttachSettings, LoadedSettings
+
+if TYPE_CHECKING:
+    from processor.attach.attach_processor import AttachedState
 
 _STATE: Final = "State"
 _ENTRIES: Final = "Entries"
 # What only queries of our own have.
 _NOT_OURS: Final = ("checkpoint_dir", "commit_interval_ms", "max_batch_ms", "max_offsets")
+_DEFAULT_STORE: Final = "default"
+
+
+def _option(
+    panel: str, text: str, *names: str, metavar: str | None = None, least: int | None = None
+) -> typer.models.OptionInfo:
+    """Return an option that nothing is shown for if it isn't given."""
+    made: typer.models.OptionInfo = typer.Option(
+        *names, help=text, metavar=metavar, min=least, show_default=False, rich_help_panel=panel
+    )
+    return made
 
 
 @takes_settings(AttachSettings, but=_NOT_OURS)
-def attach(
+def _attach(
     loaded: LoadedSettings[AttachSettings],
-    checkpoint: Annotated[
-        str,
-        typer.Option(metavar="DIR", help="The job's checkpointLocation.", show_default=False, rich_help_panel=_STATE),
-    ],
-    store: Annotated[str, typer.Option(help="Name of the store.", show_default=False, rich_help_panel=_ENTRIES)],
+    checkpoint: Annotated[str | None, _option(_STATE, "The job's checkpointLocation.", metavar="DIR")] = None,
+    store: Annotated[str | None, _option(_ENTRIES, "Name of the store.")] = None,
+    states: Annotated[
+        Path | None,
+        _option(_STATE, "A file with several states, instead of the options of one (docs/attach.md).", metavar="FILE"),
+    ] = None,
     operator: Annotated[int, typer.Option(min=0, help="Id of the operator.", rich_help_panel=_STATE)] = 0,
     state_store: Annotated[
         str, typer.Option(help="Which of the operator's state stores: joins have several.", rich_help_panel=_STATE)
-    ] = "default",
-    state_variable: Annotated[
-        str | None, typer.Option(help="Which variable of transformWithState.", rich_help_panel=_STATE)
-    ] = None,
+    ] = _DEFAULT_STORE,
+    state_variable: Annotated[str | None, _option(_STATE, "Which variable of transformWithState.")] = None,
     poll_interval_ms: Annotated[
         int, typer.Option(min=10, help="How often to look for a new batch.", rich_help_panel=_STATE)
     ] = 200,
     key: Annotated[
         str | None,
-        typer.Option(
-            metavar="SQL",
-            help="The key, over the key's columns.  [default: the column, or all as JSON]",
-            show_default=False,
-            rich_help_panel=_ENTRIES,
-        ),
+        _option(_ENTRIES, "The key, over the key's columns.  [default: the column, or all as JSON]", metavar="SQL"),
     ] = None,
     value: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
+            _ENTRIES,
+            "A field of the value, over the columns of value and key; may be repeated.  [default: the columns]",
             metavar="NAME=SQL",
-            help="A field of the value, over the columns of value and key; may be repeated.  [default: the columns]",
-            show_default=False,
-            rich_help_panel=_ENTRIES,
         ),
     ] = None,
-    key_serde: Annotated[
-        str | None,
-        typer.Option(help="Serde of keys.  [default: by the type]", show_default=False, rich_help_panel=_ENTRIES),
+    aggregate: Annotated[
+        list[str] | None,
+        _option(_ENTRIES, "An aggregate of the job, as the job has it; all of them, in its order.", metavar="NAME=SQL"),
     ] = None,
+    input_: Annotated[
+        str,
+        _option(
+            _ENTRIES, "Types of what the aggregates read, as in 'amount DECIMAL(6,2)'.", "--input", metavar="COLUMNS"
+        ),
+    ] = "",
+    columns: Annotated[
+        list[str] | None,
+        _option(_ENTRIES, "The columns of the value that leave the state, with commas.  [default: all]"),
+    ] = None,
+    hide: Annotated[list[str] | None, _option(_ENTRIES, "Columns of the value that don't.")] = None,
+    as_: Annotated[
+        str | None,
+        _option(
+            _ENTRIES,
+            "Serve a key's window, or session, as a window or session store.",
+            "--as",
+            metavar="window|session",
+        ),
+    ] = None,
+    on_error: Annotated[
+        str,
+        typer.Option(
+            metavar="dead-letter|null",
+            help="What an expression that can't be computed costs: the entry, or the field.",
+            rich_help_panel=_ENTRIES,
+        ),
+    ] = "dead-letter",
+    key_serde: Annotated[str | None, _option(_ENTRIES, "Serde of keys.  [default: by the type]")] = None,
     value_serde: Annotated[str, typer.Option(help="Serde of values.", rich_help_panel=_ENTRIES)] = "json",
     partitions: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Partitions of a new changelog.  [default: the state's, at most 8]",
-            show_default=False,
-            rich_help_panel=_ENTRIES,
-        ),
+        int | None, _option(_ENTRIES, "Partitions of a new changelog.  [default: the state's, at most 8]", least=1)
     ] = None,
 ) -> None:
-    """Serve the state of a streaming query that another program runs, by following its checkpoint.
+    """Serve the state of streaming queries that other programs run, by following their checkpoints.
 
-    That program isn't changed, and nothing is written to its checkpoint. The other settings are a processor's.
+    These programs aren't changed, and nothing is written to their checkpoints. The other settings are a processor's.
     """
-    logs.configure(loaded.settings.log_level)
     # Spark is slow to import.
-    from processor.attach.attach_processor import Attachment, AttachProcessor  # noqa: PLC0415
+    from processor.attach.attach_processor import AttachedState, Attachment, AttachProcessor  # noqa: PLC0415
     from processor.attach.mapping import EntryMapping  # noqa: PLC0415
     from processor.attach.operators import StateChoice  # noqa: PLC0415
+    from processor.attach.states_file import on_error_of, shape_of, states_of_file  # noqa: PLC0415
     from processor.runner import run_until_asked  # noqa: PLC0415
 
-    attachment = Attachment(
-        loaded.settings.application_id,
-        checkpoint,
-        store,
-        StateChoice(operator, state_store, state_variable),
-        EntryMapping(key, values_of(value or []), key_serde, value_serde),
-        partitions,
-        poll_interval_ms,
-    )
-    raise typer.Exit(run_until_asked(lambda: AttachProcessor(attachment, loaded.settings)))
+    settings = loaded.settings
+    logs.configure(settings.log_level)
+    found: list[AttachedState]
+    if states is not None:
+        if checkpoint is not None or store is not None:
+            raise ConfigurationError("--states names the states: leave --checkpoint and --store out")
+        found = states_of_file(states)
+    elif checkpoint is None or store is None:
+        raise ConfigurationError(
+            "name the state: --checkpoint and --store, or --states FILE; --list DIR shows which there are"
+        )
+    else:
+        mapping = EntryMapping(
+            key,
+            named(value or [], "--value"),
+            key_serde,
+            value_serde,
+            named(aggregate or [], "--aggregate"),
+            input_,
+            separated(columns or []),
+            separated(hide or []),
+            shape_of(as_),
+            on_error_of(on_error),
+        )
+        choice = StateChoice(operator, state_store, state_variable)
+        found = [AttachedState(checkpoint, store, choice, mapping, partitions)]
+    attachment = Attachment(settings.application_id, found, poll_interval_ms)
+    raise typer.Exit(run_until_asked(lambda: AttachProcessor(attachment, settings)))
 
 
-def values_of(given: list[str]) -> dict[str, str]:
+_ListOption = Annotated[
+    str | None, _option(_STATE, "Show the states that a checkpoint has, and end.", "--list", metavar="DIR")
+]
+
+
+@wraps(_attach)
+def attach(list_: str | None, output: OutputFormat, **arguments: Any) -> None:  # noqa: ANN401 - as the options are
+    """Serve states, or list those that there are."""
+    if list_ is None:
+        _attach(**arguments)
+        return
+    from processor.attach.states_table import show  # noqa: PLC0415 - Spark is slow to import
+
+    show(list_, named(arguments.get("spark_conf") or [], "the configuration of Spark,"), output)
+
+
+# To list needs none of the settings, so it comes before they are loaded.
+attach.__signature__ = Signature(  # type: ignore[attr-defined] # what typer reads
+    [
+        Parameter("list_", Parameter.KEYWORD_ONLY, default=None, annotation=_ListOption),
+        *(each.replace(kind=Parameter.KEYWORD_ONLY) for each in signature(_attach).parameters.values()),
+        Parameter("output", Parameter.KEYWORD_ONLY, default=OutputFormat.TABLE, annotation=OutputOption),
+    ]
+)
+attach.__annotations__ = {each.name: each.annotation for each in signature(attach).parameters.values()}
+
+
+def named(given: list[str], option: str) -> dict[str, str]:
     """Return name -> expression.
 
     Raises:
@@ -102,8 +181,13 @@ def values_of(given: list[str]) -> dict[str, str]:
     for text in given:
         name, equals, expression = (part.strip() for part in text.partition("="))
         if not (name and equals and expression):
-            raise ConfigurationError(f"--value {text!r} must be NAME=SQL, as in total=count")
+            raise ConfigurationError(f"{option} {text!r} must be NAME=SQL, as in total=count")
         if name in made:
-            raise ConfigurationError(f"--value gives {name!r} twice: give one of them another name")
+            raise ConfigurationError(f"{option} gives {name!r} twice: give one of them another name")
         made[name] = expression
     return made
+
+
+def separated(given: list[str]) -> tuple[str, ...]:
+    """Return names that are given with commas, or one by one."""
+    return tuple(name for text in given for each in text.split(",") if (name := each.strip()))

@@ -13,6 +13,7 @@ from typing import Final
 from statehouse.errors import ConfigurationError
 
 DEFAULT_STORE: Final = "default"
+_AGGREGATIONS: Final = ("stateStoreSave", "sessionWindowStateStoreSave")
 _JOIN: Final = "symmetricHashJoin"
 _JOIN_ROWS: Final = ("left-keyWithIndexToValue", "right-keyWithIndexToValue")
 _WITH_VARIABLES: Final = "transformWithState"
@@ -43,6 +44,11 @@ class StateOperator:
     properties: str | None = None
 
     @property
+    def is_aggregation(self) -> bool:
+        """Whether its values are what aggregates keep between batches."""
+        return self.name.startswith(_AGGREGATIONS)
+
+    @property
     def variables(self) -> Mapping[str, str]:
         """The state variables of `transformWithState` -> their types."""
         declared = json.loads(self.properties) if self.properties else {}
@@ -56,6 +62,14 @@ class StateChoice:
     operator_id: int = 0
     state_store: str = DEFAULT_STORE
     variable: str | None = None
+
+    @property
+    def options(self) -> str:
+        """The options of `attach` that choose it."""
+        made = [f"--operator {self.operator_id}"]
+        made += [f"--state-store {self.state_store}"] if self.state_store != DEFAULT_STORE else []
+        made += [f"--state-variable {self.variable}"] if self.variable is not None else []
+        return " ".join(made)
 
 
 @dataclass(frozen=True, slots=True)

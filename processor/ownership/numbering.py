@@ -56,6 +56,7 @@ def numbered(
             layout=store.layout,
             committed=store.committed,
             foreign=store.foreign,
+            key_columns=store.key_columns,
         )
     _check_ephemeral(specs, known)
     _check_size(specs, known)

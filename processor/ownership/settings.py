@@ -11,6 +11,7 @@ from typing import Final
 
 from processor.ownership.model import PlannerSettings
 from statehouse.errors import ConfigurationError
+from statehouse.key_columns import KeyColumn
 from statehouse.serdes import SERDES
 from statehouse.topology import KEY_VALUE, SESSION, STORE_KINDS, VERSIONED, WINDOW, built_on
 
@@ -80,6 +81,7 @@ class StoreDeclaration:
     layout: str = ""
     committed: bool = False
     foreign: bool = False
+    key_columns: tuple[KeyColumn, ...] = ()
 
     @property
     def built_on(self) -> str:

@@ -54,6 +54,7 @@ def describe_stores(
             partitioner=spec.partitioner,
             not_built=is_not_built(spec),
             warnings=_warnings(table, name, changes.get(name)),
+            key_columns=[fleet_service_pb2.KeyColumn(name=each.name, type=each.type) for each in spec.key_columns],
             **{"global": spec.is_global},
         )
 

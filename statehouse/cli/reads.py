@@ -11,7 +11,9 @@ from typing import Annotated, Any, Final, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from statehouse.client import Freshness, KeyLike
+from statehouse.client import Freshness, KeyColumns, KeyLike
+from statehouse.client.answers import AnyKey
+from statehouse.key_columns import column_of_text
 from statehouse.positions import Token, token_of_texts
 from statehouse.serdes import BytesSerde
 
@@ -71,6 +73,16 @@ AtLeastOption = Annotated[
     ),
 ]
 
+KeyColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--key-column",
+        metavar="NAME=VALUE",
+        help="A column of the key, for stores that have them, instead of KEY; one for each column.",
+        show_default=False,
+    ),
+]
+
 _BOUNDS: Final[dict[str, tuple[Any, Any]]] = {
     "active_only": (ActiveOnlyOption, False),
     "max_lag": (MaxLagOption, None),
@@ -80,6 +92,7 @@ _BOUNDS: Final[dict[str, tuple[Any, Any]]] = {
     "at_least": (AtLeastOption, None),
 }
 _HEX_KEYS: Final = "hex_keys"
+_KEY, _KEY_COLUMNS = "key", "key_columns"
 # No option begins with a digit, so this is a key.
 _NEGATIVE: Final = re.compile(r"-([0-9].*|inf)", re.DOTALL)
 # What typer reads in place of a key: it knows no type that is text or bytes.
@@ -112,6 +125,7 @@ def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(function, include_extras=True)
     keys = [name for name, hint in hints.items() if _is_key(hint)]
+    takes_key = hints.get(_KEY) == KeyArgument
 
     @functools.wraps(function)
     def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
@@ -119,22 +133,43 @@ def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:
         bounds["at_least"] = token(bounds["at_least"])
         if keys and arguments.pop(_HEX_KEYS):
             arguments |= {name: _all_from_hex(name, arguments[name]) for name in keys}
+        if takes_key:
+            arguments[_KEY] = _key_or_columns(arguments[_KEY], arguments.pop(_KEY_COLUMNS))
         function(freshness=Freshness(**bounds), **arguments)
 
     parameters: list[Parameter] = []
     for each in signature(function).parameters.values():
         if each.name == "freshness":
             parameters += [_option(_HEX_KEYS, HexKeysOption, False)] if keys else []
+            parameters += [_option(_KEY_COLUMNS, KeyColumnsOption, None)] if takes_key else []
             parameters += [_option(name, *declared) for name, declared in _BOUNDS.items()]
         else:
             hint = hints[each.name]
             if each.name in keys:
                 typed, *extras = get_args(hint)
                 hint = Annotated[(_TYPED[typed], *extras)]
+                if each.name == _KEY and takes_key:
+                    hint, each = Annotated[(str | None, *extras)], each.replace(default=None)  # noqa: PLW2901 - may be left out
             parameters.append(each.replace(annotation=hint, kind=Parameter.KEYWORD_ONLY))
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer reads
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
+
+
+def _key_or_columns(key: KeyLike | None, columns: list[str] | None) -> AnyKey:
+    """Return the key, given whole or by its columns.
+
+    Raises:
+        typer.BadParameter: it is given in neither way, or in both.
+
+    """
+    if columns and key is not None:
+        raise typer.BadParameter("give KEY or its columns, not both", param_hint="--key-column")
+    if columns:
+        return KeyColumns(dict(map(column_of_text, columns)))
+    if key is None:
+        raise typer.BadParameter("give the key, or its columns by --key-column NAME=VALUE", param_hint="KEY")
+    return key
 
 
 def _is_key(hint: Any) -> bool:  # noqa: ANN401 - an annotated type

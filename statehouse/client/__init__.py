@@ -52,6 +52,7 @@ from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, As
 from statehouse.client.synchronous import Client, ReadSession
 from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.consistency import Freshness
+from statehouse.key_columns import KeyColumns
 from statehouse.positions import Token
 from statehouse.rpc.credentials import ClientTls
 from statehouse.serdes import JsonValue
@@ -77,6 +78,7 @@ __all__ = (
     "Host",
     "InputRecord",
     "JsonValue",
+    "KeyColumns",
     "KeyLike",
     "KeyedSession",
     "KeyedWindow",

@@ -11,6 +11,7 @@ from typing import Final
 
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure
+from statehouse.key_columns import KeyColumn, KeyColumns
 from statehouse.positions import Token
 from statehouse.serdes import JsonValue
 
@@ -18,7 +19,7 @@ StoreValue = JsonValue | bytes
 """A value as a Python object; the store's value serde decides its type."""
 KeyLike = str | bytes
 """A key: text that the store's key serde parses, or its serialized bytes."""
-AnyKey = KeyLike | bytearray | memoryview | int | float
+AnyKey = KeyLike | bytearray | memoryview | int | float | KeyColumns
 """A key to ask for: also a number, if the store's key serde is long (int, numpy's integers) or double (float, too)."""
 
 NOTHING_SEEN: Final = Token()
@@ -428,6 +429,8 @@ class Store:
     not_built: bool = False
     warnings: tuple[str, ...] = ()
     """What is wrong with its topic, for people: misplaced records, another number of partitions and the like."""
+    key_columns: tuple[KeyColumn, ...] = ()
+    """Of keys that are JSON documents made of columns: then `KeyColumns` are keys, too."""
 
 
 @dataclass(frozen=True, slots=True)

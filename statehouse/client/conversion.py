@@ -50,6 +50,7 @@ from statehouse.client.answers import (
 )
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, reason_name
+from statehouse.key_columns import KeyColumn
 from statehouse.positions import Token
 from statehouse.serdes import JsonValue, from_json_value, json_value
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
@@ -506,6 +507,11 @@ def _query_status(status: fleet_service_pb2.QueryStatus) -> QueryStatus:
     )
 
 
+def from_key_columns(store: fleet_service_pb2.StoreInfo) -> tuple[KeyColumn, ...]:
+    """Return the columns of a store's keys."""
+    return tuple(KeyColumn(each.name, each.type) for each in store.key_columns)
+
+
 def from_store(store: fleet_service_pb2.StoreInfo) -> Store:
     """Return a store."""
     return Store(
@@ -521,6 +527,7 @@ def from_store(store: fleet_service_pb2.StoreInfo) -> Store:
         store.partitioner,
         store.not_built,
         tuple(store.warnings),
+        from_key_columns(store),
     )
 
 

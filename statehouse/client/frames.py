@@ -17,7 +17,7 @@ from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client import conversion
 from statehouse.client.answers import NOTHING_SEEN, AnyKey, KeyLike, Store
 from statehouse.client.columns import PageColumns, ScanResponse, arrow, columns_of
-from statehouse.client.keys import prefix_key, to_key
+from statehouse.client.keys import KeyForm, prefix_key, to_key
 from statehouse.client.peers import Method
 from statehouse.client.reads import AsyncReads
 from statehouse.client.store_frame import (
@@ -289,9 +289,8 @@ def _ranges(store: Store, options: FrameOptions) -> Sequence[KeyRange]:
     """
     serde = known_serde(store.key_serde)
     names = ("key", "from_key", "to_key")
-    keys = {
-        name: to_key(cast("AnyKey", key), store.key_serde) for name in names if (key := options.get(name)) is not None
-    }
+    form = KeyForm(store.name, store.key_serde, store.key_columns)
+    keys = {name: to_key(cast("AnyKey", key), form) for name in names if (key := options.get(name)) is not None}
     prefix = options.get("prefix")
     if prefix is not None:
         keys["prefix"] = prefix_key(prefix)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from statehouse.client import batches, conversion
 from statehouse.client.answers import Answer, AnyKey
 from statehouse.client.batches import LookupOutcome
-from statehouse.client.key_serdes import KeySerdes
-from statehouse.client.keys import needs_serde, to_key
+from statehouse.client.key_forms import KeyForms
+from statehouse.client.keys import KeyForm, needs_serde, to_key
 from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
 from statehouse.client.node_connections import ConnectedRoute, NodeConnection, NodeConnections, may_help_elsewhere
 from statehouse.client.peers import Method
@@ -61,17 +61,17 @@ class KeyReads:
         self._spans = spans
         self._router, self._nodes, self._max_message_bytes = router, nodes, max_message_bytes
         self._queue = LookupQueue(self._send, max_message_bytes)
-        self._key_serdes = KeySerdes(router, (lambda _store: None) if nodes is None else nodes.key_serde)
+        self._key_forms = KeyForms(router, (lambda _store: None) if nodes is None else nodes.key_form)
 
     async def wire_key(self, store: str, key: AnyKey, seconds: float) -> types_pb2.Key:
-        """Return a key as requests have it. For a number, the fleet is asked for the store's key serde.
+        """Return a key as requests have it. For a number or columns, the fleet is asked how keys are written.
 
         Raises:
             TypeError: the store's keys aren't of this type, or nobody says what they are.
             LookupFailure: INVALID_KEY, UNKNOWN_STORE, or nobody could answer in time.
 
         """
-        return to_key(key, await self._key_serdes.of(store, seconds) if needs_serde(key) else "")
+        return to_key(key, await self._key_forms.of(store, seconds) if needs_serde(key) else None)
 
     async def wire_keys(
         self, keys: Sequence[tuple[str, AnyKey]], seconds: float
@@ -82,19 +82,20 @@ class KeyReads:
             TypeError: as above.
 
         """
-        serdes: dict[str, str | LookupFailure] = {}
+        forms: dict[str, KeyForm | LookupFailure] = {}
         for store in dict.fromkeys(store for store, key in keys if needs_serde(key)):
             try:
-                serdes[store] = await self._key_serdes.of(store, seconds)
+                forms[store] = await self._key_forms.of(store, seconds)
             except LookupFailure as failure:
-                serdes[store] = failure
+                forms[store] = failure
         found: list[types_pb2.Key | LookupFailure] = []
         for store, key in keys:
-            serde = serdes.get(store, "")
+            form = forms.get(store)
             try:
-                found.append(
-                    serde if isinstance(serde, LookupFailure) and needs_serde(key) else to_key(key, str(serde))
-                )
+                if isinstance(form, LookupFailure):
+                    found.append(form if needs_serde(key) else to_key(key))
+                else:
+                    found.append(to_key(key, form))
             except LookupFailure as failure:
                 found.append(failure)
         return found

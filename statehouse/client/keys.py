@@ -8,11 +8,13 @@ answer would be a "not found" that proves nothing.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 from statehouse.errors import LookupFailure, Reason, shown
+from statehouse.key_columns import KeyColumn, KeyColumns, key_text
 from statehouse.v1 import types_pb2
 
 _LONG, _DOUBLE = "long", "double"
@@ -26,6 +28,15 @@ _FITTING: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class KeyForm:
+    """How a store's keys are written: by which serde, and of which columns, if they are made of columns."""
+
+    store: str
+    serde: str
+    columns: Sequence[KeyColumn] = ()
+
+
 def needs_serde(key: Any) -> bool:  # noqa: ANN401 - whatever a caller gives: that is looked at here
     """Return whether `to_key` must know the store's key serde.
 
@@ -35,18 +46,18 @@ def needs_serde(key: Any) -> bool:  # noqa: ANN401 - whatever a caller gives: th
     """
     if isinstance(key, str | bytes | bytearray | memoryview):
         return False
-    if _is_integer(key) or _is_float(key):
+    if _is_integer(key) or _is_float(key) or isinstance(key, KeyColumns):
         return True
     raise TypeError(
         f"a key can't be of type {_name(key)}: give text as the store's key serde writes it, the serialized bytes, an "
-        "int for a key serde long, or a float for double"
+        "int for a key serde long, a float for double, or KeyColumns for keys of several columns"
     )
 
 
-def to_key(key: Any, serde: str = "") -> types_pb2.Key:  # noqa: ANN401 - as above
-    """Return a key's wire form: text for a str and for a number, raw for bytes.
+def to_key(key: Any, store: KeyForm | None = None) -> types_pb2.Key:  # noqa: ANN401 - as above
+    """Return a key's wire form: text for a str, a number and columns, raw for bytes.
 
-    `serde`: the name of the store's key serde, if `needs_serde`.
+    `store`: the form of the store's keys, if `needs_serde`.
 
     Raises:
         TypeError: keys of the serde aren't of the key's type.
@@ -57,6 +68,10 @@ def to_key(key: Any, serde: str = "") -> types_pb2.Key:  # noqa: ANN401 - as abo
         return types_pb2.Key(text=_text(key))
     if not needs_serde(key):
         return types_pb2.Key(raw=bytes(key))
+    form = store or KeyForm("", "")
+    if isinstance(key, KeyColumns):
+        return types_pb2.Key(text=key_text(form.store, form.columns, key.columns))
+    serde = form.serde
     if serde == _LONG and _is_integer(key):
         return types_pb2.Key(text=_long(int(key)))
     if serde == _DOUBLE:

@@ -24,6 +24,7 @@ from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client.batches import LookupOutcome, batch_get
 from statehouse.client.breakers import CircuitBreakers
 from statehouse.client.conversion import from_get
+from statehouse.client.keys import KeyForm
 from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
 from statehouse.client.peers import Peer, Stub
 from statehouse.client.routers import Routers
@@ -196,9 +197,9 @@ class NodeConnections:
             connection = self._connections[node] = NodeConnection(node, self._max_message_bytes, self._files)
         return ConnectedRoute(connection, route.task, self._routes.epoch) if connection.may_try(route.task) else None
 
-    def key_serde(self, store: str) -> str | None:
-        """Return the name of a store's key serde, as the fleet was last described; None if that has no such store."""
-        return None if self._routes is None else self._routes.key_serde(store)
+    def key_form(self, store: str) -> KeyForm | None:
+        """Return the form of a store's keys, as the fleet was last described; None if that has no such store."""
+        return None if self._routes is None else self._routes.key_form(store)
 
     async def close(self) -> None:
         """End."""

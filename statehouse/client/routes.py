@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from statehouse.client.conversion import from_key_columns
+from statehouse.client.keys import KeyForm
 from statehouse.errors import LookupFailure
 from statehouse.membership import LEAVING_STATES, TaskState, target
 from statehouse.paging import serialized_key
@@ -38,7 +40,7 @@ class KeyRoute:
 @dataclass(frozen=True, slots=True)
 class _Store:
     key_serde: Serde
-    key_serde_name: str
+    key_form: KeyForm
     routes: tuple[KeyRoute | None, ...]
     """By partition."""
 
@@ -74,7 +76,7 @@ class FleetRoutes:
         stores = {
             info.name: _Store(
                 known_serde(info.key_serde),
-                info.key_serde,
+                KeyForm(info.name, info.key_serde, from_key_columns(info)),
                 tuple(routes.get(_task_of(info, number)) for number in range(info.partition_count)),
             )
             for info in fleet.stores
@@ -93,10 +95,10 @@ class FleetRoutes:
             return None
         return routed.routes[partition_for(data, len(routed.routes))]
 
-    def key_serde(self, store: str) -> str | None:
-        """Return the name of a store's key serde; None if there is no such store here."""
+    def key_form(self, store: str) -> KeyForm | None:
+        """Return the form of a store's keys; None if there is no such store here."""
         found = self._stores.get(store)
-        return None if found is None else found.key_serde_name
+        return None if found is None else found.key_form
 
 
 def _task_of(store: fleet_service_pb2.StoreInfo, partition: int) -> str:

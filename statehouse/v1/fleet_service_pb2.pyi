@@ -308,6 +308,7 @@ class StoreInfo(_message.Message):
     PARTITIONER_FIELD_NUMBER: _builtins.int
     NOT_BUILT_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    KEY_COLUMNS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name."""
     kind: _builtins.str
@@ -340,6 +341,12 @@ class StoreInfo(_message.Message):
         reports: misplaced records, another number of partitions and the like.
         """
 
+    @_builtins.property
+    def key_columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyColumn]:
+        """Stores whose keys are JSON documents made of columns: the columns, in their
+        order. Empty from routers of 0.2.0.
+        """
+
     def __init__(
         self,
         *,
@@ -354,16 +361,43 @@ class StoreInfo(_message.Message):
         partitioner: _builtins.str = ...,
         not_built: _builtins.bool = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        key_columns: _abc.Iterable[Global___KeyColumn] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "sub_topology", b"sub_topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "not_built", b"not_built", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_columns", b"key_columns", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "not_built", b"not_built", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__sub_topology: _TypeAlias = _typing.Literal["sub_topology"]  # noqa: Y015
     _WhichOneofArgType__sub_topology: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sub_topology) -> _WhichOneofReturnType__sub_topology | None: ...
 
 Global___StoreInfo: _TypeAlias = StoreInfo  # noqa: Y015
+
+@_typing.final
+class KeyColumn(_message.Message):
+    """A column of a store's keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name in the key's document."""
+    type: _builtins.str
+    """Its type, as Spark names it: "bigint", "decimal(6,2)", "timestamp"."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyColumn: _TypeAlias = KeyColumn  # noqa: Y015
 
 @_typing.final
 class ControllerInfo(_message.Message):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&statehouse/control/v1/assignment.proto\x12\x15statehouse.control.v1\"\xa6\x03\n\tStoreSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tkey_serde\x18\x03 \x01(\t\x12\x13\n\x0bvalue_serde\x18\x04 \x01(\t\x12\x17\n\x0f\x63hangelog_topic\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x14\n\x0csub_topology\x18\x07 \x01(\r\x12\x13\n\x0bpartitioner\x18\x08 \x01(\t\x12\x45\n\x13\x63onformance_vectors\x18\t \x03(\x0b\x32(.statehouse.control.v1.ConformanceVector\x12\x11\n\tin_memory\x18\n \x01(\x08\x12\x14\n\x0cretention_ms\x18\x0b \x01(\x03\x12\x16\n\x0ewindow_size_ms\x18\x0c \x01(\x03\x12\x19\n\x11retain_duplicates\x18\r \x01(\x08\x12\x0e\n\x06global\x18\x0e \x01(\x08\x12\x11\n\tephemeral\x18\x0f \x01(\x08\x12\x0e\n\x06layout\x18\x14 \x01(\t\x12\x11\n\tcommitted\x18\x16 \x01(\x08\x12\x0f\n\x07\x66oreign\x18\x15 \x01(\x08\".\n\x11\x43onformanceVector\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0c\n\x04hash\x18\x02 \x01(\x11\"q\n\x0bSubTopology\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\r\n\x05query\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\r\x12*\n\x05tasks\x18\x04 \x03(\x0b\x32\x1b.statehouse.control.v1.Task\"J\n\x04Task\x12\x0e\n\x06\x61\x63tive\x18\x01 \x01(\t\x12\x10\n\x08standbys\x18\x02 \x03(\t\x12\x10\n\x08warm_ups\x18\x03 \x03(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xa3\x01\n\x08Manifest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x37\n\x04keys\x18\x02 \x03(\x0b\x32).statehouse.control.v1.Manifest.KeysEntry\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\ncontroller\x18\x04 \x01(\t\x1a+\n\tKeysEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xa7\x01\n\nController\x12\x12\n\ncontroller\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x12\n\nis_standby\x18\x03 \x01(\x08\x12\x11\n\theartbeat\x18\x04 \x01(\x04\x12\x13\n\x0bhas_stopped\x18\x05 \x01(\x08\x12;\n\x08settings\x18\x06 \x01(\x0b\x32).statehouse.control.v1.ControllerSettings\"\x97\x02\n\x12\x43ontrollerSettings\x12\x1d\n\x15heartbeat_interval_ms\x18\x01 \x01(\x04\x12\x1a\n\x12session_timeout_ms\x18\x02 \x01(\x04\x12\"\n\x1ainitial_rebalance_delay_ms\x18\x03 \x01(\x04\x12\x1a\n\x12handover_linger_ms\x18\x04 \x01(\x04\x12\x12\n\nflap_limit\x18\x05 \x01(\x04\x12\x16\n\x0e\x66lap_window_ms\x18\x06 \x01(\x04\x12\x1c\n\x14num_standby_replicas\x18\x07 \x01(\x04\x12\x1f\n\x17\x61\x63\x63\x65ptable_recovery_lag\x18\x08 \x01(\x04\x12\x1b\n\x13max_warmup_replicas\x18\t \x01(\x04\"\xa0\x02\n\x10\x41ssignmentRecord\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x31\n\x05store\x18\x02 \x01(\x0b\x32 .statehouse.control.v1.StoreSpecH\x00\x12:\n\x0csub_topology\x18\x03 \x01(\x0b\x32\".statehouse.control.v1.SubTopologyH\x00\x12\x33\n\x08manifest\x18\x04 \x01(\x0b\x32\x1f.statehouse.control.v1.ManifestH\x00\x12\x37\n\ncontroller\x18\x05 \x01(\x0b\x32!.statehouse.control.v1.ControllerH\x00\x12\x16\n\x0e\x66ormat_version\x18\x06 \x01(\rB\x08\n\x06recordb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&statehouse/control/v1/assignment.proto\x12\x15statehouse.control.v1\"\xdd\x03\n\tStoreSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tkey_serde\x18\x03 \x01(\t\x12\x13\n\x0bvalue_serde\x18\x04 \x01(\t\x12\x17\n\x0f\x63hangelog_topic\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x14\n\x0csub_topology\x18\x07 \x01(\r\x12\x13\n\x0bpartitioner\x18\x08 \x01(\t\x12\x45\n\x13\x63onformance_vectors\x18\t \x03(\x0b\x32(.statehouse.control.v1.ConformanceVector\x12\x11\n\tin_memory\x18\n \x01(\x08\x12\x14\n\x0cretention_ms\x18\x0b \x01(\x03\x12\x16\n\x0ewindow_size_ms\x18\x0c \x01(\x03\x12\x19\n\x11retain_duplicates\x18\r \x01(\x08\x12\x0e\n\x06global\x18\x0e \x01(\x08\x12\x11\n\tephemeral\x18\x0f \x01(\x08\x12\x0e\n\x06layout\x18\x14 \x01(\t\x12\x11\n\tcommitted\x18\x16 \x01(\x08\x12\x0f\n\x07\x66oreign\x18\x15 \x01(\x08\x12\x35\n\x0bkey_columns\x18\x17 \x03(\x0b\x32 .statehouse.control.v1.KeyColumn\"\'\n\tKeyColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\".\n\x11\x43onformanceVector\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0c\n\x04hash\x18\x02 \x01(\x11\"q\n\x0bSubTopology\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\r\n\x05query\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\r\x12*\n\x05tasks\x18\x04 \x03(\x0b\x32\x1b.statehouse.control.v1.Task\"J\n\x04Task\x12\x0e\n\x06\x61\x63tive\x18\x01 \x01(\t\x12\x10\n\x08standbys\x18\x02 \x03(\t\x12\x10\n\x08warm_ups\x18\x03 \x03(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xa3\x01\n\x08Manifest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x37\n\x04keys\x18\x02 \x03(\x0b\x32).statehouse.control.v1.Manifest.KeysEntry\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\ncontroller\x18\x04 \x01(\t\x1a+\n\tKeysEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xa7\x01\n\nController\x12\x12\n\ncontroller\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x12\n\nis_standby\x18\x03 \x01(\x08\x12\x11\n\theartbeat\x18\x04 \x01(\x04\x12\x13\n\x0bhas_stopped\x18\x05 \x01(\x08\x12;\n\x08settings\x18\x06 \x01(\x0b\x32).statehouse.control.v1.ControllerSettings\"\x97\x02\n\x12\x43ontrollerSettings\x12\x1d\n\x15heartbeat_interval_ms\x18\x01 \x01(\x04\x12\x1a\n\x12session_timeout_ms\x18\x02 \x01(\x04\x12\"\n\x1ainitial_rebalance_delay_ms\x18\x03 \x01(\x04\x12\x1a\n\x12handover_linger_ms\x18\x04 \x01(\x04\x12\x12\n\nflap_limit\x18\x05 \x01(\x04\x12\x16\n\x0e\x66lap_window_ms\x18\x06 \x01(\x04\x12\x1c\n\x14num_standby_replicas\x18\x07 \x01(\x04\x12\x1f\n\x17\x61\x63\x63\x65ptable_recovery_lag\x18\x08 \x01(\x04\x12\x1b\n\x13max_warmup_replicas\x18\t \x01(\x04\"\xa0\x02\n\x10\x41ssignmentRecord\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x31\n\x05store\x18\x02 \x01(\x0b\x32 .statehouse.control.v1.StoreSpecH\x00\x12:\n\x0csub_topology\x18\x03 \x01(\x0b\x32\".statehouse.control.v1.SubTopologyH\x00\x12\x33\n\x08manifest\x18\x04 \x01(\x0b\x32\x1f.statehouse.control.v1.ManifestH\x00\x12\x37\n\ncontroller\x18\x05 \x01(\x0b\x32!.statehouse.control.v1.ControllerH\x00\x12\x16\n\x0e\x66ormat_version\x18\x06 \x01(\rB\x08\n\x06recordb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,21 +34,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MANIFEST_KEYSENTRY']._loaded_options = None
   _globals['_MANIFEST_KEYSENTRY']._serialized_options = b'8\001'
   _globals['_STORESPEC']._serialized_start=66
-  _globals['_STORESPEC']._serialized_end=488
-  _globals['_CONFORMANCEVECTOR']._serialized_start=490
-  _globals['_CONFORMANCEVECTOR']._serialized_end=536
-  _globals['_SUBTOPOLOGY']._serialized_start=538
-  _globals['_SUBTOPOLOGY']._serialized_end=651
-  _globals['_TASK']._serialized_start=653
-  _globals['_TASK']._serialized_end=727
-  _globals['_MANIFEST']._serialized_start=730
-  _globals['_MANIFEST']._serialized_end=893
-  _globals['_MANIFEST_KEYSENTRY']._serialized_start=850
-  _globals['_MANIFEST_KEYSENTRY']._serialized_end=893
-  _globals['_CONTROLLER']._serialized_start=896
-  _globals['_CONTROLLER']._serialized_end=1063
-  _globals['_CONTROLLERSETTINGS']._serialized_start=1066
-  _globals['_CONTROLLERSETTINGS']._serialized_end=1345
-  _globals['_ASSIGNMENTRECORD']._serialized_start=1348
-  _globals['_ASSIGNMENTRECORD']._serialized_end=1636
+  _globals['_STORESPEC']._serialized_end=543
+  _globals['_KEYCOLUMN']._serialized_start=545
+  _globals['_KEYCOLUMN']._serialized_end=584
+  _globals['_CONFORMANCEVECTOR']._serialized_start=586
+  _globals['_CONFORMANCEVECTOR']._serialized_end=632
+  _globals['_SUBTOPOLOGY']._serialized_start=634
+  _globals['_SUBTOPOLOGY']._serialized_end=747
+  _globals['_TASK']._serialized_start=749
+  _globals['_TASK']._serialized_end=823
+  _globals['_MANIFEST']._serialized_start=826
+  _globals['_MANIFEST']._serialized_end=989
+  _globals['_MANIFEST_KEYSENTRY']._serialized_start=946
+  _globals['_MANIFEST_KEYSENTRY']._serialized_end=989
+  _globals['_CONTROLLER']._serialized_start=992
+  _globals['_CONTROLLER']._serialized_end=1159
+  _globals['_CONTROLLERSETTINGS']._serialized_start=1162
+  _globals['_CONTROLLERSETTINGS']._serialized_end=1441
+  _globals['_ASSIGNMENTRECORD']._serialized_start=1444
+  _globals['_ASSIGNMENTRECORD']._serialized_end=1732
 # @@protoc_insertion_point(module_scope)

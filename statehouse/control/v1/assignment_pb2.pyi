@@ -44,6 +44,7 @@ class StoreSpec(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
     FOREIGN_FIELD_NUMBER: _builtins.int
+    KEY_COLUMNS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Store name."""
     kind: _builtins.str
@@ -101,6 +102,12 @@ class StoreSpec(_message.Message):
         partitioner differs refuses the store.
         """
 
+    @_builtins.property
+    def key_columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyColumn]:
+        """Stores whose keys are JSON documents made of columns: the columns, in their
+        order.
+        """
+
     def __init__(
         self,
         *,
@@ -121,14 +128,41 @@ class StoreSpec(_message.Message):
         layout: _builtins.str = ...,
         committed: _builtins.bool = ...,
         foreign: _builtins.bool = ...,
+        key_columns: _abc.Iterable[Global___KeyColumn] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "committed", b"committed", "conformance_vectors", b"conformance_vectors", "ephemeral", b"ephemeral", "foreign", b"foreign", "global", b"global", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "layout", b"layout", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "committed", b"committed", "conformance_vectors", b"conformance_vectors", "ephemeral", b"ephemeral", "foreign", b"foreign", "global", b"global", "in_memory", b"in_memory", "key_columns", b"key_columns", "key_serde", b"key_serde", "kind", b"kind", "layout", b"layout", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StoreSpec: _TypeAlias = StoreSpec  # noqa: Y015
+
+@_typing.final
+class KeyColumn(_message.Message):
+    """A column of a store's keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name in the key's document."""
+    type: _builtins.str
+    """Its type, as Spark names it: "bigint", "decimal(6,2)", "timestamp"."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyColumn: _TypeAlias = KeyColumn  # noqa: Y015
 
 @_typing.final
 class ConformanceVector(_message.Message):

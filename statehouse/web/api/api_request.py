@@ -14,6 +14,7 @@ from starlette.responses import Response
 from statehouse.client import conversion
 from statehouse.client.peers import Method
 from statehouse.client.routers import RouterCall
+from statehouse.key_columns import columns_of_text, key_text
 from statehouse.request_target import check_escapes
 from statehouse.security.concealed import concealed_message
 from statehouse.v1 import types_pb2
@@ -57,6 +58,17 @@ class ApiRequest:
         found = key_of("key", self.path["key"], base64_keys=self.values["base64_keys"])
         assert found is not None  # noqa: S101 - the path has one
         return found
+
+    async def key_of_columns(self, text: str) -> str:
+        """Return the key that a text names by its columns. Ask this once the caller may make the call.
+
+        Raises:
+            LookupFailure: INVALID_KEY, or no router answers.
+
+        """
+        store = await self.stores.find(self.store, self.seconds)
+        columns = () if store is None else conversion.from_key_columns(store)
+        return key_text(self.store, columns, columns_of_text(text))
 
     @property
     def seconds(self) -> float:

@@ -175,6 +175,8 @@ async def batch(asked: ApiRequest) -> Response:
         raise wrong('the body must have "keys", a list of texts', "keys")
     if len(texts) > BATCH_KEYS_MAX:
         raise wrong(f"a batch has {BATCH_KEYS_MAX} keys at most, not {len(texts)}", "keys")
+    if asked.values["columns"]:
+        texts = [await asked.key_of_columns(each) for each in texts]
     keys = _keys(texts, base64_keys=asked.values["base64_keys"])
     freshness = asked.freshness
     request = query_service_pb2.BatchGetRequest(

@@ -13,6 +13,7 @@ from statehouse.web.api.parameters import (
     AS_OF,
     BASE64_KEYS,
     BOUNDS,
+    COLUMNS,
     KEY_RANGE,
     PAGES,
     PARTITION,
@@ -29,7 +30,7 @@ from statehouse.web.api.watches import watch
 _STORE: Final = "/v1/stores/{store}"
 _KEY: Final = f"{_STORE}/keys/{{key}}"
 _READ: Final = (*BOUNDS, TIMEOUT)
-_KEYED: Final = (BASE64_KEYS, RAW, *_READ)
+_KEYED: Final = (BASE64_KEYS, COLUMNS, RAW, *_READ)
 _LAST_EVENT_ID: Final = text(
     "last_event_id", "For those who can't send the header Last-Event-ID: the id of the last event of an earlier watch."
 )
@@ -243,7 +244,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_KEY}/queries/{{query}}",
         "The answer of a custom store to one of its own queries; its arguments are the body.",
         "QueryStore",
-        (BASE64_KEYS, *_READ),
+        (BASE64_KEYS, COLUMNS, *_READ),
         handlers.query_store,
         "QueryAnswer",
         body="Arguments",
@@ -254,7 +255,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_KEY}/locate",
         "Where a key lives, and for each replica whether a lookup within the bounds would use it.",
         "LocateKey",
-        (BASE64_KEYS, *_READ),
+        (BASE64_KEYS, COLUMNS, *_READ),
         handlers.locate,
         "Location",
     ),

@@ -103,6 +103,10 @@ TIMEOUT: Final = integer(
     1,
 )
 RAW: Final = switch("raw", "Return the bytes in the changelog, in base64.")
+COLUMNS: Final = switch(
+    "columns",
+    "The key is given by its columns, for stores that have them: user=ann&at=2026-11-27T10:00:00Z, or a JSON object.",
+)
 BASE64_KEYS: Final = switch("base64_keys", "Keys are given as their serialized bytes, in base64 (RFC 4648, section 5).")
 REVERSE: Final = switch("reverse", "Last first.")
 PAGES: Final = (

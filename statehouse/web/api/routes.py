@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -39,7 +41,12 @@ def _route(gateway: Gateway, stores: KnownStores, operation: Operation) -> BaseR
                 f"{unreadable} in the path is no percent-encoded UTF-8; give bytes in base64, with base64_keys",
             )
         values = read_parameters(operation.parameters, query_of(request))
-        return await operation.handle(ApiRequest(gateway, stores, request, operation.call, request.path_params, values))
+        asked = ApiRequest(gateway, stores, request, operation.call, request.path_params, values)
+        if values.get("columns") and "key" in asked.path:
+            # Before the caller hears of the store's columns.
+            await gateway.authorise(request, operation.call, asked.store)
+            asked = replace(asked, path={**asked.path, "key": await asked.key_of_columns(asked.path["key"])})
+        return await operation.handle(asked)
 
     return RawRoute(
         operation.path, endpoint, methods=[operation.method], name=operation.name, head=operation.answer is not None

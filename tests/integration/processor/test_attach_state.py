@@ -15,11 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import StructType
 
 from processor.attach.checkpoint import AttachedCheckpoint
-from processor.attach.mapping import STATE_KEY, EntryMapping, entries, key_serde
+from processor.attach.mapping import STATE_KEY, STATE_VALUE, EntryMapping, Rows, key_serde
 from processor.attach.operators import StateChoice, source_of
-from processor.attach.reader import CLASHES, StateReader, state_operators
+from processor.attach.reader import StateReader, state_operators
+from processor.attach.state_values import as_it_is
 from processor.rows import KEY, VALUE
 from processor.spark_queries import set_for_a_while
 from statehouse.errors import ConfigurationError
@@ -143,9 +145,8 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 def reader_of(spark: SparkSession, checkpoint: str, choice: StateChoice, mapping: EntryMapping) -> StateReader:
     source = source_of(state_operators(spark, checkpoint), choice)
-    reader = StateReader(spark, checkpoint, source, mapping)
-    reader.read_format(AttachedCheckpoint(spark, checkpoint).format_version(len(BATCHES) - 1))
-    return reader
+    version = AttachedCheckpoint(spark, checkpoint).batch(len(BATCHES) - 1).version
+    return StateReader(spark, checkpoint, source, mapping, version)
 
 
 def collected(frame: DataFrame) -> Bytes:
@@ -160,8 +161,9 @@ def check_reads(spark: SparkSession, checkpoint: str, choice: StateChoice, *, ha
     """Whatever is read between two batches leads from the one's state to the other's; returns the states."""
     total = EntryMapping(key="'total'") if "limit" in checkpoint else EntryMapping()
     reader = reader_of(spark, checkpoint, choice, total)
+    files = AttachedCheckpoint(spark, checkpoint)
     nothing = spark.createDataFrame([], f"{KEY} binary, {VALUE} binary")
-    states = [collected(entries(reader.rows(batch), total)) for batch in range(len(BATCHES))]
+    states = [collected(reader.entries(batch)) for batch in range(len(BATCHES))]
     assert len({json.dumps(sorted(map(str, state.items()))) for state in states}) > 1, "the state never changes"
     assert collected(reader.state(1, nothing)) == states[1]
     for before, last in ((0, 3), (1, 2), (2, 3)):
@@ -169,14 +171,16 @@ def check_reads(spark: SparkSession, checkpoint: str, choice: StateChoice, *, ha
         old = spark.createDataFrame(rows, nothing.schema)
         assert applied(states[before], collected(reader.state(last, old))) == states[last]
         if has_changes:
-            assert applied(states[before], collected(reader.changes(before + 1, last))) == states[last]
+            assert applied(states[before], collected(reader.changes(before + 1, last, None))) == states[last]
+            changed = files.changed_partitions(choice.operator_id, choice.state_store, before + 1, last)
+            assert applied(states[before], collected(reader.changes(before + 1, last, changed))) == states[last]
     return states
 
 
 def test_an_aggregate_is_read_whole_and_by_changes(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     checkpoint = ran("aggregate", "changelogs")
     states = check_reads(spark, checkpoint, StateChoice())
-    assert states[-1][b"ann"] == b'{"count":4,"sum":11.0,"count_2":4,"max":5}'
+    assert states[-1][b"ann"] == b'{"count":4,"avg":2.75,"max":5}'
 
 
 def test_windows_that_are_over_are_deleted(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
@@ -188,7 +192,7 @@ def test_values_and_keys_are_made_by_sql(spark: SparkSession, ran: Callable[[str
     checkpoint = ran("aggregate", "changelogs")
 
     def read(mapping: EntryMapping) -> Bytes:
-        return collected(entries(reader_of(spark, checkpoint, StateChoice(), mapping).rows(3), mapping))
+        return collected(reader_of(spark, checkpoint, StateChoice(), mapping).entries(3))
 
     assert read(EntryMapping(values={"mean": "sum / count_2", "who": "user"}))[b"ann"] == b'{"mean":2.75,"who":"ann"}'
     assert read(EntryMapping(key="upper(user)", values={"n": "count"}, value_serde="long"))[b"ANN"] == bytes(7) + b"\4"
@@ -203,33 +207,31 @@ def test_a_state_with_a_column_key(spark: SparkSession, ran: Callable[[str, str]
     checkpoint = ran("aggregate by a key", "changelogs")
     assert check_reads(spark, checkpoint, StateChoice())[-1][b"ann"] == b'{"max":5}'
     mapping = EntryMapping(key="upper(key)", values={"value": "max", "key": "key"})
-    made = collected(entries(reader_of(spark, checkpoint, StateChoice(), mapping).rows(3), mapping))
+    made = collected(reader_of(spark, checkpoint, StateChoice(), mapping).entries(3))
     assert made[b"ANN"] == b'{"value":5,"key":"ann"}'
 
 
 def test_keys_that_become_one_are_seen(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     mapping = EntryMapping(key="length(user)")
     reader = reader_of(spark, ran("aggregate", "changelogs"), StateChoice(), mapping)
-    nothing = spark.createDataFrame([], f"{KEY} binary, {VALUE} binary")
-    assert reader.may_clash
-    assert reader.state(3, nothing).where(CLASHES).count() == 1
-    assert reader.changes(3, 3).where(CLASHES).count() == 1
+    with pytest.raises(ConfigurationError, match=r'the keys \{"user":"ann"\} and \{"user":"eve"\} of the state'):
+        reader.refuse_clash(3)
+    reader_of(spark, ran("aggregate", "changelogs"), StateChoice(), EntryMapping(key="upper(user)")).refuse_clash(3)
 
 
 @pytest.mark.parametrize(
     ("mapping", "says"),
     [
-        (EntryMapping(key="name"), "the key has the columns user, the value count, sum, count_2, max"),
-        (EntryMapping(values={"n": "total"}), "the value count, sum, count_2, max"),
+        (EntryMapping(key="name"), "the key has the columns user, the value avg, count, sum, count_2, max"),
+        (EntryMapping(values={"n": "total"}), "the value avg, count, sum, count_2, max"),
         (EntryMapping(values={"n": "count +"}), "can't be made"),
     ],
 )
 def test_what_does_not_fit_the_columns_is_refused(
     spark: SparkSession, ran: Callable[[str, str], str], mapping: EntryMapping, says: str
 ) -> None:
-    reader = reader_of(spark, ran("aggregate", "changelogs"), StateChoice(), mapping)
     with pytest.raises(ConfigurationError) as refused:
-        entries(reader.rows(3), mapping)
+        reader_of(spark, ran("aggregate", "changelogs"), StateChoice(), mapping).entries(3)
     assert says.lower() in str(refused.value).lower()
 
 
@@ -245,7 +247,7 @@ def test_variables_of_a_processor_with_state(spark: SparkSession, ran: Callable[
 
 def test_what_is_not_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no query has a checkpoint in"):
-        AttachedCheckpoint(spark, str(tmp_path))
+        AttachedCheckpoint(spark, str(tmp_path)).wait_for_a_batch(0)
     with pytest.raises(ConfigurationError, match="can't be read"):
         AttachedCheckpoint(spark, "nowhere://x/y")
 
@@ -268,7 +270,7 @@ def test_a_newer_format_is_refused(spark: SparkSession, ran: Callable[[str, str]
     (tmp_path / "metadata").write_text(Path(ran("aggregate", "changelogs"), "metadata").read_text())
     (tmp_path / "commits" / "0").write_text("v9\n{}")
     with pytest.raises(ConfigurationError, match=r"'v9'.*newer Spark"):
-        AttachedCheckpoint(spark, str(tmp_path)).format_version(0)
+        AttachedCheckpoint(spark, str(tmp_path)).batch(0)
     (tmp_path / "commits" / "0").unlink()
     with pytest.raises(ConfigurationError, match="committed no batch"):
         AttachedCheckpoint(spark, str(tmp_path)).wait_for_a_batch(0)
@@ -307,8 +309,8 @@ def test_each_variable_with_each_provider(
 
 def test_the_serde_of_a_key_fits_its_type(spark: SparkSession) -> None:
     def serde_of(kind: str) -> str:
-        rows = spark.createDataFrame([], f"{STATE_KEY} struct<{kind}>, _state_value struct<n: int>")
-        return key_serde(rows, EntryMapping())
+        rows = spark.createDataFrame([], f"{STATE_KEY} struct<{kind}>, {STATE_VALUE} struct<n: int>")
+        return key_serde(Rows(rows, as_it_is(StructType.fromDDL("n int"))), EntryMapping())
 
     assert serde_of("k: string") == "string"
     assert serde_of("k: int") == "long"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 from processor.attach.attached_query import AttachedQuery, AttachedStore
+from processor.attach.operators import StateChoice
 from processor.attach.reads import Identity, Read, ReadChanges, ReadPlanner, ReadState
+from processor.attach.timed_keys import EntryKind
 from processor.sink.protocol import ForeignClaim
 
 
 def test_a_batch_whose_partitions_somebody_else_has_claimed_is_not_published(monkeypatch: Any) -> None:
     checkpoint, reads = Mock(), []
+    monkeypatch.setattr("processor.attach.attached_query.apart", lambda _shape: [])
     checkpoint.newest_after.return_value = 3
     checkpoint.query_id.return_value = "q"
     store = AttachedStore(Identity("q", "form", "abc"), 2)
@@ -25,17 +28,17 @@ def test_a_batch_whose_partitions_somebody_else_has_claimed_is_not_published(mon
 
     def read(_self: AttachedQuery, read: Read) -> Mock:
         reads.append(read)
-        return Mock()
+        return MagicMock()
 
     query = AttachedQuery(
-        Mock(),
         checkpoint,
-        Mock(may_clash=False),
+        Mock(has_changes=True),
         ReadPlanner(),
         store,
         Mock(query="totals"),
         sink,
-        has_changes=True,
+        choice=StateChoice(),
+        shape=EntryKind.PLAIN,
         poll_interval_s=0.01,
     )
     monkeypatch.setattr(AttachedQuery, "_read", read)

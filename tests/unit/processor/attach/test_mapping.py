@@ -7,8 +7,9 @@ import struct
 import pyarrow as pa
 import pytest
 
-from processor.attach.cli import values_of
-from processor.attach.mapping import EntryMapping, double_bytes, unique_names
+from processor.attach.cli import named
+from processor.attach.json_forms import unique_names
+from processor.attach.mapping import EntryMapping, double_bytes
 from statehouse.errors import ConfigurationError
 
 
@@ -24,13 +25,13 @@ def test_doubles_are_eight_bytes() -> None:
 
 
 def test_values_are_named() -> None:
-    assert values_of(["n=count", "big = max > 5", "same=a=b"]) == {"n": "count", "big": "max > 5", "same": "a=b"}
+    assert named(["n=count", "big = max > 5", "same=a=b"], "--value") == {"n": "count", "big": "max > 5", "same": "a=b"}
 
 
 @pytest.mark.parametrize("given", [["count"], ["=count"], ["n="], ["n=a", "n=b"]])
 def test_a_value_without_name_or_twice_is_refused(given: list[str]) -> None:
     with pytest.raises(ConfigurationError, match="--value"):
-        values_of(given)
+        named(given, "--value")
 
 
 def test_serdes_that_can_not_be_written_are_refused() -> None:

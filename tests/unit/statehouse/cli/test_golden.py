@@ -61,6 +61,7 @@ routers = ["127.0.0.1:7100"]
 # What they print depends on settings, disks or Kafka; their own tests see to them.
 ELSEWHERE = {
     "assign",
+    "attach",
     "config show controller",
     "config show node",
     "config show process",

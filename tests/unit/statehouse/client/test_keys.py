@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from statehouse.client.keys import needs_serde, prefix_key, to_key
+from statehouse.client.keys import KeyForm, needs_serde, prefix_key, to_key
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import SERDES
 
@@ -42,7 +42,7 @@ NO_KEYS: Final = (
 )
 def test_integers_are_keys_of_a_long_store(key: Any, text: str) -> None:
     assert needs_serde(key)
-    assert to_key(key, "long").text == text
+    assert to_key(key, KeyForm("s", "long")).text == text
     SERDES["long"].parse(text)
 
 
@@ -54,7 +54,7 @@ def test_integers_are_keys_of_a_long_store(key: Any, text: str) -> None:
     ],
 )
 def test_numbers_are_keys_of_a_double_store(key: Any, text: str) -> None:
-    assert to_key(key, "double").text == text
+    assert to_key(key, KeyForm("s", "double")).text == text
     SERDES["double"].parse(text)
 
 
@@ -65,17 +65,17 @@ def test_numbers_are_keys_of_a_double_store(key: Any, text: str) -> None:
 )
 def test_a_number_that_the_serde_lacks_is_no_key(serde: str, key: int) -> None:
     with pytest.raises(LookupFailure, match="bits is no key of serde") as refused:
-        to_key(key, serde)
+        to_key(key, KeyForm("s", serde))
     assert refused.value.reason is Reason.INVALID_KEY
 
 
 @pytest.mark.parametrize("key", [np.longdouble(1) / 3, np.longdouble("1e4000")], ids=["a third", "beyond"])
 def test_a_wider_float_is_not_rounded_to_a_key(key: Any) -> None:
     with pytest.raises(LookupFailure, match="it would be rounded") as refused:
-        to_key(key, "double")
+        to_key(key, KeyForm("s", "double"))
     assert refused.value.reason is Reason.INVALID_KEY
-    assert to_key(np.longdouble("nan"), "double").text == "nan"
-    assert to_key(np.longdouble(0.5), "double").text == "0.5"
+    assert to_key(np.longdouble("nan"), KeyForm("s", "double")).text == "nan"
+    assert to_key(np.longdouble(0.5), KeyForm("s", "double")).text == "0.5"
 
 
 @pytest.mark.parametrize("make", [to_key, prefix_key])
@@ -100,7 +100,7 @@ def test_half_a_character_is_no_text(key: Any, make: Any) -> None:
 )
 def test_a_number_of_another_type_says_what_to_give(serde: str, key: Any, gives: str) -> None:
     with pytest.raises(TypeError, match=gives):
-        to_key(key, serde)
+        to_key(key, KeyForm("s", serde))
 
 
 @pytest.mark.parametrize("key", NO_KEYS, ids=lambda key: type(key).__name__)
@@ -109,7 +109,7 @@ def test_nothing_else_is_a_key(key: Any, serde: str) -> None:
     with pytest.raises(TypeError, match="a key can't be of type"):
         needs_serde(key)
     with pytest.raises(TypeError, match="a key can't be of type"):
-        to_key(key, serde)
+        to_key(key, KeyForm("s", serde))
 
 
 @pytest.mark.parametrize("key", [b"\0\5", bytearray(b"\0\5"), memoryview(b"\0\5"), np.bytes_(b"\0\5")])

@@ -1,4 +1,4 @@
-"""Which key serdes stores have: asked for when a caller's key is a number, which is written as the serde has it."""
+"""How stores write their keys: asked for when a caller's key is a number, or columns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from statehouse.client.conversion import from_stores
+from statehouse.client.keys import KeyForm
 from statehouse.client.routers import Routers
 from statehouse.client.store_frame import named_store
 from statehouse.errors import LookupFailure, Reason
@@ -18,19 +19,19 @@ KEPT_S: Final = 30.0
 _UNTOLD: Final = frozenset({"UNIMPLEMENTED", "PERMISSION_DENIED"})
 
 
-class KeySerdes:
-    """The key serdes of stores, by what the fleet tells. Lives on the event loop.
+class KeyForms:
+    """The forms of stores' keys, by what the fleet tells. Lives on the event loop.
 
     `followed(store)` is what a follower of the fleet knows already, None if it knows nothing.
     """
 
-    def __init__(self, router: Routers, followed: Callable[[str], str | None]) -> None:
+    def __init__(self, router: Routers, followed: Callable[[str], KeyForm | None]) -> None:
         self._router, self._followed = router, followed
-        self._known: Mapping[str, str] = {}
+        self._known: Mapping[str, KeyForm] = {}
         self._asked_at = float("-inf")
 
-    async def of(self, store: str, seconds: float) -> str:
-        """Return the name of a store's key serde.
+    async def of(self, store: str, seconds: float) -> KeyForm:
+        """Return the form of a store's keys.
 
         Raises:
             TypeError: the server doesn't say: so callers must give text or bytes.
@@ -55,6 +56,6 @@ class KeySerdes:
                 ) from failure
             raise
         stores = from_stores(listed)
-        self._known = {each.name: each.key_serde for each in stores}
+        self._known = {each.name: KeyForm(each.name, each.key_serde, each.key_columns) for each in stores}
         self._asked_at = time.monotonic()
-        return named_store(stores, store).key_serde
+        return self._known[named_store(stores, store).name]

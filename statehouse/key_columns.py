@@ -1,0 +1,278 @@
+"""Keys of several columns: a JSON document that is made of the columns' values, the same by whoever makes it. Pure.
+
+A store says which columns its keys have, with the types that Spark gives them. A value is given as text, as people type
+it, or as a value of Python's; here it becomes what the store's writer has written (`docs/attach.md` has the forms).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation, localcontext
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any, Final
+
+from statehouse.errors import LookupFailure, Reason, shown
+
+COLUMNS_MAX: Final = 200
+"""More columns no key has."""
+
+_INTEGRAL: Final = MappingProxyType({"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64})
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)")
+_ESCAPED: Final = re.compile(r"\\x([0-9A-Fa-f]{2})")
+_LOOKS_ESCAPED: Final = re.compile(r"\\(?=x[0-9A-Fa-f]{2})")
+_UNREADABLE: Final = re.compile("[\udc80-\udcff]")
+_ASCII: Final = 0x80
+_SURROGATES: Final = 0xDC00
+"""Where Python puts bytes that are no text (PEP 383)."""
+_FRACTION: Final = re.compile(r"(\.\d{1,6})(?=[Zz+-]|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of a key. `type`: as Spark names it, in small letters: `bigint`, `decimal(6,2)`, `timestamp`."""
+
+    name: str
+    type: str
+
+
+class KeyColumns:
+    """A key that is given by its columns: `KeyColumns(user="ann", at=datetime(...))`."""
+
+    def __init__(self, given: Mapping[str, Any] | None = None, /, **columns: Any) -> None:  # noqa: ANN401 - of any type
+        """Take the columns; `given` is for names that aren't names of Python's."""
+        self.columns: Mapping[str, Any] = {**(given or {}), **columns}
+
+    def __repr__(self) -> str:
+        return f"KeyColumns({dict(self.columns)!r})"
+
+
+def key_text(store: str, columns: Sequence[KeyColumn], given: Mapping[str, Any]) -> str:
+    """Return the key of a store, a JSON document, from its columns' values: texts, or values of Python's.
+
+    Raises:
+        LookupFailure: INVALID_KEY: the store's keys have no columns, or others; or a value isn't of its column's type.
+
+    """
+    if not columns:
+        raise LookupFailure(
+            Reason.INVALID_KEY, f"store {store}: its keys are not made of columns: give the key as its serde writes it"
+        )
+    names = [each.name for each in columns]
+    for what, wrong in (
+        ("lacks", [n for n in names if n not in given]),
+        ("has no", [n for n in given if n not in names]),
+    ):
+        if wrong:
+            raise LookupFailure(
+                Reason.INVALID_KEY,
+                f"store {store}: the key {what} column {shown(', '.join(wrong))}; its columns are {', '.join(names)}",
+            )
+    document = {}
+    for each in columns:
+        try:
+            document[each.name] = _value(each.type, given[each.name])
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise LookupFailure(
+                Reason.INVALID_KEY, f"store {store}: column {each.name} is a {each.type}: {error or 'it is none'}"
+            ) from None
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def columns_of_text(text: str) -> dict[str, Any]:
+    """Return the columns that a text names: a JSON object, or `user=ann&at=2026-11-27T10:00:00Z`.
+
+    Raises:
+        LookupFailure: INVALID_KEY: it is neither.
+
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text, parse_float=Decimal)
+        except ValueError as error:
+            raise LookupFailure(Reason.INVALID_KEY, f"the columns {shown(text)} are no JSON object: {error}") from None
+        return dict(found)
+    return dict(column_of_text(each) for each in text.split("&"))
+
+
+def column_of_text(text: str) -> tuple[str, str]:
+    """Return name and value of `NAME=VALUE`.
+
+    Raises:
+        LookupFailure: INVALID_KEY: it is something else.
+
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise LookupFailure(Reason.INVALID_KEY, f"the column {shown(text)} must be NAME=VALUE, as in user=ann")
+    return name, value
+
+
+def _value(kind: str, given: Any) -> Any:  # noqa: ANN401 - as above
+    """Return a value as the key's JSON has it; null is None, and as text `null` in a column that is no text."""
+    if given is None:
+        return None
+    read = _READ.get(kind.partition("(")[0].partition(" ")[0])
+    if kind.startswith(("struct<", "array<", "map<")):
+        return _nested(given)
+    if read is None:
+        return _text(kind, given)
+    if read is not _text and given == "null":
+        return None
+    return read(kind, given)
+
+
+def _nested(given: Any) -> Any:  # noqa: ANN401 - as above
+    """Take a document as it is: its fields must stand in their order, with values in their forms."""
+    document = json.loads(given) if isinstance(given, str) else given
+    if document is not None and not isinstance(document, Mapping | list | tuple):
+        raise ValueError("give a JSON document with its fields in their order")
+    return _plain(document)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - as above
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, datetime):
+        return _timestamp("", value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return base64.b64encode(value).decode() if isinstance(value, bytes | bytearray) else value
+
+
+def _integer(kind: str, given: Any) -> int:  # noqa: ANN401 - as above
+    if isinstance(given, str):
+        if not _NUMBER.fullmatch(given):
+            raise ValueError(f"{shown(given)} is no whole number, as -5")
+        given = int(given)
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        raise TypeError(f"give a whole number, not a {type(given).__name__}")
+    number = int(given)
+    if not -(1 << (_INTEGRAL[kind] - 1)) <= number < 1 << (_INTEGRAL[kind] - 1):
+        raise ValueError(f"{number} is beyond its {_INTEGRAL[kind]} bits")
+    return number
+
+
+def _fraction(_kind: str, given: Any) -> float | str:  # noqa: ANN401 - as above
+    if isinstance(given, bool) or not isinstance(given, str | Real | Decimal):
+        raise TypeError(f"give a number, not a {type(given).__name__}")
+    number = float(given)
+    if number - number == 0:
+        return number
+    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"  # noqa: PLR0124 - NaN differs from itself
+
+
+def _decimal(kind: str, given: Any) -> str:  # noqa: ANN401 - as above
+    if isinstance(given, bool | float) or not isinstance(given, str | Integral | Decimal):
+        raise TypeError(f"give a Decimal, a whole number or text, not a {type(given).__name__}")
+    declared = _DECIMAL.fullmatch(kind)
+    precision, scale = (int(each) for each in declared.groups()) if declared else (38, 0)
+    with localcontext() as context:
+        context.prec = 2 * precision + 2
+        try:
+            number = Decimal(int(given) if isinstance(given, Integral) else given)
+            exact = number.quantize(Decimal(1).scaleb(-scale))
+        except InvalidOperation:
+            raise ValueError(f"{shown(str(given))} is no decimal, as 46.50") from None
+        if not number.is_finite() or exact != number or len(exact.as_tuple().digits) > precision:
+            raise ValueError(f"{shown(str(given))} has more digits than it")
+    return f"{abs(exact) if exact == 0 else exact:f}"
+
+
+def _timestamp(kind: str, given: Any) -> str:  # noqa: ANN401 - as above
+    at = _read_time(given)
+    if kind == "timestamp_ntz":
+        if at.tzinfo is not None:
+            raise ValueError("it has no zone: leave that out, as in 2026-11-27T10:00:00.5")
+        return at.isoformat(timespec="microseconds")
+    if at.tzinfo is None:
+        raise ValueError("say its zone, as in 2026-11-27T10:00:00.5Z or …+01:00")
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _read_time(given: Any) -> datetime:  # noqa: ANN401 - as above
+    if isinstance(given, datetime):
+        return given
+    if not isinstance(given, str):
+        raise TypeError(f"give a datetime or text, not a {type(given).__name__}")
+    try:
+        # This Python reads three digits of a second, or six.
+        padded = _FRACTION.sub(lambda each: each[1].ljust(7, "0"), given)
+        return datetime.fromisoformat(padded)
+    except ValueError:
+        raise ValueError(f"{shown(given)} is no time, as 2026-11-27T10:00:00.123456Z") from None
+
+
+def _date(_kind: str, given: Any) -> str:  # noqa: ANN401 - as above
+    if isinstance(given, date) and not isinstance(given, datetime):
+        return given.isoformat()
+    if not isinstance(given, str):
+        raise TypeError(f"give a date or text, not a {type(given).__name__}")
+    try:
+        return date.fromisoformat(given).isoformat()
+    except ValueError:
+        raise ValueError(f"{shown(given)} is no date, as 2026-11-27") from None
+
+
+def _boolean(_kind: str, given: Any) -> bool:  # noqa: ANN401 - as above
+    if isinstance(given, bool):
+        return given
+    if given in {"true", "false"}:
+        return bool(given == "true")
+    raise ValueError(f"{shown(str(given))} is neither true nor false")
+
+
+def _binary(_kind: str, given: Any) -> str:  # noqa: ANN401 - as above
+    if isinstance(given, bytes | bytearray | memoryview):
+        return base64.b64encode(given).decode()
+    if not isinstance(given, str):
+        raise TypeError(f"give bytes or text, not a {type(given).__name__}")
+    try:
+        data = bytes.fromhex(given[2:]) if given.startswith("0x") else base64.b64decode(given, validate=True)
+    except (ValueError, binascii.Error):
+        raise ValueError(f"{shown(given)} is neither base64 nor hex, as 0x00ff") from None
+    return base64.b64encode(data).decode()
+
+
+def _text(_kind: str, given: Any) -> str:  # noqa: ANN401 - as above
+    r"""Return a text in its one form: \xHH for bytes that are no UTF-8, and only for them."""
+    if isinstance(given, bytes | bytearray):
+        data = bytes(given)
+    elif isinstance(given, str):
+        data = _ESCAPED.sub(_unescaped, given).encode("utf-8", "surrogateescape")
+    else:
+        raise TypeError(f"give text, not a {type(given).__name__}")
+    text = _LOOKS_ESCAPED.sub(r"\\x5C", data.decode("utf-8", "surrogateescape"))
+    return _UNREADABLE.sub(lambda each: f"\\x{ord(each[0]) - 0xDC00:02X}", text)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    byte = int(found[1], 16)
+    return chr(byte if byte < _ASCII else _SURROGATES + byte)
+
+
+_READ: Final[Mapping[str, Callable[[str, Any], Any]]] = MappingProxyType(
+    {
+        **dict.fromkeys(_INTEGRAL, _integer),
+        "float": _fraction,
+        "double": _fraction,
+        "decimal": _decimal,
+        "timestamp": _timestamp,
+        "timestamp_ntz": _timestamp,
+        "date": _date,
+        "boolean": _boolean,
+        "binary": _binary,
+        "string": _text,
+    }
+)

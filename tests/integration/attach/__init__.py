@@ -1,0 +1,1 @@
+"""Jobs as strangers write them, and `statehouse attach` beside them."""

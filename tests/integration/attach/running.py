@@ -1,0 +1,67 @@
+"""Runs the jobs, and what serves their states: each a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from processor.start_check import last_commits
+from tests.integration.attach import jobs
+from tests.integration.processor.support import ProcessorProcess
+from tests.support.polling import poll_until
+
+
+class Jobs:
+    """A process that runs jobs, each time that it is asked for, until each has read all events."""
+
+    def __init__(self, events: Path, checkpoints: Path, provider: str, names: Sequence[str], log: Path) -> None:
+        command = [sys.executable, jobs.__file__, str(events), str(checkpoints), provider, *names]
+        self._log = log.open("ab")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+
+    def run(self) -> None:
+        """Run them; return when all have ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print("run", file=self._process.stdin, flush=True)
+        assert self._process.stdout.readline() == "run\n", Path(self._log.name).read_text()[-3000:]
+
+    def stop(self) -> None:
+        """End the process, and its JVM with it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._log.close()
+
+
+class AttachProcess(ProcessorProcess):
+    """`statehouse attach` with a file of states."""
+
+    def __init__(self, bootstrap: str, application_id: str, states: Path, directory: Path, *options: str) -> None:
+        program = (sys.executable, "-m", "statehouse.cli", "attach", "--master", "local[2]")
+        super().__init__("--states", bootstrap, directory, program=program)
+        self._application_id, self._bootstrap = application_id, bootstrap
+        self._command = [
+            *(*program, "--states", str(states), "--bootstrap", bootstrap, "--application-id", application_id),
+            *("--heartbeat-interval-ms", "200", "--session-timeout-ms", "6000", "--shuffle-partitions", "2", *options),
+        ]
+
+    def wait_for_all(self, checkpoints: Path, stores: dict[str, str], timeout_s: float = 300.0) -> None:
+        """Wait until each store is at the last batch of its job. `stores`: store -> job."""
+        wanted = {store: newest(checkpoints / job) for store, job in stores.items()}
+
+        def are_there() -> bool:
+            assert self.is_running, self.log_tail()
+            found = last_commits(self._bootstrap, self._application_id, list(stores))
+            return all(store in found and found[store].batch_id >= batch for store, batch in wanted.items())
+
+        poll_until(are_there, timeout_s, "all stores to be at the last batch")
+
+
+def newest(checkpoint: Path) -> int:
+    """The newest batch that a job has committed."""
+    return max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit())

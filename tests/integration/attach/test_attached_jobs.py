@@ -1,0 +1,144 @@
+"""Strangers' jobs are served as Spark has their state: every key and every value, at three doors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from statehouse.client import Client
+from statehouse.local.kafka import EmbeddedKafka
+from tests.integration.attach import models
+from tests.integration.attach.events import made_events, write_events
+from tests.integration.attach.jobs import PROVIDERS
+from tests.integration.attach.models import Batches, Entries
+from tests.integration.attach.running import AttachProcess, Jobs
+from tests.integration.attach.served import by_http, by_key, by_spark, scanned
+from tests.integration.attach.states import State, as_toml, states_of
+from tests.support.fleet import Servers
+from tests.support.polling import poll_until
+from tests.support.web import web_server
+
+BATCHES = 5
+PER_BATCH = 20
+
+
+def is_like(found: Any, expected: Any) -> bool:
+    """Equal, but for the last digits of a statistic, and where several values are right."""
+    if isinstance(expected, set):
+        return found in expected
+    if isinstance(expected, dict):
+        return (
+            isinstance(found, dict)
+            and found.keys() == expected.keys()
+            and all(is_like(found[k], v) for k, v in expected.items())
+        )
+    if isinstance(expected, float):
+        return isinstance(found, float) and math.isclose(found, expected, rel_tol=1e-12)
+    return type(found) is type(expected) and bool(found == expected)
+
+
+def check(store: str, found: Entries, expected: Entries, what: str) -> None:
+    assert found.keys() == expected.keys(), f"{store}, {what}: {found.keys() ^ expected.keys()}"
+    for key, value in expected.items():
+        assert is_like(found[key], value), f"{store}, {what}, {key!r}: {found[key]} instead of {value}"
+
+
+def play(
+    kafka: EmbeddedKafka,
+    spark: SparkSession,
+    application_id: str,
+    directory: Path,
+    provider: str,
+    states: list[State],
+) -> None:
+    """Run the jobs twice, as cron does, with `attach` beside them from the first end on; then compare all there is."""
+    batches = made_events(BATCHES, PER_BATCH)
+    events, checkpoints = directory / "events", directory / "checkpoints"
+    names = list(dict.fromkeys(each.job for each in states))
+    file = directory / "states.toml"
+    file.write_text(as_toml(states, str(checkpoints)))
+    write_events(events, batches[:-2])
+    jobs = Jobs(events, checkpoints, provider, names, directory / "jobs.log")
+    attach = AttachProcess(kafka.bootstrap, application_id, file, directory, "--source-wait-ms", "300000")
+    with Servers(kafka.bootstrap, application_id, directory) as servers:
+        servers.node("n1")
+        router = servers.router()
+        try:
+            attach.start()  # it waits for the checkpoints
+            jobs.run()
+            write_events(events, batches[-2:], BATCHES - 2)
+            jobs.run()
+            attach.wait_for_all(checkpoints, {each.store: each.job for each in states})
+            with Client(router.target) as client, web_server(router.target) as http:
+                poll_until(lambda: client.fleet().tasks and is_served(client, states), 60, "the stores to be served")
+                for state in states:
+                    compare(client, http, spark, checkpoints, state, batches)
+            assert attach.stop() == 0
+        finally:
+            jobs.stop()
+            if attach.is_running:
+                attach.kill()
+
+
+def is_served(client: Client, states: list[State]) -> bool:
+    for state in states:
+        read = {"window": client.scan_windows, "session": client.scan_sessions}.get(
+            state.options.get("as", ""), client.scan
+        )
+        next(iter(read(state.store, raw=True)), None)
+    return True
+
+
+def compare(client: Client, http: str, spark: SparkSession, checkpoints: Path, state: State, batches: Batches) -> None:
+    if state.options.get("as"):
+        compare_times(client, state, batches)
+        return
+    found = scanned(client, state.store)
+    assert found, f"{state.store} is empty"
+    if state.model is not None:
+        check(state.store, found, state.model(batches), "model")
+    if state.as_spark:
+        check(state.store, found, by_spark(spark, checkpoints / state.job, state), "Spark's reader")
+    keys = list(found)
+    check(state.store, by_key(client, state.store, keys), found, "by key")
+    check(state.store, by_http(http, state.store, keys), found, "by HTTP")
+
+
+def compare_times(client: Client, state: State, batches: Batches) -> None:
+    """Windows and sessions are found by key and time."""
+    if state.options["as"] == "window":
+        for (user, start), count in models.windows(batches).items():
+            if user is not None:
+                at_ms = int(start.timestamp() * 1000)
+                found = list(client.fetch_windows(state.store, models.form(user), from_ms=at_ms, to_ms=at_ms))
+                assert [each.value for each in found] == [{"count": count}], f"{user} {start}: {found}"
+        return
+    sessions = models.sessions(batches)
+    users = {value["user"] for value in sessions.values() if value["user"] is not None}
+    for user in users:
+        expected = sorted(v["count"] for v in sessions.values() if v["user"] == user)
+        found: list[Any] = [each.value for each in client.fetch_sessions(state.store, models.form(user))]
+        assert sorted(value["count"] for value in found) == expected
+
+
+@pytest.mark.timeout(240)
+def test_three_jobs_of_strangers(
+    kafka: EmbeddedKafka, spark: SparkSession, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Times of microseconds, bytes that are no text, decimals, nulls, late windows, what is remembered for a while."""
+    states = states_of("changelog", {"two_columns", "latin", "sums", "window_append", "dedup_watermark"})
+    play(kafka, spark, unique_name("shop"), tmp_path, "changelog", states)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_all_jobs_of_strangers(
+    kafka: EmbeddedKafka, spark: SparkSession, unique_name: Callable[[str], str], tmp_path: Path, provider: str
+) -> None:
+    play(kafka, spark, unique_name("shop"), tmp_path, provider, states_of(provider))
