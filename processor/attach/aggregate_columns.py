@@ -118,7 +118,7 @@ def _avg(kept: DataType, names: Sequence[str]) -> AggregateColumns:
         doubt = (
             f"{names[0]}, {names[1]}: the avg of decimals of many digits, whose scale can't be seen for sure: {_REMEDY}"
         )
-    return AggregateColumns(names, "avg", "avg({})", _summed(kept), doubt)
+    return AggregateColumns(names, "avg", "avg({})", _summed(kept), doubt=doubt)
 
 
 def _summed(kept: DataType) -> DataType:

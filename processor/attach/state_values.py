@@ -157,7 +157,12 @@ def plan(
             f"the aggregates can't be planned: {beginning(error)}. Their columns: {fields.simpleString()} (--input)"
         ) from error
     jvm: Any = session._jvm  # noqa: SLF001 - as above
+    # What only the results need is put over the aggregation at times.
     found = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(optimized)
+    outputs = None
+    if found.isEmpty() and optimized.getClass().getSimpleName() == "Project":
+        outputs = listed(optimized.projectList())[1:]
+        found = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(optimized.child())
     if found.isEmpty():
         raise ConfigurationError("the aggregates can't be planned: name plain aggregates, as in sum(amount)")
     declarative = jvm.java.lang.Class.forName(_DECLARATIVE)
@@ -168,7 +173,7 @@ def plan(
         function = each.aggregateFunction()
         if not declarative.isInstance(function):
             raise ConfigurationError(
-                f"{function.prettyName()} can't be finished: what it keeps can only be read by Spark itself. Leave "
+                f"{function.prettyName()}() can't be finished: what it keeps can only be read by Spark itself. Leave "
                 "all aggregates out to have the state's own columns, or take it out of the job's query"
             )
         for attribute in listed(function.aggBufferAttributes()):
@@ -181,6 +186,9 @@ def plan(
     if len(buffers) != len(over):
         return AggregatePlan(buffers, ())
     made = [_put(session, _put(session, each, finals), places) for each in results]
+    if outputs is not None:
+        over_it = {each.exprId().id(): _unnamed(whole) for each, whole in zip(results, made, strict=True)}
+        made = [_put(session, each, over_it) for each in outputs]
     return AggregatePlan(buffers, [column_of(session, each) for each in made])
 
 
@@ -192,6 +200,11 @@ def _put(session: SparkSession, expression: Any, instead: Mapping[int, Any]) -> 
         return instead.get(expression.exprId().id(), expression) if name == "AttributeReference" else expression
     made = [_put(session, each, instead) for each in children]
     return expression.withNewChildren(sequence(session, made))
+
+
+def _unnamed(expression: Any) -> Any:  # noqa: ANN401 - as above
+    """Return an expression without the name that it has as a column."""
+    return expression.child() if expression.getClass().getSimpleName() == "Alias" else expression
 
 
 def _inputs(inputs: str, keys: StructType) -> StructType:

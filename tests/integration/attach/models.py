@@ -8,7 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from statistics import stdev
 from typing import Any
 
@@ -107,8 +107,16 @@ def latin(batches: Batches) -> Entries:
     }
 
 
+def sum_of(numbers: Sequence[Decimal]) -> Decimal:
+    with localcontext() as context:
+        context.prec = 100
+        return sum(numbers, Decimal())
+
+
 def mean_of(numbers: Sequence[Decimal], digits: int) -> Decimal:
-    return (sum(numbers, Decimal()) / len(numbers)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    with localcontext() as context:
+        context.prec = 100
+        return (sum(numbers, Decimal()) / len(numbers)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
 
 
 def sums(batches: Batches) -> Entries:
@@ -118,9 +126,9 @@ def sums(batches: Batches) -> Entries:
         bigs = [e.big for e in events if e.big is not None]
         top = max(e.n for e in events)
         made[plain_key(user)] = {
-            "total": form(sum(amounts)) if amounts else None,
+            "total": form(sum_of(amounts)) if amounts else None,
             "mean": form(mean_of(amounts, 6)) if amounts else None,
-            "bigs": form(sum(bigs)) if bigs else None,
+            "bigs": form(sum_of(bigs)) if bigs else None,
             "big_mean": form(mean_of(bigs, 14)) if bigs else None,
             "since": form(min(e.at for e in events)),
             "until": form(max(e.at for e in events)),
@@ -141,7 +149,7 @@ def means(batches: Batches) -> Entries:
         bigs = [e.big for e in events if e.big is not None]
         made[plain_key(user)] = {
             "avg": sum(e.d for e in events) / len(events),
-            "sum": form(sum(bigs)) if bigs else None,
+            "sum": form(sum_of(bigs)) if bigs else None,
             "first": events[0].n,
             "count": len(events),
         }

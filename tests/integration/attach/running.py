@@ -35,6 +35,8 @@ class Jobs:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._log.close()
 
 
