@@ -149,9 +149,9 @@ def means(batches: Batches) -> Entries:
         bigs = [e.big for e in events if e.big is not None]
         made[plain_key(user)] = {
             "avg": sum(e.d for e in events) / len(events),
-            "sum": form(sum_of(bigs)) if bigs else None,
+            "sum_2": form(sum_of(bigs)) if bigs else None,
             "first": events[0].n,
-            "count": len(events),
+            "count_2": len(events),
         }
     return without_null(made)
 

@@ -66,4 +66,4 @@ class AttachProcess(ProcessorProcess):
 
 def newest(checkpoint: Path) -> int:
     """The newest batch that a job has committed."""
-    return max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
+    return max((int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit()), default=-1)

@@ -23,7 +23,7 @@ import pytest
 from confluent_kafka import Message
 
 from bench.cores import CoresLimit
-from processor.attach.attach_processor import Attachment, AttachProcessor
+from processor.attach.attach_processor import AttachedState, Attachment, AttachProcessor
 from processor.attach.mapping import EntryMapping
 from processor.settings import ProcessorSettings
 from processor.start_check import last_commits
@@ -168,12 +168,11 @@ def check_history(records: Sequence[Message], allowed: Sequence[State]) -> None:
             assert at >= 0, f"no batch had {content}"
 
 
-def attacher(bootstrap: str, application_id: str, job: Job, **fields: Any) -> AttachProcessor:
+def attacher(bootstrap: str, application_id: str, job: Job) -> AttachProcessor:
     """Ours in this process, as `statehouse attach` makes it."""
     columns = EntryMapping(values={"n": "count", "total": "sum"})
-    attachment = Attachment(
-        application_id, str(job.checkpoint), STORE, **{"columns": columns, "partitions": 2, **fields}
-    )
+    state = AttachedState(str(job.checkpoint), STORE, columns=columns, partitions=2)
+    attachment = Attachment(application_id, [state])
     settings = ProcessorSettings(bootstrap=bootstrap, heartbeat_interval_ms=200, session_timeout_ms=6_000)
     return AttachProcessor(attachment, settings)
 
