@@ -64,7 +64,7 @@ def play(
     file.write_text(as_toml(states, str(checkpoints)))
     write_events(events, batches[:-2])
     jobs = Jobs(events, checkpoints, provider, names, directory / "jobs.log")
-    attach = AttachProcess(kafka.bootstrap, application_id, file, directory, "--source-wait-ms", "300000")
+    attach = AttachProcess(kafka.bootstrap, application_id, file, directory, "--source-wait-ms", "900000")
     with Servers(kafka.bootstrap, application_id, directory) as servers:
         servers.node("n1")
         router = servers.router()
@@ -76,8 +76,8 @@ def play(
             attach.wait_for_all(checkpoints, {each.store: each.job for each in states})
             with Client(router.target) as client, web_server(router.target) as http:
                 poll_until(lambda: client.fleet().tasks and is_served(client, states), 60, "the stores to be served")
-                for state in states:
-                    compare(client, http, spark, checkpoints, state, batches)
+                wrong = [compared(client, http, spark, checkpoints, state, batches) for state in states]
+                assert not any(wrong), "\n".join(filter(None, wrong))
             assert attach.stop() == 0
         finally:
             jobs.stop()
@@ -92,6 +92,15 @@ def is_served(client: Client, states: list[State]) -> bool:
         )
         next(iter(read(state.store, raw=True)), None)
     return True
+
+
+def compared(client: Client, http: str, spark: SparkSession, checkpoints: Path, state: State, batches: Batches) -> str:
+    """Return what is wrong with a store; nothing if nothing is."""
+    try:
+        compare(client, http, spark, checkpoints, state, batches)
+    except AssertionError as failure:
+        return f"{state.store}: {failure}"[:2_000]
+    return ""
 
 
 def compare(client: Client, http: str, spark: SparkSession, checkpoints: Path, state: State, batches: Batches) -> None:
