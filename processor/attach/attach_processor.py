@@ -47,7 +47,7 @@ _PARTITIONS_MAX: Final = 8
 """What a new changelog has at most: Spark's default of 200 state partitions is more than most stores need."""
 _RETENTION: Final = timedelta(days=36_500)
 """Of windows and sessions: they go when the state lets them go, not by their age."""
-_LOOK_S: Final = 0.5
+_LOOK_S: Final = 5.0
 _ACCEPT: Final = (
     "with --accept-lost-checkpoint the store is brought to what the checkpoint has, and keys that it lacks are deleted"
 )
@@ -107,6 +107,12 @@ class Attachment:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigurationError(f"store {', '.join(twice)} is named for two states: give each a name of its own")
+        sources = [repr((state.checkpoint, state.state, state.columns)) for state in self.states]
+        same = [state.store for state, source in zip(self.states, sources, strict=True) if sources.count(source) > 1]
+        if same:
+            raise ConfigurationError(
+                f"stores {', '.join(same)} would have the same state in the same form: name it once"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,10 @@ class AttachProcessor(Processor):
             # Spark's reader takes the version of a checkpoint's files from its session: each state has one.
             session = SparkSession.active().newSession()
             session.conf.set("spark.sql.session.timeZone", "UTC")
-            self._followed[attached.store] = followed = self._follow(session, attached)
+            try:
+                self._followed[attached.store] = followed = self._follow(session, attached)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"store {attached.store}: {error}") from error
             columns = followed.reader.finished
             log.info(
                 "following a query",
@@ -173,9 +182,10 @@ class AttachProcessor(Processor):
         if attached.columns.shape is not EntryKind.WINDOW:
             return found
         while (length := checkpoint.of_newest(found.reader.window_ms)) is None:
+            log.info("waiting for the state's first window", store=attached.store)
             if time.monotonic() >= deadline:
                 raise ConfigurationError(
-                    f"store {attached.store}: the state has no window yet, so how long they are isn't known: start "
+                    "the state has no window yet, so how long they are isn't known: start "
                     "again when it has one, or raise source_wait_ms"
                 )
             time.sleep(_LOOK_S)

@@ -20,7 +20,7 @@ BATCHES_MAX: Final = 8
 _NOTHING: Final = 46
 """Bytes: a block with the number -1, which is the end, and an empty block, with the heads of both."""
 _STATUS: Final = re.compile(r"FileStatus\{path=(?P<path>[^;]*); isDirectory=false; length=(?P<size>\d+);")
-_PLACE: Final = re.compile(r"/(?P<partition>\d+)(?:/[^/]+)?/(?P<batch>\d+)\.(?:delta|changelog)$")
+_PLACE: Final = re.compile(r"(?P<partition>\d+)(?:/[^/]+)?/(?P<batch>\d+)\.(?:delta|changelog)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def listed_files(text: str, after: str) -> list[StateFile]:
     """Return the state files in a listing, Hadoop's own text of FileStatus objects; `after`: the operator's folder."""
     found: list[StateFile] = []
     for each in _STATUS.finditer(text):
-        place = _PLACE.search(each["path"].rpartition(after)[2])
+        place = _PLACE.fullmatch(each["path"].rpartition(after)[2])
         if place is not None:
             found.append(StateFile(int(place["partition"]), int(place["batch"]), int(each["size"])))
     return found

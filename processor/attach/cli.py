@@ -117,8 +117,23 @@ def _attach(
     logs.configure(settings.log_level)
     found: list[AttachedState]
     if states is not None:
-        if checkpoint is not None or store is not None:
-            raise ConfigurationError("--states names the states: leave --checkpoint and --store out")
+        of_one = (
+            checkpoint,
+            store,
+            state_variable,
+            key,
+            value,
+            aggregate,
+            input_,
+            columns,
+            hide,
+            as_,
+            key_serde,
+            partitions,
+        )
+        others = (operator, state_store, on_error, value_serde)
+        if any(each for each in of_one) or others != (0, _DEFAULT_STORE, "dead-letter", "json"):
+            raise ConfigurationError("--states names the states, with all their options: leave those of one state out")
         found = states_of_file(states)
     elif checkpoint is None or store is None:
         raise ConfigurationError(

@@ -205,7 +205,11 @@ def _entries(
     frame = frame.select(*kept, *(column.alias(name) for name, column in {**key_columns, **of_value}.items()))
     texts = mapping.values
     asked = {name: f"_value_{place}" for place, name in enumerate(texts)}
-    frame = frame.select(*kept, *default, *(attempt(session, F.expr(texts[name])).alias(asked[name]) for name in texts))
+    frame = frame.select(
+        *kept,
+        *(F.col(f"`{name}`") for name in default),
+        *(attempt(session, F.expr(texts[name])).alias(asked[name]) for name in texts),
+    )
     made = {name: value_of(F.col(asked[name])) for name in texts} or {name: F.col(f"`{name}`") for name in default}
     types = frame.select(*(column.alias(name) for name, column in made.items())).schema if made else StructType([])
     if mapping.value_serde == "json":
@@ -325,7 +329,7 @@ def _names(rows: Rows, mapping: EntryMapping) -> tuple[list[str], list[str]]:
                 f"{option} {', '.join(absent)}: the state's value has no such column, but {', '.join(every) or 'none'}"
             )
     visible = [name for name in every if name not in mapping.hide and (not mapping.columns or name in mapping.columns)]
-    default = list(mapping.columns) or list(finished.default)
+    default = list(dict.fromkeys(mapping.columns)) or list(finished.default)
     return [name for name in default if name in visible], visible
 
 

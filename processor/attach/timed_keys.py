@@ -18,6 +18,8 @@ from statehouse.topology import KEY_VALUE, SESSION, WINDOW
 
 SESSION_START_IN_STATE: Final = "sessionStartTime"
 """What Spark's session windows have in their key; their end is in the value."""
+_MILLI: Final = 1_000
+"""Microseconds."""
 _WINDOW_SUFFIX: Final = 12
 """Bytes after the key: the window's start, and a sequence (Kafka Streams' WindowKeySchema)."""
 _SESSION_SUFFIX: Final = 16
@@ -121,15 +123,17 @@ def window_ms(frame: DataFrame, key: StructType, in_key: str) -> int | None:
     """
     (span,) = [each.name for each in key.fields if is_span(each.dataType)]
     window = F.col(f"{in_key}.`{span}`")
-    length = F.unix_millis(window.getField("end")) - F.unix_millis(window.getField("start"))
-    found = frame.agg(F.min(length), F.max(length)).head()
-    shortest, longest = (None, None) if found is None else (found[0], found[1])
-    if shortest != longest:
+    start = F.unix_micros(window.getField("start"))
+    length = F.unix_micros(window.getField("end")) - start
+    fraction = F.max(F.greatest(start % _MILLI, length % _MILLI))
+    found = frame.agg(F.min(length), F.max(length), fraction).head()
+    shortest, longest, finer = (None, None, None) if found is None else (found[0], found[1], found[2])
+    if shortest != longest or finer:
         raise ConfigurationError(
-            f"--as window: the state's windows are of {shortest} to {longest} ms, a window store has one length: leave "
-            "--as out, the times are part of the key then"
+            f"--as window: the state's windows are of {shortest} to {longest} microseconds, a window store has one "
+            "length, and times of whole milliseconds: leave --as out, the times are part of the key then"
         )
-    return None if shortest is None else int(shortest)
+    return None if shortest is None else int(shortest) // _MILLI
 
 
 def is_span(kind: object) -> bool:

@@ -126,7 +126,7 @@ JOBS: dict[str, Callable[[DataFrame], DataFrame]] = {
         late(e)
         .groupBy(F.window("at", "1 minute"), "user")
         .agg(F.count("*").alias("hits"))
-        .groupBy(F.window("window", "5 minutes"))
+        .groupBy(F.window("window", "30 minutes"))
         .agg(F.sum("hits"))
     ),
     "foreach_batch": lambda e: e.groupBy("n").agg(F.max("d")),

@@ -93,12 +93,12 @@ def unwrapped(value: dict[str, Any]) -> dict[str, Any]:
 def key_of(kind: DataType, key: dict[str, Any]) -> bytes | None:
     if len(key) > 1:
         return models.key_of(**{name: of(each) for name, each in key.items()})
-    ((only,),) = [tuple(key.values())]
+    (only,) = (of(each) for each in key.values())
     if isinstance(only, int):
         return only.to_bytes(8, "big", signed=True)
     if isinstance(only, dict):
-        return json.dumps(models.form(of(only)), ensure_ascii=False, separators=(",", ":")).encode()
-    return models.plain_key(of(only))
+        return json.dumps(models.form(only), ensure_ascii=False, separators=(",", ":")).encode()
+    return models.plain_key(only)
 
 
 def of(value: Any) -> Any:

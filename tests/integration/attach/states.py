@@ -76,7 +76,7 @@ STATES = (
     State("tws", "profile-numbers", partial(models.profiles, part="numbers"), {"state_variable": "numbers"}),
     State("tws", "profile-recent", None, {"state_variable": "recent"}, as_spark=False),
     State("two_operators", "of-minutes", None, {"operator": 1}),
-    State("two_operators", "of-five-minutes", None, {"operator": 0}),
+    State("two_operators", "of-half-hours", None, {"operator": 0}),
     State("foreach_batch", "by-number", models.foreach_batch),
     State("parts200", "parts200", models.parts200),
 )

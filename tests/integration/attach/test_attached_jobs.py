@@ -131,7 +131,7 @@ def compare_times(client: Client, state: State, batches: Batches) -> None:
     users = {value["user"] for value in sessions.values() if value["user"] is not None}
     for user in users:
         expected = sorted(v["count"] for v in sessions.values() if v["user"] == user)
-        found: list[Any] = [each.value for each in client.fetch_sessions(state.store, models.form(user))]
+        found: list[Any] = [each.value for each in client.fetch_sessions(state.store, user)]
         assert sorted(value["count"] for value in found) == expected
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from processor import spark_session
 from processor.settings import ProcessorSettings
+from processor.spark_session import _has_connector, refuse_connect
 from processor.worker_sockets import ENABLED
+from statehouse.errors import ConfigurationError
 
 
 def settings(master: str | None, **conf: str) -> ProcessorSettings:
@@ -45,3 +47,17 @@ def test_a_users_choice_of_sockets_stays() -> None:
 
 def test_a_session_that_runs_keeps_its_sockets() -> None:
     assert spark_session._worker_sockets(settings("local[2]"), is_running=True) == {}
+
+
+def test_a_session_of_spark_connect_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="use a classic session"):
+        refuse_connect("pyspark.sql.connect.dataframe")
+    refuse_connect("pyspark.sql.classic.dataframe")
+    refuse_connect("pyspark.sql.dataframe")
+
+
+def test_jars_of_ones_own_leave_kafkas_connector_there() -> None:
+    assert not _has_connector({"spark.jars": "/jars/own.jar"})
+    assert not _has_connector({"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.1"})
+    assert _has_connector({"spark.jars": "/jars/spark-sql-kafka-0-10_2.13-4.2.0.jar"})
+    assert _has_connector({"spark.jars.packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"})
