@@ -251,6 +251,12 @@ def parts200(batches: Batches) -> Entries:
     }
 
 
+def rests(batches: Batches) -> Entries:
+    """What can't be computed for an entry costs that entry."""
+    counts = {key: value["count"] for key, value in parts200(batches).items()}
+    return {key: {"rest": 100 / (count - 5)} for key, count in counts.items() if count != 5}
+
+
 def without_null(made: dict[bytes | None, Any]) -> Entries:
     """A null alone is no key of a store."""
     return {key: value for key, value in made.items() if key is not None}

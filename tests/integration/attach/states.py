@@ -79,6 +79,7 @@ STATES = (
     State("two_operators", "of-half-hours", None, {"operator": 0}),
     State("foreach_batch", "by-number", models.foreach_batch),
     State("parts200", "parts200", models.parts200),
+    State("parts200", "rests", models.rests, {"values": {"rest": "100 / (count - 5)"}}, as_spark=False),
 )
 
 

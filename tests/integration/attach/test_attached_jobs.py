@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx
 import pytest
 from pyspark.sql import SparkSession
 
-from statehouse.client import Client
+from statehouse.client import Client, KeyColumns
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.attach import models
 from tests.integration.attach.events import made_events, write_events
@@ -78,11 +84,34 @@ def play(
                 poll_until(lambda: client.fleet().tasks and is_served(client, states), 60, "the stores to be served")
                 wrong = [compared(client, http, spark, checkpoints, state, batches) for state in states]
                 assert not any(wrong), "\n".join(filter(None, wrong))
+                ask_by_columns(router.target, client, http, batches)
             assert attach.stop() == 0
         finally:
             jobs.stop()
             if attach.is_running:
                 attach.kill()
+
+
+def ask_by_columns(router: str, client: Client, http: str, batches: Batches) -> None:
+    """Ask for a key of several columns by its columns: in Python, on the command line, and by HTTP."""
+    event = next(each for each in models.everything(batches) if each.user == "zoë")
+    expected = models.two_columns(batches)[models.key_of(user=event.user, at=event.at)]
+    berlin = event.at.astimezone(timezone(timedelta(hours=1)))
+    assert client.get("two-columns", KeyColumns(at=berlin, user=event.user)).value == expected
+    columns = [f"--key-column=at={berlin.isoformat()}", f"--key-column=user={event.user}"]
+    shown = json.loads(command("get", "two-columns", *columns, "--router", router, "-o", "json"))
+    assert shown["value"] == expected
+    path = f"/v1/stores/two-columns/keys/user={event.user}&at={event.at.isoformat()}"
+    answer = httpx.get(f"http://{http}{quote(path)}", params={"columns": "true"})
+    assert answer.json()["value"] == expected, answer.text
+
+
+def command(*words: str) -> str:
+    """Run a command of ours; return what it prints."""
+    program = [sys.executable, "-m", "statehouse.cli", *words]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def is_served(client: Client, states: list[State]) -> bool:
@@ -151,3 +180,5 @@ def test_all_jobs_of_strangers(
     kafka: EmbeddedKafka, spark: SparkSession, unique_name: Callable[[str], str], tmp_path: Path, provider: str
 ) -> None:
     play(kafka, spark, unique_name("shop"), tmp_path, provider, states_of(provider))
+    listed = command("attach", "--list", str(tmp_path / "checkpoints" / "two_columns"), "-o", "json")
+    assert json.loads(listed)[0]["key"] == "user string, at timestamp"

@@ -10,7 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from processor.attach.failed_entries import FailedEntries
 from processor.attach.json_forms import json_value_of, text_of
+from processor.attach.mapping import FAILED, STATE_KEY, STATE_VALUE, EntryMapping, OnEntryError, Rows, entries
+from processor.attach.state_values import as_it_is
+from processor.rows import KEY, REASON, TIMESTAMP, VALUE
 from processor.spark_queries import set_for_a_while
 from tests.integration.attach.drawn_types import Kind, arrow_of, ddl, drawn_kind, drawn_value, read_json, same
 
@@ -55,6 +59,48 @@ def test_sixty_types_read_back(spark: SparkSession) -> None:
 def test_ten_thousand_types_read_back(spark: SparkSession) -> None:
     for seed in range(10_000 // AT_ONCE):
         check(spark, 1_000 + seed, AT_ONCE)
+
+
+def test_the_hour_that_berlin_has_twice_is_two_keys(spark: SparkSession) -> None:
+    """A frame that is published in a session of that zone, with a key of two columns."""
+    with set_for_a_while(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
+        hours = spark.sql("SELECT 'Berlin' city, timestamp_seconds(1792888200 + 3600 * id) hour, 1 n FROM range(2)")
+        rows = hours.select(F.struct("city", "hour").alias(STATE_KEY), F.struct("n").alias(STATE_VALUE))
+        whole = Rows(rows, as_it_is(rows.select(f"{STATE_VALUE}.*").schema))
+        keys = {bytes(row[KEY]) for row in entries(whole, EntryMapping()).collect()}
+    assert keys == {
+        b'{"city":"Berlin","hour":"2026-10-25T00:30:00.000000Z"}',
+        b'{"city":"Berlin","hour":"2026-10-25T01:30:00.000000Z"}',
+    }
+
+
+def test_an_expression_that_fails_costs_its_entry(spark: SparkSession) -> None:
+    rows = spark.sql(
+        "SELECT named_struct('user', user) _state_key, named_struct('sum', sum, 'count_2', count) _state_value "
+        "FROM VALUES ('ann', 3.0D, 2L), ('bob', NULL, 0L), ('eve', 1.0D, 0L) AS t(user, sum, count)"
+    )
+    whole = Rows(rows, as_it_is(rows.select(f"{STATE_VALUE}.*").schema))
+    mean = {"mean": "sum / count_2"}
+
+    def made(mapping: EntryMapping) -> dict[bytes, tuple[bytes | None, str | None]]:
+        found = entries(whole, mapping).collect()
+        return {bytes(r[KEY]): (None if r[VALUE] is None else bytes(r[VALUE]), r[FAILED]) for r in found}
+
+    assert made(EntryMapping(values=mean)) == {
+        b"ann": (b'{"mean":1.5}', None),
+        b"bob": (b'{"mean":null}', None),
+        b"eve": (None, "mean = sum / count_2"),
+    }
+    assert made(EntryMapping(values=mean, on_error=OnEntryError.NULL))[b"eve"] == (b'{"mean":null}', None)
+    failed = FailedEntries(spark, "means")
+    frame = entries(whole, EntryMapping(values=mean)).withColumn(TIMESTAMP, F.current_timestamp()).drop(STATE_KEY)
+    failed.count(frame)
+    letters = [(bytes(r[KEY]), r[VALUE], r[REASON]) for r in failed.as_dead_letters(frame, repeats=True).collect()]
+    assert {reason for key, _, reason in letters if key == b"eve"} == {None, "expression_failed"}
+    assert all(value is None for key, value, _ in letters if key == b"eve"), "it leaves the store"
+    failed.count(frame)
+    again = [row[REASON] for row in failed.as_dead_letters(frame, repeats=True).collect()]
+    assert again.count("expression_failed") == 0, "it is told once"
 
 
 def test_a_small_number_has_no_exponent(spark: SparkSession) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -102,6 +104,31 @@ def test_a_frame_of_a_session_that_runs_is_published_and_read(
         assert read.collect() == [(RECORDS // USERS,)]
         published.stop()
     assert not spark.streams.active, "the session goes on, and the query has ended"
+
+
+KERNEL: Final = """
+from pyspark.sql import SparkSession
+from processor.notebook import readable
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+readable(spark)
+try:
+    spark.read.format("statehouse").option("router", "127.0.0.1:1").option("store", "s").load()
+except Exception as error:
+    print("SAYS", error)
+"""
+
+
+def test_a_kernel_without_the_variable_of_its_python_reads_stores(tmp_path: Path) -> None:
+    """Spark would look for data sources with the first python3 in PATH, here one that has nothing."""
+    bare = tmp_path / "python3"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    env = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    env["PATH"] = f"{tmp_path}:{env['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-c", KERNEL], env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "127.0.0.1:1 can't be reached" in done.stdout, done.stdout + done.stderr[-2000:]
 
 
 @pytest.mark.long
