@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
-from numbers import Integral, Real
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,6 +25,12 @@ COLUMNS_MAX: Final = 200
 
 _INTEGRAL: Final = MappingProxyType({"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64})
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_PLAIN: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_TIME: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?"
+)
+_FAR: Final = re.compile(r"[+-][0-9]{4,}-.*")
+_ESCAPE: Final = re.compile(r"\\(u00[0-9a-f]{2}|.)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)")
 _ESCAPED: Final = re.compile(r"\\x([0-9A-Fa-f]{2})")
 _LOOKS_ESCAPED: Final = re.compile(r"\\(?=x[0-9A-Fa-f]{2})")
@@ -79,11 +85,13 @@ def key_text(store: str, columns: Sequence[KeyColumn], given: Mapping[str, Any])
     for each in columns:
         try:
             document[each.name] = _value(each.type, given[each.name])
-        except (ValueError, TypeError, ArithmeticError) as error:
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             raise LookupFailure(
                 Reason.INVALID_KEY, f"store {store}: column {each.name} is a {each.type}: {error or 'it is none'}"
             ) from None
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # Spark's JSON (Jackson) writes controls with capitals.
+    return _ESCAPE.sub(lambda each: each[0] if each[1][0] != "u" else "\\u" + each[1][1:].upper(), text)
 
 
 def columns_of_text(text: str) -> dict[str, Any]:
@@ -96,7 +104,7 @@ def columns_of_text(text: str) -> dict[str, Any]:
     if text.lstrip().startswith("{"):
         try:
             found = json.loads(text, parse_float=Decimal)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LookupFailure(Reason.INVALID_KEY, f"the columns {shown(text)} are no JSON object: {error}") from None
         return dict(found)
     return dict(column_of_text(each) for each in text.split("&"))
@@ -115,40 +123,72 @@ def column_of_text(text: str) -> tuple[str, str]:
     return name, value
 
 
+def can_be_named(kind: str) -> bool:
+    """Return whether a column of this type can be given: each of its values has one text, whoever writes it.
+
+    Fractions have several: Java's depend on its version. Maps, intervals and the like are given with the whole key.
+    """
+    try:
+        name, parts = _parsed(kind)
+    except ValueError:
+        return False
+    if name in {"struct", "array"}:
+        return all(can_be_named(part) for _, part in parts)
+    return name in _READ
+
+
 def _value(kind: str, given: Any) -> Any:  # noqa: ANN401 - as above
     """Return a value as the key's JSON has it; null is None, and as text `null` in a column that is no text."""
-    if given is None:
+    if given is None or (given == "null" and kind != "string"):
         return None
-    read = _READ.get(kind.partition("(")[0].partition(" ")[0])
-    if kind.startswith(("struct<", "array<", "map<")):
-        return _nested(given)
+    name, parts = _parsed(kind)
+    if name in {"struct", "array"}:
+        return _nested(name, parts, json.loads(given, parse_float=Decimal) if isinstance(given, str) else given)
+    read = _READ.get(name)
     if read is None:
-        return _text(kind, given)
-    if read is not _text and given == "null":
-        return None
+        raise ValueError("such a column can't be given alone: give the whole key, as its writer has written it")
     return read(kind, given)
 
 
-def _nested(given: Any) -> Any:  # noqa: ANN401 - as above
-    """Take a document as it is: its fields must stand in their order, with values in their forms."""
-    document = json.loads(given) if isinstance(given, str) else given
-    if document is not None and not isinstance(document, Mapping | list | tuple):
-        raise ValueError("give a JSON document with its fields in their order")
-    return _plain(document)
+def _nested(name: str, parts: Sequence[tuple[str, str]], given: Any) -> Any:  # noqa: ANN401 - as above
+    if name == "array":
+        if not isinstance(given, list | tuple):
+            raise ValueError("give a list")
+        return [_value(parts[0][1], each) for each in given]
+    if not isinstance(given, Mapping) or set(given) != {field for field, _ in parts}:
+        raise ValueError(f"give an object with {', '.join(field for field, _ in parts)}")
+    return {field: _value(part, given[field]) for field, part in parts}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - as above
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, datetime):
-        return _timestamp("", value)
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    return base64.b64encode(value).decode() if isinstance(value, bytes | bytearray) else value
+def _parsed(kind: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return a type's name, and the names and types of a struct's fields, or the type of an array's elements.
+
+    Raises:
+        ValueError: it can't be read.
+
+    """
+    name, opened, inner = kind.partition("<")
+    if not opened:
+        return kind.partition("(")[0], []
+    if not inner.endswith(">"):
+        raise ValueError(f"the type {kind} can't be read")
+    parts = _split(inner[:-1])
+    if name == "array":
+        return name, [("", inner[:-1])]
+    fields = [part.partition(":") for part in parts]
+    return name, [(field, part) for field, _, part in fields]
+
+
+def _split(inner: str) -> list[str]:
+    """Return the parts between the commas that are in no brackets."""
+    parts, depth = [""], 0
+    for sign in inner:
+        depth += (sign in "<(") - (sign in ">)")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
 
 
 def _integer(kind: str, given: Any) -> int:  # noqa: ANN401 - as above
@@ -164,18 +204,11 @@ def _integer(kind: str, given: Any) -> int:  # noqa: ANN401 - as above
     return number
 
 
-def _fraction(_kind: str, given: Any) -> float | str:  # noqa: ANN401 - as above
-    if isinstance(given, bool) or not isinstance(given, str | Real | Decimal):
-        raise TypeError(f"give a number, not a {type(given).__name__}")
-    number = float(given)
-    if number - number == 0:
-        return number
-    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"  # noqa: PLR0124 - NaN differs from itself
-
-
 def _decimal(kind: str, given: Any) -> str:  # noqa: ANN401 - as above
     if isinstance(given, bool | float) or not isinstance(given, str | Integral | Decimal):
         raise TypeError(f"give a Decimal, a whole number or text, not a {type(given).__name__}")
+    if isinstance(given, str) and not _PLAIN.fullmatch(given):
+        raise ValueError(f"{shown(given)} is no decimal, as 46.50")
     declared = _DECIMAL.fullmatch(kind)
     precision, scale = (int(each) for each in declared.groups()) if declared else (38, 0)
     with localcontext() as context:
@@ -184,7 +217,7 @@ def _decimal(kind: str, given: Any) -> str:  # noqa: ANN401 - as above
             number = Decimal(int(given) if isinstance(given, Integral) else given)
             exact = number.quantize(Decimal(1).scaleb(-scale))
         except InvalidOperation:
-            raise ValueError(f"{shown(str(given))} is no decimal, as 46.50") from None
+            raise ValueError(f"{shown(str(given))} has more digits than it") from None
         if not number.is_finite() or exact != number or len(exact.as_tuple().digits) > precision:
             raise ValueError(f"{shown(str(given))} has more digits than it")
     return f"{abs(exact) if exact == 0 else exact:f}"
@@ -206,6 +239,10 @@ def _read_time(given: Any) -> datetime:  # noqa: ANN401 - as above
         return given
     if not isinstance(given, str):
         raise TypeError(f"give a datetime or text, not a {type(given).__name__}")
+    if _FAR.fullmatch(given):
+        raise ValueError("give the whole key: years before 1 and after 9999 can't be given alone")
+    if not _TIME.fullmatch(given):
+        raise ValueError(f"{shown(given)} is no time, as 2026-11-27T10:00:00.123456Z")
     try:
         # This Python reads three digits of a second, or six.
         padded = _FRACTION.sub(lambda each: each[1].ljust(7, "0"), given)
@@ -220,9 +257,12 @@ def _date(_kind: str, given: Any) -> str:  # noqa: ANN401 - as above
     if not isinstance(given, str):
         raise TypeError(f"give a date or text, not a {type(given).__name__}")
     try:
-        return date.fromisoformat(given).isoformat()
+        found = date.fromisoformat(given).isoformat()
     except ValueError:
-        raise ValueError(f"{shown(given)} is no date, as 2026-11-27") from None
+        found = None
+    if found != given:
+        raise ValueError(f"{shown(given)} is no date, as 2026-11-27")
+    return found
 
 
 def _boolean(_kind: str, given: Any) -> bool:  # noqa: ANN401 - as above
@@ -265,8 +305,6 @@ def _unescaped(found: re.Match[str]) -> str:
 _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = MappingProxyType(
     {
         **dict.fromkeys(_INTEGRAL, _integer),
-        "float": _fraction,
-        "double": _fraction,
         "decimal": _decimal,
         "timestamp": _timestamp,
         "timestamp_ntz": _timestamp,

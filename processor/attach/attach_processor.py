@@ -143,12 +143,13 @@ class AttachProcessor(Processor):
 
     def _build(self, app: Application) -> None:
         """Declare the stores, with the columns that the states have."""
+        deadline = time.monotonic() + self._settings.source_wait_ms / 1000
         for attached in self._attachment.states:
             # Spark's reader takes the version of a checkpoint's files from its session: each state has one.
             session = SparkSession.active().newSession()
             session.conf.set("spark.sql.session.timeZone", "UTC")
             try:
-                self._followed[attached.store] = followed = self._follow(session, attached)
+                self._followed[attached.store] = followed = self._follow(session, attached, deadline)
             except ConfigurationError as error:
                 raise ConfigurationError(f"store {attached.store}: {error}") from error
             columns = followed.reader.finished
@@ -166,11 +167,9 @@ class AttachProcessor(Processor):
                 log.warning("the state doesn't tell what a value is", store=attached.store, columns=doubt)
             self._declare(app, followed)
 
-    def _follow(self, session: SparkSession, attached: AttachedState) -> _Followed:
-        wait_s = self._settings.source_wait_ms / 1000
+    def _follow(self, session: SparkSession, attached: AttachedState, deadline: float) -> _Followed:
         checkpoint = AttachedCheckpoint(session, attached.checkpoint)
-        checkpoint.wait_for_a_batch(wait_s)
-        deadline = time.monotonic() + wait_s
+        checkpoint.wait_for_a_batch(max(0.0, deadline - time.monotonic()))
 
         def followed(batch_id: int) -> _Followed:
             version = checkpoint.batch(batch_id).version

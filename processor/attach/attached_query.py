@@ -78,7 +78,7 @@ class AttachedQuery:
         self._store, self._target, self._sink = store, target, sink
         self._choice, self._shape, self._poll_interval_s = choice, shape, poll_interval_s
         self._failed = FailedEntries(session, target.query)
-        self._gone = 0
+        self._gone = self._behind = 0
         self._group = f"attach-{target.query}"
         self._failure: BaseException | None = None
         self._stop = threading.Event()
@@ -127,10 +127,14 @@ class AttachedQuery:
         committed = self._checkpoint.newest_after(published)
         if published is not None and (committed is None or committed < published):
             self._refuse_replaced()
+            self._behind += 1
+            if self._behind < _TRIES:
+                return None  # a listing, while the job removes entries, may lack some
             raise ConfigurationError(
                 f"checkpoint {self._checkpoint.directory} is at batch {committed} now, the store has {published}: "
                 "it was rolled back. Start again with --accept-lost-checkpoint to bring the store to what that has"
             )
+        self._behind = 0
         if is_due:
             self._looked_at = now
             self._refuse_replaced()
@@ -144,8 +148,9 @@ class AttachedQuery:
 
     def _try(self, read: Read) -> None:
         """Carry out a read; if the job has removed what it needs, and has gone on, the next look begins anew."""
+        began = time.monotonic()
         try:
-            self._carry_out(read)
+            read, frame = self._whole(read)
             self._gone = 0
         except (BatchRemoved, *_DRIVER_FAILURES) as failure:
             if self._stop.is_set() or not self._is_past(read):
@@ -154,6 +159,9 @@ class AttachedQuery:
             if self._gone >= _TRIES:
                 raise ConfigurationError(self._checkpoint.too_fast()) from failure
             log.info("the job has removed the batch meanwhile; reading a newer one", batch_id=read.batch_id)
+            return
+        log.debug("state read", batch_id=read.batch_id, read_ms=round((time.monotonic() - began) * 1000))
+        self._publish(read, frame)
 
     def _is_past(self, read: Read) -> bool:
         newest = self._checkpoint.latest_committed()
@@ -172,10 +180,10 @@ class AttachedQuery:
                 "with --accept-lost-checkpoint to bring the store to what the new query has, or give it another store"
             )
 
-    def _carry_out(self, read: Read) -> None:
+    def _whole(self, read: Read) -> tuple[Read, DataFrame]:
+        """Return what was read, which is the whole state where changes can't be, and its rows."""
         # All that is needed of the checkpoint, before the job can remove it.
         self._checkpoint.batch(read.batch_id)
-        began = time.monotonic()
         try:
             frame = self._read(read)
         except _DRIVER_FAILURES as failure:
@@ -185,9 +193,15 @@ class AttachedQuery:
             read = self._planner.failed(read)
             frame = self._read(read)
         try:
-            self._refuse_replaced()
             self._reader.refuse_clash(read.batch_id)
-            log.debug("state read", batch_id=read.batch_id, read_ms=round((time.monotonic() - began) * 1000))
+        except BaseException:
+            frame.unpersist()
+            raise
+        return read, frame
+
+    def _publish(self, read: Read, frame: DataFrame) -> None:
+        try:
+            self._refuse_replaced()
             rows = self._failed.as_dead_letters(frame, repeats=isinstance(read, ReadState))
             others = [name for name in rows.columns if name != KEY]
             self._sink(rows.select(*apart(self._shape), *others), read.batch_id)

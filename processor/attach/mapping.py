@@ -34,7 +34,7 @@ from processor.attach.state_values import StateValues
 from processor.attach.timed_keys import EntryKind, TimedKey, timed_key
 from processor.rows import KEY, VALUE
 from statehouse.errors import ConfigurationError
-from statehouse.key_columns import KeyColumn
+from statehouse.key_columns import KeyColumn, can_be_named
 from statehouse.serdes import SERDES
 
 STATE_KEY: Final = "_state_key"
@@ -278,7 +278,8 @@ def key_columns(rows: Rows, mapping: EntryMapping) -> tuple[KeyColumn, ...]:
     timed = timed_key(mapping.shape, rows.key_type, rows.value_type, STATE_KEY, STATE_VALUE)
     if mapping.may_clash or len(timed.names) < 2:
         return ()
-    return tuple(KeyColumn(name, rows.key_type[name].dataType.simpleString()) for name in timed.names)
+    columns = tuple(KeyColumn(name, rows.key_type[name].dataType.simpleString()) for name in timed.names)
+    return columns if all(can_be_named(each.type) for each in columns) else ()
 
 
 def serde_of(kind: DataType) -> str:

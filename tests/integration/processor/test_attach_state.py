@@ -183,6 +183,18 @@ def test_an_aggregate_is_read_whole_and_by_changes(spark: SparkSession, ran: Cal
     assert states[-1][b"ann"] == b'{"count":4,"avg":2.75,"max":5}'
 
 
+@pytest.mark.parametrize("provider", ["changelogs", pytest.param("default", marks=pytest.mark.long)])
+def test_only_partitions_that_a_batch_has_changed_are_read(
+    spark: SparkSession, ran: Callable[[str, str], str], provider: str
+) -> None:
+    directory = ran("aggregate of two keys", provider)
+    checkpoint = AttachedCheckpoint(spark, directory)
+    for batch in range(1, len(BATCHES)):
+        feed = spark.read.format("statestore").option("readChangeFeed", "true").option("changeStartBatchId", batch)
+        rows = feed.option("changeEndBatchId", batch).load(directory).select("partition_id").distinct().collect()
+        assert checkpoint.changed_partitions(0, "default", batch, batch) == {row[0] for row in rows}
+
+
 def test_windows_that_are_over_are_deleted(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     states = check_reads(spark, ran("windows", "changelogs"), StateChoice())
     assert any(states[batch].keys() - states[batch + 1].keys() for batch in range(len(states) - 1)), "no key ever goes"

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.key_columns import KeyColumn, column_of_text, columns_of_text, key_text
+from statehouse.key_columns import KeyColumn, can_be_named, column_of_text, columns_of_text, key_text
 
 COLUMNS = [KeyColumn("user", "string"), KeyColumn("at", "timestamp"), KeyColumn("amount", "decimal(6,2)")]
 TYPES = [
     *("tinyint", "smallint", "int", "bigint", "float", "double", "decimal(6,2)", "timestamp", "timestamp_ntz", "date"),
-    *("boolean", "binary", "string", "struct<a:int>", "array<int>", "interval day to second"),
+    *("boolean", "binary", "string", "struct<a:int,b:array<string>>", "array<int>", "interval day to second"),
 ]
 
 
@@ -59,6 +59,44 @@ def test_a_store_without_columns_says_so() -> None:
         key_text("s", (), {"a": 1})
     with pytest.raises(LookupFailure, match="NAME=VALUE"):
         column_of_text("user")
+
+
+def test_structs_are_given_by_their_fields_in_any_order() -> None:
+    kind = "struct<start:timestamp,end:timestamp>"
+    expected = {"start": "2026-10-25T01:30:00.000000Z", "end": "2026-10-25T01:31:00.000000Z"}
+    given_span = {"end": "2026-10-25T01:31:00Z", "start": datetime(2026, 10, 25, 1, 30, tzinfo=UTC)}
+    assert list(of(kind, given_span).items()) == list(expected.items())
+    assert of(kind, json.dumps(expected)) == expected
+
+
+def test_a_fraction_can_not_be_named() -> None:
+    """Its text depends on the version of Java: another one would be a key that nobody has written."""
+    assert not can_be_named("double")
+    assert not can_be_named("struct<a:int,b:float>")
+    assert can_be_named("struct<a:int,b:array<struct<c:decimal(6,2)>>>")
+    with pytest.raises(LookupFailure, match="give the whole key"):
+        of("double", 1e7)
+
+
+def test_controls_are_written_as_spark_writes_them() -> None:
+    assert key_text("s", [KeyColumn("c", "string")], {"c": "\x1f\\u001f\n"}) == '{"c":"\\u001F\\\\u001f\\n"}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("timestamp", "2026-10-25T01:30:00.1234567Z"),
+        ("timestamp", "+12026-10-25T01:30:00.000000Z"),
+        ("decimal(6,2)", "1_0"),
+        ("decimal(6,2)", " 1 "),
+        ("date", "2026-W48-5"),
+        ("struct<a:int>", "[" * 100_000),
+    ],
+)
+def test_what_only_python_reads_is_refused(kind: str, text: str) -> None:
+    with pytest.raises(LookupFailure) as refused:
+        of(kind, text)
+    assert refused.value.reason is Reason.INVALID_KEY
 
 
 @given(st.binary())
