@@ -84,7 +84,7 @@ def key_text(store: str, columns: Sequence[KeyColumn], given: Mapping[str, Any])
     document = {}
     for each in columns:
         try:
-            document[each.name] = _value(each.type, given[each.name])
+            document[each.name] = _value(each.type, _unless_typed_null(each.type, given[each.name]))
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             raise LookupFailure(
                 Reason.INVALID_KEY, f"store {store}: column {each.name} is a {each.type}: {error or 'it is none'}"
@@ -103,11 +103,32 @@ def columns_of_text(text: str) -> dict[str, Any]:
     """
     if text.lstrip().startswith("{"):
         try:
-            found = json.loads(text, parse_float=Decimal)
+            return dict(json.loads(text, parse_float=Decimal, object_pairs_hook=_each_once))
         except (ValueError, RecursionError) as error:
             raise LookupFailure(Reason.INVALID_KEY, f"the columns {shown(text)} are no JSON object: {error}") from None
-        return dict(found)
-    return dict(column_of_text(each) for each in text.split("&"))
+    return columns_of_texts(text.split("&"))
+
+
+def columns_of_texts(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the columns that are given by a text each, `NAME=VALUE`.
+
+    Raises:
+        LookupFailure: INVALID_KEY: one is something else, or there twice.
+
+    """
+    try:
+        return _each_once([column_of_text(each) for each in texts])
+    except ValueError as error:
+        raise LookupFailure(Reason.INVALID_KEY, str(error)) from None
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the column {shown(twice)} is given twice")
+    return found
 
 
 def column_of_text(text: str) -> tuple[str, str]:
@@ -137,9 +158,14 @@ def can_be_named(kind: str) -> bool:
     return name in _READ
 
 
+def _unless_typed_null(kind: str, given: Any) -> Any:  # noqa: ANN401 - as above
+    """Return the value; null can be typed as `null`, but not in a column of texts, where that is a text."""
+    return None if isinstance(given, str) and given == "null" and kind != "string" else given
+
+
 def _value(kind: str, given: Any) -> Any:  # noqa: ANN401 - as above
-    """Return a value as the key's JSON has it; null is None, and as text `null` in a column that is no text."""
-    if given is None or (given == "null" and kind != "string"):
+    """Return a value as the key's JSON has it."""
+    if given is None:
         return None
     name, parts = _parsed(kind)
     if name in {"struct", "array"}:
@@ -236,6 +262,8 @@ def _timestamp(kind: str, given: Any) -> str:  # noqa: ANN401 - as above
 
 def _read_time(given: Any) -> datetime:  # noqa: ANN401 - as above
     if isinstance(given, datetime):
+        if getattr(given, "nanosecond", 0):  # pandas' times have them
+            raise ValueError(f"{given} has nanoseconds; Spark's times have microseconds")
         return given
     if not isinstance(given, str):
         raise TypeError(f"give a datetime or text, not a {type(given).__name__}")
@@ -279,9 +307,10 @@ def _binary(_kind: str, given: Any) -> str:  # noqa: ANN401 - as above
     if not isinstance(given, str):
         raise TypeError(f"give bytes or text, not a {type(given).__name__}")
     try:
-        data = bytes.fromhex(given[2:]) if given.startswith("0x") else base64.b64decode(given, validate=True)
+        # Base64 itself may begin with 0x, but has no colon.
+        data = bytes.fromhex(given[4:]) if given.startswith("hex:") else base64.b64decode(given, validate=True)
     except (ValueError, binascii.Error):
-        raise ValueError(f"{shown(given)} is neither base64 nor hex, as 0x00ff") from None
+        raise ValueError(f"{shown(given)} is neither base64 nor hex, as hex:00ff") from None
     return base64.b64encode(data).decode()
 
 

@@ -23,7 +23,7 @@ from statehouse.cli.options import (
     takes_router,
 )
 from statehouse.cli.output import Column, OutputFormat, OutputOption
-from statehouse.cli.reads import KeyArgument, KeysArgument, PrefixOption, takes_bounds_and_keys
+from statehouse.cli.reads import KeyArgument, KeysArgument, PrefixOption, WholeKeyArgument, takes_bounds_and_keys
 from statehouse.client import (
     Answer,
     Client,
@@ -436,7 +436,7 @@ def history(
 @takes_router
 def query(
     store: StoreArgument,
-    key: KeyArgument,
+    key: WholeKeyArgument,
     name: Annotated[str, typer.Argument(metavar="QUERY", help="One of the store's own queries.", show_default=False)],
     arguments: Annotated[str, typer.Option(metavar="JSON", help="The query's arguments beside the key.")] = "{}",
     freshness: Freshness = ANY,

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from statehouse.client import Freshness, KeyColumns, KeyLike
 from statehouse.client.answers import AnyKey
-from statehouse.key_columns import column_of_text
+from statehouse.key_columns import columns_of_texts
 from statehouse.positions import Token, token_of_texts
 from statehouse.serdes import BytesSerde
 
@@ -21,6 +21,14 @@ KeyArgument = Annotated[
     KeyLike,
     typer.Argument(help="Key, as its serde writes it: text, a number, JSON, or hex bytes.", show_default=False),
 ]
+WatchedKeyArgument = Annotated[
+    KeyLike | None,
+    typer.Argument(help="Key to watch; without it, and without a prefix, all.", show_default=False),
+]
+WholeKeyArgument = Annotated[
+    KeyLike, typer.Argument(help="Key, as its serde writes it; not by columns.", show_default=False)
+]
+"""Of stores whose keys never have columns."""
 KeysArgument = Annotated[
     list[KeyLike],
     typer.Argument(metavar="KEY...", help="Keys, each as its serde writes it, as for get.", show_default=False),
@@ -125,7 +133,8 @@ def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(function, include_extras=True)
     keys = [name for name, hint in hints.items() if _is_key(hint)]
-    takes_key = hints.get(_KEY) == KeyArgument
+    takes_columns = hints.get(_KEY) in {KeyArgument, WatchedKeyArgument}
+    needs_key = hints.get(_KEY) == KeyArgument
 
     @functools.wraps(function)
     def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
@@ -133,22 +142,22 @@ def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:
         bounds["at_least"] = token(bounds["at_least"])
         if keys and arguments.pop(_HEX_KEYS):
             arguments |= {name: _all_from_hex(name, arguments[name]) for name in keys}
-        if takes_key:
-            arguments[_KEY] = _key_or_columns(arguments[_KEY], arguments.pop(_KEY_COLUMNS))
+        if takes_columns:
+            arguments[_KEY] = _key_or_columns(arguments[_KEY], arguments.pop(_KEY_COLUMNS), needs_key=needs_key)
         function(freshness=Freshness(**bounds), **arguments)
 
     parameters: list[Parameter] = []
     for each in signature(function).parameters.values():
         if each.name == "freshness":
             parameters += [_option(_HEX_KEYS, HexKeysOption, False)] if keys else []
-            parameters += [_option(_KEY_COLUMNS, KeyColumnsOption, None)] if takes_key else []
+            parameters += [_option(_KEY_COLUMNS, KeyColumnsOption, None)] if takes_columns else []
             parameters += [_option(name, *declared) for name, declared in _BOUNDS.items()]
         else:
             hint = hints[each.name]
             if each.name in keys:
                 typed, *extras = get_args(hint)
                 hint = Annotated[(_TYPED[typed], *extras)]
-                if each.name == _KEY and takes_key:
+                if each.name == _KEY and takes_columns:
                     hint, each = Annotated[(str | None, *extras)], each.replace(default=None)  # noqa: PLW2901 - may be left out
             parameters.append(each.replace(annotation=hint, kind=Parameter.KEYWORD_ONLY))
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer reads
@@ -156,18 +165,18 @@ def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _key_or_columns(key: KeyLike | None, columns: list[str] | None) -> AnyKey:
-    """Return the key, given whole or by its columns.
+def _key_or_columns(key: KeyLike | None, columns: list[str] | None, *, needs_key: bool) -> AnyKey | None:
+    """Return the key, given whole or by its columns; None if there is none and the command needs none.
 
     Raises:
-        typer.BadParameter: it is given in neither way, or in both.
+        typer.BadParameter: it is given in both ways, or in neither and the command needs it.
 
     """
     if columns and key is not None:
         raise typer.BadParameter("give KEY or its columns, not both", param_hint="--key-column")
     if columns:
-        return KeyColumns(dict(map(column_of_text, columns)))
-    if key is None:
+        return KeyColumns(columns_of_texts(columns))
+    if key is None and needs_key:
         raise typer.BadParameter("give the key, or its columns by --key-column NAME=VALUE", param_hint="KEY")
     return key
 

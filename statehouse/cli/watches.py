@@ -11,8 +11,8 @@ import typer
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.options import SOME_ROUTER, StoreArgument, takes_router
-from statehouse.cli.reads import PrefixOption, takes_bounds_and_keys
-from statehouse.client import Client, Freshness, KeyLike, Update, WatchPosition
+from statehouse.cli.reads import PrefixOption, WatchedKeyArgument, takes_bounds_and_keys
+from statehouse.client import Client, Freshness, Update, WatchPosition
 from statehouse.consistency import ANY
 
 
@@ -20,9 +20,7 @@ from statehouse.consistency import ANY
 @takes_router
 def watch(
     store: StoreArgument,
-    key: Annotated[
-        KeyLike | None, typer.Argument(help="Key to watch; without it, and without a prefix, all.", show_default=False)
-    ] = None,
+    key: WatchedKeyArgument = None,
     prefix: PrefixOption = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
     resume: Annotated[

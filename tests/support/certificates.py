@@ -97,7 +97,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             # In the past, as CAs do it, because clocks differ.
-            .not_valid_before(min(end, datetime.now(UTC)) - timedelta(hours=1))
+            .not_valid_before(min(end, datetime.now(UTC)) - timedelta(hours=12))
             .not_valid_after(end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(

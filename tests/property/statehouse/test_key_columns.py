@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +62,32 @@ def test_a_store_without_columns_says_so() -> None:
         column_of_text("user")
 
 
+@pytest.mark.parametrize("text", ["user=a&user=b", '{"user":"a","user":"b"}', '{"at":{"a":1,"a":2}}'])
+def test_a_column_that_is_given_twice_is_refused(text: str) -> None:
+    with pytest.raises(LookupFailure, match="given twice") as refused:
+        columns_of_text(text)
+    assert refused.value.reason is Reason.INVALID_KEY
+
+
+def test_null_is_typed_where_no_text_can_be_meant() -> None:
+    assert of("bigint", "null") is None
+    assert of("string", "null") == "null"
+    assert of("struct<a:string>", '{"a":"null"}') == {"a": "null"}
+    assert of("struct<a:string>", '{"a":null}') == {"a": None}
+
+
+def test_base64_that_looks_like_hex_is_base64() -> None:
+    data = base64.b64decode("0xAB")
+    assert of("binary", "0xAB") == of("binary", data) == "0xAB"
+
+
+def test_nanoseconds_are_refused_rather_than_cut() -> None:
+    at = pd.Timestamp("2026-10-25T01:30:00.000000001Z")
+    with pytest.raises(LookupFailure, match="nanoseconds"):
+        of("timestamp", at)
+    assert of("timestamp", at.floor("us")) == "2026-10-25T01:30:00.000000Z"
+
+
 def test_structs_are_given_by_their_fields_in_any_order() -> None:
     kind = "struct<start:timestamp,end:timestamp>"
     expected = {"start": "2026-10-25T01:30:00.000000Z", "end": "2026-10-25T01:31:00.000000Z"}
@@ -103,7 +130,7 @@ def test_what_only_python_reads_is_refused(kind: str, text: str) -> None:
 def test_bytes_of_a_text_are_typed_and_given_alike(data: bytes) -> None:
     shown = of("string", data)
     assert of("string", shown) == shown, "what is shown can be typed"
-    assert of("binary", data) == base64.b64encode(data).decode() == of("binary", "0x" + data.hex())
+    assert of("binary", data) == base64.b64encode(data).decode() == of("binary", "hex:" + data.hex())
 
 
 @given(st.binary(), st.binary())
