@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from statehouse.brokers import Brokers
 from statehouse.errors import StatehouseError
@@ -97,8 +97,11 @@ class AssignmentPublisher:
         try:
             producer.write(produce)
         except (KafkaException, BufferError) as error:
+            is_lost = isinstance(error, KafkaException) and meaning_of(error) is FailureMeaning.LOST
+            # To open again would fence the newer controller in its turn.
+            is_fenced = is_lost and producer.abort() is FailureMeaning.FENCED
             self.close()
-            raise _translated(error) from error
+            raise _fenced(error.args[0]) if is_fenced else _translated(error) from error
 
     def close(self) -> None:
         """Drop the producer; readers never see its uncommitted records."""
@@ -112,5 +115,9 @@ def _translated(error: KafkaException | BufferError) -> StatehouseError:
         return PublishError(str(error))
     cause = error.args[0]
     if meaning_of(error) is FailureMeaning.FENCED:
-        return FencedError(f"another controller of this application has started ({cause.str()}); only one may publish")
+        return _fenced(cause)
     return PublishError(f"{cause.name()}: {cause.str()}")
+
+
+def _fenced(cause: KafkaError) -> FencedError:
+    return FencedError(f"another controller of this application has started ({cause.str()}); only one may publish")

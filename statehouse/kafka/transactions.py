@@ -113,15 +113,21 @@ class TransactionalProducer:
                 self._end = self._client.abort_transaction
             raise
 
-    def abort(self) -> None:
-        """Abort the open transaction; if that fails, the next producer with this id does it, or the broker in time."""
+    def abort(self) -> FailureMeaning | None:
+        """Abort the open transaction; if that fails, the next producer with this id does it, or the broker in time.
+
+        Returns what the failure means. A producer that is fenced while it commits may be told that the transaction is
+        lost; that it is fenced it hears only here.
+        """
         if self._end is None:
-            return
+            return None
         self._end = self._client.abort_transaction
         try:
             self._settle()
         except KafkaException as failure:
             log.info("transaction not aborted; the next producer will", error=failure.args[0].str())
+            return meaning_of(failure)
+        return None
 
     def close(self) -> None:
         """Close the client; what was not committed is never read."""

@@ -29,13 +29,14 @@ from tests.support.polling import poll_until
 pytestmark = pytest.mark.timeout(900)
 
 STORE = "leader-boards"
-EVENTS = 8_000
 MALFORMED = [b"{", b'{"score":1,"product_id":1000}', b'{"score":"1","product_id":1000,"player_id":1000}', b"7"]
 PLAYERS = {number: f"Player {number}" for number in range(1000, 1040)}
 PRODUCTS = {number: f"Game {number}" for number in range(1000, 1050)}
 
 
-def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client: Client):
+@pytest.mark.parametrize("good", [2_000, pytest.param(8_000, marks=pytest.mark.long)])
+def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client: Client, good: int):
+    of_each = good // 32
     produce(cluster.bootstrap, "players", [sample.named_row(*row) for row in PLAYERS.items()])
     produce(cluster.bootstrap, "products", [sample.named_row(*row) for row in PRODUCTS.items()])
     poll_until(
@@ -43,18 +44,18 @@ def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client
     )
     letters_before = len(messages(cluster.bootstrap, dead_letters_topic(application_id)))
     partitions = partition_count(cluster.bootstrap, "score-events")
-    events = made_events()
-    scores = send_events(cluster.bootstrap, events[:3_000], partitions)
+    events = made_events(good, of_each)
+    scores = send_events(cluster.bootstrap, events[: good // 3], partitions)
     poll_until(lambda: client.get(STORE, "1000").found, 180, "the first of the new boards")
     before = client.get(STORE, "1000").position
-    scores += send_events(cluster.bootstrap, events[3_000:], partitions)
+    scores += send_events(cluster.bootstrap, events[good // 3 :], partitions)
     # The sink commits partition by partition: once one has moved, the batch is under way.
     poll_until(lambda: client.get(STORE, "1000").position > before, 180, "the next batch to reach the changelog")
     cluster.processor.kill()
     lose_a_node(cluster, client)
     cluster.processor.start()
     expected = leaderboards(scores, PLAYERS, PRODUCTS)
-    assert len(scores) == EVENTS
+    assert len(scores) == good
 
     def all_equal() -> bool:
         return boards_by_node(cluster, client) == {
@@ -67,12 +68,12 @@ def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client
     assert len(holders(client)) == 2 * store_partitions, "an active and a standby of each partition were compared"
 
     letters = messages(cluster.bootstrap, dead_letters_topic(application_id))[letters_before:]
-    assert len(letters) == 1_000
+    assert len(letters) == of_each * len(MALFORMED)
     places = Counter(
         (dict(letter.headers())["source_partition"], dict(letter.headers())["source_offset"]) for letter in letters
     )
     assert max(places.values()) == 1, "no malformed event is there twice"
-    assert Counter(letter.value() for letter in letters) == Counter(dict.fromkeys(MALFORMED, 250))
+    assert Counter(letter.value() for letter in letters) == Counter(dict.fromkeys(MALFORMED, of_each))
 
 
 def lose_a_node(cluster: LocalCluster, client: Client) -> None:
@@ -100,14 +101,14 @@ def lose_a_node(cluster: LocalCluster, client: Client) -> None:
     lost.start()
 
 
-def made_events() -> list[tuple[bytes, bool]]:
+def made_events(good: int, malformed_of_each: int) -> list[tuple[bytes, bool]]:
     """Return the events in the order to send them, each with whether it is a good one."""
     rng = random.Random(7)
-    good = [
+    scores = [
         sample.score_event(rng.choice(list(PRODUCTS)), rng.choice(list(PLAYERS)), rng.randrange(50_000) / 2)
-        for _ in range(EVENTS)
+        for _ in range(good)
     ]
-    events = [(value or b"", True) for _, value in good] + [(MALFORMED[n % 4], False) for n in range(1_000)]
+    events = [(value or b"", True) for _, value in scores] + [(each, False) for each in MALFORMED * malformed_of_each]
     rng.shuffle(events)
     return events
 

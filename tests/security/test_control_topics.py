@@ -42,7 +42,7 @@ MODEL: Final[Mapping[str, Mapping[str, str]]] = {
 }
 ANY_TIMESTAMP: Final = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """As Kafka has it before version 4; since then a record is at most an hour ahead of the broker's clock by default."""
-_A_SECOND: Final = 300
+_A_SECOND: Final = 100
 _AT_ONCE: Final = 25
 
 

@@ -339,7 +339,11 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
         (take_a_handed_refusal_for_an_answer, ("what a caller gets is a node's answer",)),
         (wait_for_late_answers_on_the_express_way, ("a lookup that a replica could answer does not fail",)),
         (answer_before_the_first_batch, ("nothing is absent before the first batch",)),
-        (take_a_report_for_what_it_reports, ("nothing is absent before the first batch",)),
+        pytest.param(
+            take_a_report_for_what_it_reports,
+            ("nothing is absent before the first batch",),
+            marks=pytest.mark.long,
+        ),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
         (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),

@@ -15,8 +15,12 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+try:
+    from pyspark.sql.streaming import StatefulProcessor
+except ImportError:  # Spark 3.5 has none
+    StatefulProcessor = object
 
 EVENTS = (
     "user string, raw binary, at timestamp, amount decimal(6,2), big decimal(30,10), n bigint, d double, "

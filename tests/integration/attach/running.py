@@ -10,17 +10,30 @@ from pathlib import Path
 from processor.start_check import last_commits
 from tests.integration.attach import jobs
 from tests.integration.processor.support import ProcessorProcess
+from tests.interop.spark_versions.installed import SparkInstall
 from tests.support.polling import poll_until
 
 
 class Jobs:
-    """A process that runs jobs, each time that it is asked for, until each has read all events."""
+    """A process that runs jobs, each time that it is asked for, until each has read all events.
 
-    def __init__(self, events: Path, checkpoints: Path, provider: str, names: Sequence[str], log: Path) -> None:
-        command = [sys.executable, jobs.__file__, str(events), str(checkpoints), provider, *names]
+    `spark`: a version of Spark other than the tests'.
+    """
+
+    def __init__(
+        self,
+        events: Path,
+        checkpoints: Path | str,
+        provider: str,
+        names: Sequence[str],
+        log: Path,
+        spark: SparkInstall | None = None,
+    ) -> None:
+        python, env = (sys.executable, None) if spark is None else (spark.python, spark.environment)
+        command = [python, jobs.__file__, str(events), str(checkpoints), provider, *names]
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env
         )
 
     def run(self) -> None:

@@ -25,6 +25,7 @@ from tests.integration.attach.models import Batches, Entries
 from tests.integration.attach.running import AttachProcess, Jobs
 from tests.integration.attach.served import by_http, by_key, by_spark, scanned
 from tests.integration.attach.states import State, as_toml, states_of
+from tests.interop.spark_versions.installed import SparkInstall, installed
 from tests.support.fleet import Servers
 from tests.support.polling import poll_until
 from tests.support.web import web_server
@@ -61,6 +62,7 @@ def play(
     directory: Path,
     provider: str,
     states: list[State],
+    version: SparkInstall | None = None,
 ) -> None:
     """Run the jobs twice, as cron does, with `attach` beside them from the first end on; then compare all there is."""
     batches = made_events(BATCHES, PER_BATCH)
@@ -69,7 +71,7 @@ def play(
     file = directory / "states.toml"
     file.write_text(as_toml(states, str(checkpoints)))
     write_events(events, batches[:-2])
-    jobs = Jobs(events, checkpoints, provider, names, directory / "jobs.log")
+    jobs = Jobs(events, checkpoints, provider, names, directory / "jobs.log", version)
     attach = AttachProcess(kafka.bootstrap, application_id, file, directory, "--source-wait-ms", "900000")
     with Servers(kafka.bootstrap, application_id, directory) as servers:
         servers.node("n1")
@@ -182,3 +184,20 @@ def test_all_jobs_of_strangers(
     play(kafka, spark, unique_name("shop"), tmp_path, provider, states_of(provider))
     listed = command("attach", "--list", str(tmp_path / "checkpoints" / "two_columns"), "-o", "json")
     assert json.loads(listed)[0]["key"] == "user string, at timestamp"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2_400)
+@pytest.mark.parametrize("provider", ["hdfs", "changelog"])
+@pytest.mark.parametrize("minor", ["4.1", "4.0", "3.5"])
+def test_checkpoints_of_older_versions_of_spark(
+    kafka: EmbeddedKafka,
+    spark: SparkSession,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    minor: str,
+    provider: str,
+) -> None:
+    jobs = {"two_columns", "latin", "sums", "structs", "window_update", "sessions", "dedup", "join", "pandas"}
+    states = states_of(provider, jobs if minor == "3.5" else jobs | {"tws", "two_operators"})
+    play(kafka, spark, unique_name("shop"), tmp_path, provider, states, installed(minor))

@@ -215,6 +215,7 @@ def test_values_and_keys_are_made_by_sql(spark: SparkSession, ran: Callable[[str
     assert by_length.keys() == {bytes(7) + b"\3"}, "integers are longs"
 
 
+@pytest.mark.long
 def test_a_state_with_a_column_key(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     checkpoint = ran("aggregate by a key", "changelogs")
     assert check_reads(spark, checkpoint, StateChoice())[-1][b"ann"] == b'{"max":5}'

@@ -98,6 +98,7 @@ def test_a_session_maps_the_archive(archive: Path) -> None:
     assert "[cds" not in mapped.stdout + mapped.stderr
 
 
+@pytest.mark.long
 def test_another_choice_of_the_users_counts(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xshare:off")
     with driver() as mapped:

@@ -115,8 +115,8 @@ def refused(frame: DataFrame, layout: FrameLayout) -> list[str]:
     ("kind", "columns"),
     [
         ("window", {"window_start": "at"}),
-        ("window", {"window": "struct(at as start, at + interval 30 days as end)"}),
-        ("session", {"session_start": "at - interval 1 hour", "session_end": "at"}),
+        pytest.param("window", {"window": "struct(at as start, at + interval 30 days as end)"}, marks=pytest.mark.long),
+        pytest.param("session", {"session_start": "at - interval 1 hour", "session_end": "at"}, marks=pytest.mark.long),
         ("session", {"session_window": "struct(at - interval 1 hour as start, at + interval 5 minutes as end)"}),
         ("versioned", {"timestamp": "at"}),
     ],

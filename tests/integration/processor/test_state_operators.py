@@ -46,6 +46,7 @@ def visits(session: SparkSession, directory: Path, settings: dict[str, str], *ke
     return topology.store("visits")
 
 
+@pytest.mark.long
 def test_a_new_checkpoint_is_made_without(spark: SparkSession, tmp_path: Path):
     assert settings_to_go_on(spark, str(tmp_path / "absent")) == {}
     assert visits(spark, tmp_path, {}, "ann") == {"ann": 1}

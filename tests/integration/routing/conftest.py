@@ -16,7 +16,7 @@ from tests.support.fleet import Fleet
 from tests.support.kafka_doors import Door, KafkaWithDoors
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaWithDoors]:
     """One broker for all routing tests, with a door for each process that is to be cut off."""
     doors = {name: Door(advertised_port=free_port()) for name in ("router", "a", "b", "c")}

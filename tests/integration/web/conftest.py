@@ -38,7 +38,7 @@ class Served:
             return False
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("web")
     with StoresFleet(kafka.bootstrap, f"web-{uuid.uuid4().hex[:8]}", directory) as fleet:

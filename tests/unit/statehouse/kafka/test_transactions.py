@@ -105,6 +105,8 @@ class Client:
         if outcome == "late":
             self.state = goes_on or self.state
             raise failure(codes.TIMED_OUT, retriable=True)
+        if outcome == "fenced":
+            raise failure(KafkaError._FENCED)
         if outcome == "lost" and name in {"produce", "commit"}:
             self.state = _State.MUST_ABORT
             raise failure(requires_abort=True)
@@ -186,6 +188,15 @@ def test_an_abort_that_fails_is_left_to_the_next_producer(make: Make) -> None:
     assert client.calls == ["begin", "produce", "abort"]
     producer.close()
     assert client.closed == [0.0]
+
+
+def test_what_is_fenced_while_it_commits_hears_it_from_the_abort(make: Make) -> None:
+    producer, client = make("ok", "lost", "fenced")
+    with pytest.raises(KafkaException) as lost:
+        producer.write(_produce("a"))
+    assert meaning_of(lost.value) is FailureMeaning.LOST
+    assert producer.abort() is FailureMeaning.FENCED
+    assert client.committed == []
 
 
 @given(st.lists(st.sampled_from(["ok", "ok", "late", "lost"]), max_size=40), st.integers(1, 6))
