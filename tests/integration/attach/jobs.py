@@ -158,6 +158,8 @@ def main() -> None:
 def run(session: SparkSession, events: str, checkpoints: str, names: list[str]) -> None:
     for name in names:
         session.conf.set("spark.sql.shuffle.partitions", 200 if name == "parts200" else 2)
+        # What expires by the clock has Spark make one batch after the other for ever.
+        session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(name != "tws").lower())
         stream = session.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).parquet(events)
         writer = JOBS[name](stream).writeStream.outputMode("append" if name in APPEND else "update")
         if name == "foreach_batch":

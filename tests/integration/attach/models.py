@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from statistics import stdev
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from tests.integration.attach.events import Event
 
@@ -18,6 +19,7 @@ Batches = Sequence[Sequence[Event]]
 Entries = dict[bytes, Any]
 MINUTE = timedelta(minutes=1)
 LATE = MINUTE
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def text_of(data: bytes) -> str:
@@ -228,7 +230,9 @@ def profiles(batches: Batches, part: str) -> Entries:
         if user is None:
             continue
         if part == "total":
-            made[form(user).encode()] = {"n": sum(e.n % 1000 for e in events), "last": form(max(e.at for e in events))}
+            # Spark hands pandas the session's wall clock, and the job keeps that.
+            last = max(e.at.astimezone(BERLIN).replace(tzinfo=UTC) for e in events)
+            made[form(user).encode()] = {"n": sum(e.n % 1000 for e in events), "last": form(last)}
         elif part == "numbers":
             made[form(user).encode()] = {"list": [{"n": e.n % 1000} for e in events]}
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from tests.integration.attach import jobs
 from tests.integration.processor.support import ProcessorProcess
 from tests.interop.spark_versions.installed import SparkInstall
 from tests.support.polling import poll_until
+from tests.support.proxy import children_of
 
 
 class Jobs:
@@ -36,12 +39,24 @@ class Jobs:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env
         )
 
+    def begin(self) -> None:
+        """Have them run."""
+        assert self._process.stdin is not None
+        print("run", file=self._process.stdin, flush=True)
+
     def run(self) -> None:
         """Run them; return when all have ended."""
-        assert self._process.stdin is not None
+        self.begin()
         assert self._process.stdout is not None
-        print("run", file=self._process.stdin, flush=True)
         assert self._process.stdout.readline() == "run\n", Path(self._log.name).read_text()[-3000:]
+
+    def kill(self) -> None:
+        """End the process and its JVM by SIGKILL, whatever they are doing."""
+        jvms = children_of(self._process.pid)
+        self._process.kill()
+        for jvm in jvms:
+            os.kill(jvm, signal.SIGKILL)
+        self.stop()
 
     def stop(self) -> None:
         """End the process, and its JVM with it."""

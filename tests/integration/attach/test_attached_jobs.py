@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +23,7 @@ from tests.integration.attach import models
 from tests.integration.attach.events import made_events, write_events
 from tests.integration.attach.jobs import PROVIDERS
 from tests.integration.attach.models import Batches, Entries
-from tests.integration.attach.running import AttachProcess, Jobs
+from tests.integration.attach.running import AttachProcess, Jobs, newest
 from tests.integration.attach.served import by_http, by_key, by_spark, scanned
 from tests.integration.attach.states import State, as_toml, states_of
 from tests.interop.spark_versions.installed import SparkInstall, installed
@@ -63,15 +64,21 @@ def play(
     provider: str,
     states: list[State],
     version: SparkInstall | None = None,
+    *,
+    is_killed: bool = False,
 ) -> None:
-    """Run the jobs twice, as cron does, with `attach` beside them from the first end on; then compare all there is."""
+    """Run the jobs twice, as cron does, with `attach` beside them; then compare all there is.
+
+    `is_killed`: the second run ends by SIGKILL in its middle, and is begun again.
+    """
     batches = made_events(BATCHES, PER_BATCH)
     events, checkpoints = directory / "events", directory / "checkpoints"
     names = list(dict.fromkeys(each.job for each in states))
     file = directory / "states.toml"
     file.write_text(as_toml(states, str(checkpoints)))
     write_events(events, batches[:-2])
-    jobs = Jobs(events, checkpoints, provider, names, directory / "jobs.log", version)
+    started = partial(Jobs, events, checkpoints, provider, names, directory / "jobs.log", version)
+    jobs = started()
     attach = AttachProcess(kafka.bootstrap, application_id, file, directory, "--source-wait-ms", "900000")
     with Servers(kafka.bootstrap, application_id, directory) as servers:
         servers.node("n1")
@@ -80,6 +87,12 @@ def play(
             attach.start()  # it waits for the checkpoints
             jobs.run()
             write_events(events, batches[-2:], BATCHES - 2)
+            if is_killed:
+                jobs.begin()
+                middle = checkpoints / names[len(names) // 2]
+                poll_until(lambda: newest(middle) >= BATCHES - 2, 300, "the middle of the second run")
+                jobs.kill()
+                jobs = started()
             jobs.run()
             attach.wait_for_all(checkpoints, {each.store: each.job for each in states})
             with Client(router.target) as client, web_server(router.target) as http:
@@ -181,7 +194,7 @@ def test_three_jobs_of_strangers(
 def test_all_jobs_of_strangers(
     kafka: EmbeddedKafka, spark: SparkSession, unique_name: Callable[[str], str], tmp_path: Path, provider: str
 ) -> None:
-    play(kafka, spark, unique_name("shop"), tmp_path, provider, states_of(provider))
+    play(kafka, spark, unique_name("shop"), tmp_path, provider, states_of(provider), is_killed=True)
     listed = command("attach", "--list", str(tmp_path / "checkpoints" / "two_columns"), "-o", "json")
     assert json.loads(listed)[0]["key"] == "user string, at timestamp"
 
