@@ -96,7 +96,7 @@ class AttachedCheckpoint(CheckpointReader):
         """Return the newest committed batch; wait for the checkpoint and its first batch: only then there is state.
 
         Raises:
-            ConfigurationError: there is none in time.
+            ConfigurationError: there is none in time; or its state doesn't say what it has, as before Spark 4.
 
         """
         deadline, told_at = time.monotonic() + timeout_s, float("-inf")
@@ -104,6 +104,7 @@ class AttachedCheckpoint(CheckpointReader):
             is_there = self._asked(self.exists)
             committed = self._asked(self.latest_committed) if is_there else None
             if committed is not None:
+                self._asked(self._refuse_state_without_names)
                 return committed
             now = time.monotonic()
             if now >= deadline and not is_there:
@@ -123,6 +124,13 @@ class AttachedCheckpoint(CheckpointReader):
                 at_most_s = round(deadline - now)
                 log.info("waiting for the job", checkpoint=self.directory, lacks=what, at_most_s=at_most_s)
             time.sleep(_WAIT_S)
+
+    def _refuse_state_without_names(self) -> None:
+        if self._exists("state") and not self._exists("state/0/_metadata"):
+            raise ConfigurationError(
+                f"the state in {self.directory} was written by Spark 3, which doesn't say what it has: run the job for "
+                "a batch with Spark 4, which goes on from this checkpoint and adds that"
+            )
 
     def _asked(self, question: Callable[[], _Result]) -> _Result:
         try:
