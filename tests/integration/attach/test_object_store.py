@@ -19,7 +19,6 @@ from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.topology import changelog_topic
 from tests.integration.attach.events import made_events, write_events
-from tests.integration.attach.jobs import PROVIDERS
 from tests.integration.attach.running import AttachProcess, Jobs
 from tests.integration.attach.states import as_toml, states_of
 from tests.integration.attach.test_attached_jobs import check
@@ -66,7 +65,7 @@ def object_store(log: Path) -> Iterator[str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", ["hdfs", "changelog"])
 def test_a_checkpoint_in_an_object_store(
     kafka: EmbeddedKafka,
     unique_name: Callable[[str], str],
@@ -97,7 +96,7 @@ def test_a_checkpoint_in_an_object_store(
         monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
         file = tmp_path / "states.toml"
         file.write_text(as_toml(states, "s3a://jobs/checkpoints"))
-        own = [part for name, value in conf.items() for part in ("--spark-conf", f"{name}={value}")]
+        own = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
         attach = AttachProcess(kafka.bootstrap, application_id, file, tmp_path, "--source-wait-ms", "900000", *own)
         try:
             attach.start()
