@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
 from statehouse.brokers import Brokers
 from statehouse.errors import StatehouseError
@@ -67,7 +67,7 @@ class AssignmentPublisher:
         except KafkaException as error:
             self.close()
             refused = None if self._has_opened else refusal(self._brokers, error)
-            raise refused or _translated(error) from error
+            raise refused or _translated(error, meaning_of(error)) from error
         self._has_opened = True
 
     def publish(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -96,12 +96,16 @@ class AssignmentPublisher:
 
         try:
             producer.write(produce)
-        except (KafkaException, BufferError) as error:
-            is_lost = isinstance(error, KafkaException) and meaning_of(error) is FailureMeaning.LOST
-            # To open again would fence the newer controller in its turn.
-            is_fenced = is_lost and producer.abort() is FailureMeaning.FENCED
+        except BufferError as error:
             self.close()
-            raise _fenced(error.args[0]) if is_fenced else _translated(error) from error
+            raise PublishError(str(error)) from error
+        except KafkaException as error:
+            meaning = meaning_of(error)
+            if meaning is FailureMeaning.LOST:
+                # Whoever is fenced in a commit may hear it only now; to open again would fence the newer controller.
+                meaning = producer.abort() or meaning
+            self.close()
+            raise _translated(error, meaning) from error
 
     def close(self) -> None:
         """Drop the producer; readers never see its uncommitted records."""
@@ -110,14 +114,8 @@ class AssignmentPublisher:
             producer.close()
 
 
-def _translated(error: KafkaException | BufferError) -> StatehouseError:
-    if isinstance(error, BufferError):
-        return PublishError(str(error))
+def _translated(error: KafkaException, meaning: FailureMeaning) -> StatehouseError:
     cause = error.args[0]
-    if meaning_of(error) is FailureMeaning.FENCED:
-        return _fenced(cause)
+    if meaning is FailureMeaning.FENCED:
+        return FencedError(f"another controller of this application has started ({cause.str()}); only one may publish")
     return PublishError(f"{cause.name()}: {cause.str()}")
-
-
-def _fenced(cause: KafkaError) -> FencedError:
-    return FencedError(f"another controller of this application has started ({cause.str()}); only one may publish")
