@@ -42,7 +42,6 @@ MODEL: Final[Mapping[str, Mapping[str, str]]] = {
 }
 ANY_TIMESTAMP: Final = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """As Kafka has it before version 4; since then a record is at most an hour ahead of the broker's clock by default."""
-_A_SECOND: Final = 100
 _AT_ONCE: Final = 25
 
 
@@ -61,9 +60,13 @@ class Written(NamedTuple):
 
 
 class House(Servers):
-    """Two nodes, a router and a controller, which serve two stores of two queries, and a global store."""
+    """Two nodes, a router and a controller, which serve two stores of two queries, and a global store.
 
-    def __init__(self, bootstrap: str, application_id: str, directory: Path) -> None:
+    `a_second`: how many lookups `load` makes.
+    """
+
+    def __init__(self, bootstrap: str, application_id: str, directory: Path, a_second: int) -> None:
+        self.a_second = a_second
         super().__init__(
             bootstrap,
             application_id,
@@ -123,19 +126,21 @@ class House(Servers):
         return {path: path.stat().st_ino for folder in found for path in (folder, folder.parent)}
 
     def load(self, store: str) -> LookupLoad:
-        return LookupLoad(self.way_in.target, store, list(MODEL[store]), _A_SECOND)
+        return LookupLoad(self.way_in.target, store, list(MODEL[store]), self.a_second)
 
 
-@pytest.fixture(scope="module")
-def house(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+@pytest.fixture(scope="module", params=[100, pytest.param(300, marks=pytest.mark.long)])
+def house(
+    request: pytest.FixtureRequest, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[House]:
     """Each test leaves it as it was, and says so if it doesn't."""
     directory = tmp_path_factory.mktemp("house")
-    with House(kafka.bootstrap, f"house-{os.getpid()}", directory) as house:
+    with House(kafka.bootstrap, f"house-{request.param}-{os.getpid()}", directory, request.param) as house:
         yield house
 
 
-def assert_all_answered(load: LookupLoad) -> None:
-    assert len(load.history) > _A_SECOND
+def assert_all_answered(load: LookupLoad, at_least: int) -> None:
+    assert len(load.history) > at_least
     failed = [lookup.failure for lookup in load.history if lookup.failure is not None]
     assert not failed, f"{len(failed)} of {len(load.history)}: {failed[:3]}"
     wrong = [
@@ -294,8 +299,8 @@ def test_no_record_fails_a_lookup_of_another_store_or_changes_an_entry(
                 placed = [(0, each.key, each.value, each.at_ms) for each in of_topic[begin : begin + _AT_ONCE]]
                 produce_placed(house.bootstrap, topic, placed)
         epoch = house.epoch()
-        load.await_more(_A_SECOND)
-    assert_all_answered(load)
+        load.await_more(house.a_second)
+    assert_all_answered(load, house.a_second)
     poll_until(house.is_complete, 60, "everything to be as it was")
     assert not is_newer(epoch, house.epoch())
     for store, entries in MODEL.items():
@@ -352,11 +357,11 @@ def test_a_control_topic_that_is_made_anew_or_truncated_leads_to_a_new_epoch(
         if which is assignment_topic:
             poll_until(lambda: house.epoch() > epoch, 4 * SESSION_TIMEOUT_MS / 1000, "a new epoch")
         else:
-            load.await_more(2 * _A_SECOND)
+            load.await_more(2 * house.a_second)
         poll_until(house.is_complete, 30, "everything to run")
         took_s = time.monotonic() - spoilt_at
-        load.await_more(_A_SECOND)
-    assert_all_answered(load)
+        load.await_more(house.a_second)
+    assert_all_answered(load, house.a_second)
     for store, entries in MODEL.items():
         assert house.found(store) == entries
     assert took_s < 2 * SESSION_TIMEOUT_MS / 1000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,10 +9,9 @@ from pathlib import Path
 
 from processor.start_check import last_commits
 from tests.integration.attach import jobs
-from tests.integration.processor.support import ProcessorProcess
+from tests.integration.processor.support import ProcessorProcess, kill_with_jvm
 from tests.interop.spark_versions.installed import SparkInstall
 from tests.support.polling import poll_until
-from tests.support.proxy import children_of
 
 
 class Jobs:
@@ -52,10 +49,7 @@ class Jobs:
 
     def kill(self) -> None:
         """End the process and its JVM by SIGKILL, whatever they are doing."""
-        jvms = children_of(self._process.pid)
-        self._process.kill()
-        for jvm in jvms:
-            os.kill(jvm, signal.SIGKILL)
+        kill_with_jvm(self._process)
         self.stop()
 
     def stop(self) -> None:
@@ -82,11 +76,14 @@ class AttachProcess(ProcessorProcess):
 
     def wait_for_all(self, checkpoints: Path, stores: dict[str, str], timeout_s: float = 300.0) -> None:
         """Wait until each store is at the last batch of its job. `stores`: store -> job."""
-        wanted = {store: newest(checkpoints / job) for store, job in stores.items()}
+        self.wait_for_batches({store: newest(checkpoints / job) for store, job in stores.items()}, timeout_s)
+
+    def wait_for_batches(self, wanted: dict[str, int], timeout_s: float = 300.0) -> None:
+        """Wait until each store is at a batch, or at a later one. `wanted`: store -> batch."""
 
         def are_there() -> bool:
             assert self.is_running, self.log_tail()
-            found = last_commits(self._bootstrap, self._application_id, list(stores))
+            found = last_commits(self._bootstrap, self._application_id, list(wanted))
             return all(store in found and found[store].batch_id >= batch for store, batch in wanted.items())
 
         poll_until(are_there, timeout_s, "all stores to be at the last batch")

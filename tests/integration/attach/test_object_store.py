@@ -8,12 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import pytest
 
-from processor.start_check import last_commits
 from statehouse.local.jars import waiting_lock
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
@@ -104,13 +103,7 @@ def test_a_checkpoint_in_an_object_store(
             jobs.run()
             write_events(tmp_path / "events", batches[2:], 2)
             jobs.run()
-
-            def are_there() -> bool:
-                assert attach.is_running, attach.log_tail()
-                found: dict[str, Any] = last_commits(kafka.bootstrap, application_id, [each.store for each in states])
-                return all(each.store in found and found[each.store].batch_id >= BATCHES - 1 for each in states)
-
-            poll_until(are_there, 600, "all stores to be at the last batch")
+            attach.wait_for_batches({each.store: BATCHES - 1 for each in states}, 600)
             assert attach.stop() == 0
         finally:
             jobs.stop()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,6 +138,19 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def kill_with_jvm(process: subprocess.Popen[Any]) -> None:
+    """End a program of PySpark by SIGKILL, with its JVM, which would go on for a moment."""
+    if process.poll() is not None:
+        return
+    jvms = children_of(process.pid)
+    process.kill()
+    process.wait()
+    for jvm in jvms:
+        with suppress(ProcessLookupError):
+            os.kill(jvm, signal.SIGKILL)
+    poll_until(lambda: not any(is_alive(jvm) for jvm in jvms), 20, "the end of the job's JVM")
 
 
 def messages(bootstrap: str, topic: str) -> list[Message]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -14,7 +12,6 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -34,11 +31,10 @@ from statehouse.errors import LookupFailure
 from statehouse.local.jars import resolve_jars
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
-from tests.integration.processor.support import ProcessorProcess, is_alive, messages, store_of
+from tests.integration.processor.support import ProcessorProcess, kill_with_jvm, messages, store_of
 from tests.support.fleet import Servers
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
-from tests.support.proxy import children_of
 
 STORE: Final = "totals"
 USERS: Final = 20
@@ -76,17 +72,9 @@ class Job:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self) -> None:
-        """End it with its JVM, which would go on for a moment."""
+        """End it with its JVM."""
         assert self._process is not None
-        if self._process.poll() is not None:
-            return
-        jvms = children_of(self._process.pid)
-        self._process.kill()
-        self._process.wait()
-        for jvm in jvms:
-            with suppress(ProcessLookupError):
-                os.kill(jvm, signal.SIGKILL)
-        poll_until(lambda: not any(is_alive(jvm) for jvm in jvms), 20, "the end of the job's JVM")
+        kill_with_jvm(self._process)
 
     def took_s(self, batch_id: int) -> float:
         """How long a batch took, from its plan to its commit."""
