@@ -224,7 +224,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 
 # All works without it, and takes longer.
 class-archive: setup ## Make the archive of Spark's classes, if there is none, so that Spark starts sooner (a minute, once)
-	-$(BIN)/python -m processor.class_archive
+	-$(BIN)/python -m processor.spark.class_archive
 
 tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(HELM) $(LOAD) $(LOADGEN) $(STALLING_DISK) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) $(REGISTRY) ## Build the proxy, grpcurl, buf, helm, the load generators, a disk that stalls, their peer and the clients of the docs; fetch Kafka's tools and a schema registry; install what is missing of DEBIAN_TOOLS
 

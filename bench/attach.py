@@ -24,10 +24,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from bench.reporting import say
 from bench.usage import Memory, cpu_seconds
 from processor.attach.checkpoint import AttachedCheckpoint
-from processor.attach.mapping import FAILED, EntryMapping
+from processor.attach.columns.mapping import FAILED, EntryMapping
 from processor.attach.operators import StateChoice, source_of
 from processor.attach.reader import StateReader, state_operators
-from processor.start_check import last_commits
+from processor.run.start_check import last_commits
 from statehouse.local.kafka import EmbeddedKafka
 
 PARTITIONS: Final = 200

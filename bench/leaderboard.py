@@ -28,8 +28,8 @@ from bench.usage import cpu_seconds
 from examples.leaderboard import sample, topology
 from processor.application import Application, Source
 from processor.settings import ProcessorSettings
-from processor.spark_session import open_session
-from processor.testing import ARROW_SCHEMA, SOURCE_SCHEMA
+from processor.spark.session import open_session
+from processor.testing.topology_test import ARROW_SCHEMA, SOURCE_SCHEMA
 
 _FILES: Final = 4  # per batch
 _PARTITIONS: Final = 4

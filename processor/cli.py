@@ -1,4 +1,4 @@
-"""The processor's commands: `statehouse process`, `controller`, `assign` and `reset`."""
+"""The commands that run an application and reset it: `statehouse process` and `reset`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,17 @@ from typing import Annotated, Final
 
 import typer
 
-from processor.controller_process import run_standby
-from processor.ownership.controller_record import declared_settings
-from processor.ownership.observed import observe
-from processor.ownership.preview import added_nodes, preview, show
-from processor.ownership.settings import OwnershipSettings
-from processor.ownership.takeover import ControllerRecord
-from processor.reset import ResetPlan, carry_out, plan_reset
-from processor.settings import ProcessorSettings, ownership_settings
-from processor.static import run_static
+from processor.ownership.static import run_static
+from processor.run.reset import ResetPlan, carry_out, plan_reset
+from processor.settings import ProcessorSettings
 from statehouse.cli import output as out
 from statehouse.cli.declared import run_alone, takes_settings
 from statehouse.cli.output import OutputFormat, OutputOption
 from statehouse.kafka.access import check_login, failures_told
 from statehouse.observability import logs
 from statehouse.settings import (
-    AssignPlanSettings,
-    ControllerSettings,
     KafkaSecuritySettings,
     LoadedSettings,
-    SettingSource,
 )
 
 
@@ -56,75 +47,12 @@ def process(
             raise typer.BadParameter("a static topology is served by its controller alone: leave --controller none out")
         raise typer.Exit(run_static(static, settings))
     # Spark is slow to import, and a static topology doesn't need it.
-    from processor.runner import run  # noqa: PLC0415
+    from processor.run.command import run  # noqa: PLC0415
 
     raise typer.Exit(run(app or "", settings))
 
 
-@takes_settings(ControllerSettings)
-def controller(
-    loaded: LoadedSettings[ControllerSettings],
-    standby: Annotated[bool, typer.Option("--standby", help="Stand by; the only way that this command runs.")] = False,
-) -> None:
-    """Stand by as ownership controller: assign tasks to nodes when the processor can't.
-
-    It takes over one session timeout after the acting controller's last sign of life, with the stores of the last
-    assignment and that controller's settings. Any number may stand by. A processor that starts takes over again.
-    """
-    if not standby:
-        raise typer.BadParameter("give --standby: the controller that acts first is the processor's own")
-    logs.configure(loaded.settings.log_level)
-    raise typer.Exit(run_standby(loaded.settings))
-
-
-class AssignAction(StrEnum):
-    """The actions of `statehouse assign`."""
-
-    PLAN = "plan"
-
-
 _KAFKA: Final = ("bootstrap", *KafkaSecuritySettings.declared())
-_PLANNED_BY: Final = (
-    "num_standby_replicas",
-    "acceptable_recovery_lag",
-    "max_warmup_replicas",
-    "heartbeat_interval_ms",
-    "session_timeout_ms",
-)
-
-
-@takes_settings(AssignPlanSettings, "application_id", *_KAFKA, *_PLANNED_BY)
-def assign(
-    loaded: LoadedSettings[AssignPlanSettings],
-    action: Annotated[AssignAction, typer.Argument(help="plan: show the moves.", show_default=False)],  # noqa: ARG001 - there is only one so far
-    add: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME[:capacity=N,rack=R]", help="A node that joins, empty; may be repeated."),
-    ] = None,
-    remove: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A live node that is drained; may be repeated.")
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait until everything was read from Kafka.")
-    ] = 10.0,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Show the moves that the controller would make if nodes joined or left, and why; changes nothing.
-
-    Each step is an epoch. The plan assumes that every node finishes its restores between steps. It goes by the settings
-    of the acting controller; those that are given here, as options, as STATEHOUSE_<NAME> or in a TOML file, come first.
-    """
-    joining = added_nodes(add or [])
-    logs.configure("WARNING")
-    settings = loaded.settings
-    given = {name: getattr(settings, name) for name in _PLANNED_BY if loaded.sources[name] != SettingSource.DEFAULT}
-
-    def planned_by(acting: ControllerRecord | None) -> OwnershipSettings:
-        known = {} if acting is None else declared_settings(acting.settings)
-        return ownership_settings(ProcessorSettings(**(known | given)))
-
-    fleet = observe(settings.brokers, settings.application_id, planned_by, timeout)
-    show(preview(fleet, joining, remove or [], fleet.settings.planner), output)
 
 
 class ResetTo(StrEnum):
@@ -156,7 +84,7 @@ def reset(
     logs.configure("WARNING")
     sys.path.insert(0, str(Path.cwd()))
     # Spark is slow to import, and the other commands don't need it.
-    from processor.runner import Topology  # noqa: PLC0415
+    from processor.application.topology import Topology  # noqa: PLC0415
 
     topology = Topology.load(app)
     check_login(settings.brokers, f"{topology.application_id}-reset", timeout)

@@ -8,7 +8,7 @@ from types import FrameType
 
 from bench.freshness.workloads import SINK, SOURCE
 from processor.settings import ProcessorSettings
-from processor.spark_session import open_session
+from processor.spark.session import open_session
 from statehouse.settings import load
 
 

@@ -1,13 +1,11 @@
-"""Runs what serves other programs' states: a processor whose queries follow those programs' checkpoints."""
+"""Serves other programs' states: a processor whose queries follow those programs' checkpoints."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -16,26 +14,26 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 
 from processor.application import Application
+from processor.application.sources import KafkaSources
+from processor.application.topology import Topology
 from processor.attach.attached_query import AttachedQuery, AttachedStore
-from processor.attach.checkpoint import AttachedCheckpoint, BatchRemoved
-from processor.attach.mapping import ENCODING, EntryMapping
-from processor.attach.operators import StateChoice, StateSource, source_of
+from processor.attach.attachment import AttachedState, Attachment
+from processor.attach.checkpoint import AttachedCheckpoint
+from processor.attach.columns.timed_keys import EntryKind, frame_of
+from processor.attach.commits import AttachedBatches, AttachedCommits
+from processor.attach.operators import StateSource, source_of
 from processor.attach.reader import StateReader, state_operators
 from processor.attach.reads import AttachMisfit, Identity, ReadPlanner, StoreCommit, continued, misfit
-from processor.attach.timed_keys import EntryKind, frame_of
-from processor.checkpoint import Offsets
-from processor.commits import CommitsPublisher, Figures, IdleRepeater, StoreChangelog
 from processor.outputs import Query
-from processor.runner import Processor, RunningQuery, Topology, sink_target
-from processor.settings import ProcessorSettings, restart_policy
+from processor.reports.commits import StoreChangelog
+from processor.run.processor import Processor
+from processor.run.queries import RunningQuery, Surroundings, sink_target, supervised
+from processor.run.start_check import CheckpointMisfit, last_commits
+from processor.run.supervision import StartedQuery
+from processor.settings import ProcessorSettings
 from processor.sink.batch import StoreSink
 from processor.sink.protocol import SinkTarget, newest_written
-from processor.sink.record_cache_pool import RecordCachePool
 from processor.sink.records import OutputRows
-from processor.start_check import CheckpointMisfit, last_commits
-from processor.supervision import StartedQuery, SupervisedQuery
-from processor.topics import ApplicationTopics
-from statehouse.backoff import OnPause
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.topics import partition_counts
@@ -59,63 +57,6 @@ _REMEDIES: Final[Mapping[AttachMisfit, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class AttachedState:
-    """A state that is attached.
-
-    Attributes:
-        checkpoint: the directory of the other program's checkpoint, as it gives it as `checkpointLocation`.
-        store: the name of the store.
-        state: which state of the query.
-        columns: how entries are made of it.
-        partitions: the partition count of the changelog; default: its present one, else the state's, at most 8.
-
-    """
-
-    checkpoint: str
-    store: str
-    state: StateChoice = field(default_factory=StateChoice)
-    columns: EntryMapping = field(default_factory=EntryMapping)
-    partitions: int | None = None
-
-    @property
-    def form(self) -> str:
-        """A digest of what is read and how: entries of another form must not stay in the store."""
-        return hashlib.sha256(repr((ENCODING, self.state, self.columns)).encode()).hexdigest()[:12]
-
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """What is attached.
-
-    Attributes:
-        application_id: the application that the stores are served under. It has these stores only.
-        states: the states, each with a store of its own.
-        poll_interval_ms: how often to look for a new batch.
-
-    Raises:
-        ConfigurationError: two states have one store's name.
-
-    """
-
-    application_id: str
-    states: Sequence[AttachedState]
-    poll_interval_ms: int = 200
-
-    def __post_init__(self) -> None:
-        """Check the names."""
-        names = [state.store for state in self.states]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ConfigurationError(f"store {', '.join(twice)} is named for two states: give each a name of its own")
-        sources = [repr((state.checkpoint, state.state, state.columns)) for state in self.states]
-        same = [state.store for state, source in zip(self.states, sources, strict=True) if sources.count(source) > 1]
-        if same:
-            raise ConfigurationError(
-                f"stores {', '.join(same)} would have the same state in the same form: name it once"
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class _Followed:
     """A state, found in its checkpoint."""
 
@@ -126,22 +67,22 @@ class _Followed:
     layout_options: Mapping[str, Any]
 
 
-class AttachProcessor(Processor):
-    """Starts, watches and stops it. Not reusable after `stop()`."""
+class AttachedQueries:
+    """Follows the checkpoints of other programs: an application of stores only, without sources or checkpoints."""
 
     def __init__(self, attachment: Attachment, settings: ProcessorSettings) -> None:
-        super().__init__(Topology(attachment.application_id, self._build), settings)
-        self._attachment = attachment
+        self._attachment, self._settings = attachment, settings
         self._followed: dict[str, _Followed] = {}
-        """By the name of the store; set by `_build`."""
+        """By the name of the store; set by `build`."""
 
-    def _application(self, session: SparkSession) -> tuple[Application, None]:
-        """Return the application; it has neither checkpoints of its own nor sources."""
-        app = self._new_application(session, 1)
-        self._build(app)
+    def application(self, session: SparkSession) -> tuple[Application, None]:
+        """Return the application; nothing hears of its batches."""
+        sources = KafkaSources(session, self._settings.brokers, 1)
+        app = Application(self._attachment.application_id, sources, self._settings.serde_options)
+        self.build(app)
         return app, None
 
-    def _build(self, app: Application) -> None:
+    def build(self, app: Application) -> None:
         """Declare the stores, with the columns that the states have."""
         deadline = time.monotonic() + self._settings.source_wait_ms / 1000
         for attached in self._attachment.states:
@@ -217,22 +158,21 @@ class AttachProcessor(Processor):
         admin = clients.admin(self._settings.brokers, f"{application_id}-attach")
         return partition_counts(admin, [topic])[topic] or min(followed.source.operator.partitions, _PARTITIONS_MAX)
 
-    def _start_query(
+    def start(
         self,
-        session: SparkSession,  # noqa: ARG002 - each state has its own
         query: Query,
         frame: DataFrame,  # noqa: ARG002 - it only has the columns
-        topics: ApplicationTopics,
-        figures: Figures,
-        record_cache: RecordCachePool,
+        around: Surroundings,
     ) -> RunningQuery:
+        """Start to follow the state of a store."""
         settings, (output,) = self._settings, query.outputs
         followed = self._followed[output.name]
         checkpoint = followed.checkpoint
-        changelog = StoreChangelog(output.name, output.topic, topics.outputs[output.topic])
-        target = sink_target(settings, self._attachment.application_id, query, topics)
+        changelog = StoreChangelog(output.name, output.topic, around.topics.outputs[output.topic])
+        target = sink_target(settings, self._attachment.application_id, query, around.topics)
         self._refuse_misfit(followed, target, changelog)
-        commits = AttachedCommits(checkpoint, settings, target, changelog, figures, self.metrics.paused)
+        figures = partial(around.progress.figures, query.name)
+        commits = AttachedCommits(checkpoint, settings, target, changelog, figures, around.metrics.paused)
         commits.start()
         # Read again: only now no older follower can write a record any more.
         last = self._refuse_misfit(followed, target, changelog)
@@ -245,10 +185,10 @@ class AttachProcessor(Processor):
                 target,
                 AttachedBatches(store, checkpoint),
                 commits,
-                partial(self.metrics.batch, query.name),
+                partial(around.metrics.batch, query.name),
                 rows,
                 tasks=settings.sink_tasks,
-                record_cache=record_cache,
+                record_cache=around.record_cache,
             )
             follower = AttachedQuery(
                 checkpoint,
@@ -263,16 +203,7 @@ class AttachProcessor(Processor):
             )
             return StartedQuery(follower.start(), sink)
 
-        running = SupervisedQuery(
-            query.name,
-            begin,
-            restart_policy(settings),
-            partial(self.metrics.restarted, query.name),
-            partial(self.states.query_to, query.name),
-        )
-        repeater = IdleRepeater(commits, lambda: running.is_idle, settings.heartbeat_interval_ms / 1000, self._fail)
-        repeater.start()
-        return RunningQuery(running, commits, repeater)
+        return supervised(query.name, begin, commits, settings, around)
 
     def _refuse_misfit(self, followed: _Followed, target: SinkTarget, changelog: StoreChangelog) -> StoreCommit | None:
         """Return the store's last commit record; None if the store is to be made anew.
@@ -309,62 +240,7 @@ class AttachProcessor(Processor):
         return AttachedStore(identity, last.batch_id)
 
 
-class AttachedBatches:
-    """What the sink asks about the query: the ids of batches belong to the store's identity."""
-
-    def __init__(self, store: AttachedStore, checkpoint: AttachedCheckpoint) -> None:
-        self._store, self._checkpoint = store, checkpoint
-
-    def query_id(self) -> str:
-        """Return the identity."""
-        return str(self._store.identity)
-
-    def source_ends(self, batch_id: int) -> Offsets:
-        """Return the source offsets where a batch ends."""
-        return self._checkpoint.source_ends(batch_id)
-
-
-class AttachedCommits(CommitsPublisher):
-    """Reports what the other program has done, as of when it did it.
-
-    Whether that program lives can't be seen. So a report that there was nothing to do needs the sources' word: they
-    have nothing beyond the last batch. Else the age of data counts from when that batch was committed.
-    """
-
-    def __init__(
-        self,
-        checkpoint: AttachedCheckpoint,
-        settings: ProcessorSettings,
-        target: SinkTarget,
-        changelog: StoreChangelog,
-        figures: Figures,
-        on_pause: OnPause,
-    ) -> None:
-        super().__init__(settings.brokers, target.application_id, target.query, [changelog], figures, on_pause)
-        self._checkpoint = checkpoint
-
-    def publish(
-        self,
-        query_id: str,
-        batch_id: int,
-        source_ends: Offsets,
-        *,
-        idle: bool = False,
-        committed_at_ms: int | None = None,
-    ) -> None:
-        """Write the record of a batch, with the time at which the other program committed it."""
-        at_ms = committed_at_ms or self._checkpoint.batch(batch_id).committed_at_ms
-        super().publish(query_id, batch_id, source_ends, idle=idle, committed_at_ms=at_ms)
-
-    def publish_again(self, query_id: str, batch_id: int) -> None:
-        """Write the record of the batch that the store has, unless Spark has removed what it needs."""
-        with suppress(BatchRemoved):
-            self.publish(query_id, batch_id, self._checkpoint.source_ends(batch_id))
-
-    def repeat(self, idle_for_s: float, *, only_without_backlog: bool = True) -> bool:
-        """Write the last record again, if the sources have nothing beyond it."""
-        return super().repeat(idle_for_s, only_without_backlog=only_without_backlog)
-
-    def finish(self) -> None:
-        """Write the last record again, marked as the last one; it says nothing new of the sources."""
-        self.finish_silently()
+def attach_processor(attachment: Attachment, settings: ProcessorSettings) -> Processor:
+    """Return a processor that serves what is attached."""
+    queries = AttachedQueries(attachment, settings)
+    return Processor(Topology(attachment.application_id, queries.build), settings, starter=queries)

@@ -22,14 +22,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.attach.checkpoint import AttachedCheckpoint, BatchRemoved
+from processor.attach.columns.timed_keys import EntryKind, apart
 from processor.attach.failed_entries import FailedEntries
 from processor.attach.operators import StateChoice
 from processor.attach.reader import StateReader, changelog_entries
 from processor.attach.reads import Identity, Position, Read, ReadChanges, ReadPlanner, ReadState
-from processor.attach.timed_keys import EntryKind, apart
 from processor.rows import KEY, TIMESTAMP
 from processor.sink.protocol import ForeignClaim, PartitionWriter, SinkTarget
-from processor.spark_failures import beginning
+from processor.spark.failures import beginning
 from statehouse.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from processor.attach.changed_partitions import BATCHES_MAX, CODEC, changed_partitions, listed_files
 from processor.attach.operators import DEFAULT_STORE
-from processor.checkpoint import CheckpointReader, Offsets, parse_offsets
-from processor.spark_failures import beginning
+from processor.spark.checkpoint import CheckpointReader, Offsets, parse_offsets
+from processor.spark.failures import beginning
 from statehouse.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ from statehouse.observability import logs
 from statehouse.settings import AttachSettings, LoadedSettings
 
 if TYPE_CHECKING:
-    from processor.attach.attach_processor import AttachedState
+    from processor.attach.attachment import AttachedState
 
 _STATE: Final = "State"
 _ENTRIES: Final = "Entries"
@@ -107,11 +107,12 @@ def _attach(
     These programs aren't changed, and nothing is written to their checkpoints. The other settings are a processor's.
     """
     # Spark is slow to import.
-    from processor.attach.attach_processor import AttachedState, Attachment, AttachProcessor  # noqa: PLC0415
-    from processor.attach.mapping import EntryMapping  # noqa: PLC0415
+    from processor.attach.attach_processor import attach_processor  # noqa: PLC0415
+    from processor.attach.attachment import AttachedState, Attachment  # noqa: PLC0415
+    from processor.attach.columns.mapping import EntryMapping  # noqa: PLC0415
     from processor.attach.operators import StateChoice  # noqa: PLC0415
     from processor.attach.states_file import on_error_of, shape_of, states_of_file  # noqa: PLC0415
-    from processor.runner import run_until_asked  # noqa: PLC0415
+    from processor.run.command import run_until_asked  # noqa: PLC0415
 
     settings = loaded.settings
     logs.configure(settings.log_level)
@@ -155,7 +156,7 @@ def _attach(
         choice = StateChoice(operator, state_store, state_variable)
         found = [AttachedState(checkpoint, store, choice, mapping, partitions)]
     attachment = Attachment(settings.application_id, found, poll_interval_ms)
-    raise typer.Exit(run_until_asked(lambda: AttachProcessor(attachment, settings)))
+    raise typer.Exit(run_until_asked(lambda: attach_processor(attachment, settings)))
 
 
 _ListOption = Annotated[

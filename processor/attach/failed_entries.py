@@ -8,7 +8,7 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.attach.mapping import FAILED
+from processor.attach.columns.mapping import FAILED
 from processor.rows import DETAIL, KEY, REASON, TIMESTAMP, VALUE, DeadLetterReason
 
 log = structlog.get_logger(__name__)

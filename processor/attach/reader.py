@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StructType
 
-from processor.attach.json_forms import json_of
-from processor.attach.mapping import (
+from processor.attach.columns.json_forms import json_of
+from processor.attach.columns.mapping import (
     FAILED,
     STATE_KEY,
     STATE_VALUE,
@@ -22,12 +22,12 @@ from processor.attach.mapping import (
     key_serde,
     state_rows,
 )
+from processor.attach.columns.spark_columns import pruned
+from processor.attach.columns.state_values import StateValues, as_it_is, finished_by_schema, finished_by_words
+from processor.attach.columns.timed_keys import EntryKind, is_span, window_ms
 from processor.attach.operators import DEFAULT_STORE, StateOperator, StateSource
-from processor.attach.spark_columns import pruned
-from processor.attach.state_values import StateValues, as_it_is, finished_by_schema, finished_by_words
-from processor.attach.timed_keys import EntryKind, is_span, window_ms
 from processor.rows import KEY, OFFSET, PARTITION, VALUE
-from processor.spark_kafka import spark_options
+from processor.spark.kafka_options import spark_options
 from statehouse.brokers import Brokers
 from statehouse.errors import ConfigurationError
 

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from processor.attach.attach_processor import AttachedState
-from processor.attach.mapping import EntryMapping, OnEntryError
+from processor.attach.attachment import AttachedState
+from processor.attach.columns.mapping import EntryMapping, OnEntryError
+from processor.attach.columns.timed_keys import EntryKind
 from processor.attach.operators import DEFAULT_STORE, StateChoice
-from processor.attach.timed_keys import EntryKind
 from statehouse import file_reads
 from statehouse.errors import ConfigurationError
 

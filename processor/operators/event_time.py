@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.refusals import refuse
 from processor.rows import OFFSET, PARTITION, REASON, RECORD_TIME, TIMESTAMP, TOPIC, DeadLetterReason
-from processor.state_api import StatefulProcessor, StatefulProcessorHandle
-from processor.worker_memory import keep_modules
+from processor.spark.state_api import StatefulProcessor, StatefulProcessorHandle
+from processor.spark.worker_memory import keep_modules
 from statehouse.errors import ConfigurationError
 
 Times = NDArray[np.int64]

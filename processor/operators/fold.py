@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.aggregators import Aggregator
-from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows
 from processor.operators.joins import aggregate_program, records_or_letters, without_null_keys
-from processor.operators.keyed import RowKind
-from processor.operators.packing import Packing, own_columns
+from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows
+from processor.operators.workers.keyed import RowKind
+from processor.operators.workers.packing import Packing, own_columns
 from processor.rows import KEY
 
 

@@ -8,10 +8,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import ByteType, StringType, StructField, StructType
 
-from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
 from processor.operators.joins import without_null_keys
-from processor.operators.keyed import RowKind
-from processor.operators.subscriptions import (
+from processor.operators.table_joins import JOINED_TYPE, Side, TableJoinType, joined_table
+from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
+from processor.operators.workers.keyed import RowKind
+from processor.operators.workers.subscriptions import (
     ACTION,
     FOREIGN_KEY,
     LEFT_KEY,
@@ -21,7 +22,6 @@ from processor.operators.subscriptions import (
     SubscriptionProgram,
     place_of,
 )
-from processor.operators.table_joins import JOINED_TYPE, Side, TableJoinType, joined_table
 from processor.rows import TABLE_KEY
 from statehouse.errors import ConfigurationError
 

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StructType
 
 from processor.operators.aggregators import Aggregator
-from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
-from processor.operators.keyed import AggregateProgram, JoinProgram, RowKind
 from processor.operators.order import Order, by_time, tables_first
-from processor.operators.packing import Packing, renamed
 from processor.operators.refusals import refuse
+from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
+from processor.operators.workers.keyed import AggregateProgram, JoinProgram, RowKind
+from processor.operators.workers.packing import Packing, renamed
 from processor.rows import (
     DELETED,
     ORIGIN,
@@ -24,7 +24,7 @@ from processor.rows import (
     VALUE,
     DeadLetterReason,
 )
-from processor.spark_plans import cached
+from processor.spark.plans import cached
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.refusals import first_case
 from processor.rows import DELETED, DETAIL, KEY, REASON, TABLE_KEY, VALUE, DeadLetterReason
-from processor.spark_versions import Feature, ensure_has
+from processor.spark.versions import Feature, ensure_has
 
 
 class FieldType(Enum):

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.json_records import FieldType, Refused, parse_documents, parse_table_documents
 from processor.rows import KEY, VALUE, DeadLetterReason
-from processor.spark_versions import Feature, ensure_has
+from processor.spark.versions import Feature, ensure_has
 from statehouse.serde_plugins import SerdeOptions, Serdes
 from statehouse.serdes import DocumentSerde, FetchNeeded
 

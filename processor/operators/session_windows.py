@@ -20,14 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import LongType, StructField, StructType
 
 from processor.operators.aggregators import Aggregator
-from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows
 from processor.operators.joins import records_or_letters, without_null_keys
-from processor.operators.json_text import compact_json
-from processor.operators.keyed import GROUP, TIME, RowKind, States, events_in_order, refused_events
 from processor.operators.order import RecordPosition
-from processor.operators.packing import Packing, own_columns
 from processor.operators.refusals import refuse
-from processor.operators.session_fold import Merge, SessionFold, SessionState
+from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows
+from processor.operators.workers.json_text import compact_json
+from processor.operators.workers.keyed import GROUP, TIME, RowKind, States, events_in_order, refused_events
+from processor.operators.workers.packing import Packing, own_columns
+from processor.operators.workers.session_fold import Merge, SessionFold, SessionState
 from processor.rows import KEY, SESSION_END, SESSION_START, TIMESTAMP, VALUE, DeadLetterReason
 
 LATE: Final = "late"

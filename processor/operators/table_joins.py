@@ -14,11 +14,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
-from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
-from processor.operators.joined_rows import LEFT, RIGHT, Joined, Sides, put_out
-from processor.operators.keyed import GROUP, ROWS, RowKind, States, positions, without_letters
 from processor.operators.order import RecordPosition
-from processor.operators.packing import pack, renamed, unpack
+from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
+from processor.operators.workers.joined_rows import LEFT, RIGHT, Joined, Sides, put_out
+from processor.operators.workers.keyed import GROUP, ROWS, RowKind, States, positions, without_letters
+from processor.operators.workers.packing import pack, renamed, unpack
 from processor.rows import DELETED, KEY, ORIGIN, REASON, REFUSAL, TABLE_KEY
 
 _ROW: Final = "row"

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.refusals import first_case
 from processor.rows import DETAIL, KEY, REASON, VALUE, DeadLetterReason
-from processor.spark_versions import Feature, ensure_has
+from processor.spark.versions import Feature, ensure_has
 
 TEXT: Final = "text"
 

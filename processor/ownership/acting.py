@@ -12,15 +12,15 @@ from typing import Final, Protocol
 
 import structlog
 
-from processor.lifecycle import ControllerState
-from processor.ownership.assignment_log import AssignmentLog
-from processor.ownership.controller_record import encode_controller
-from processor.ownership.core import OwnershipCore
-from processor.ownership.figures import OwnershipFigures
-from processor.ownership.members_reader import MembersReader
-from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
+from processor.ownership.machine.core import OwnershipCore
+from processor.ownership.machine.figures import OwnershipFigures
+from processor.ownership.machine.takeover import ControllerRecord
 from processor.ownership.settings import OwnershipSettings
-from processor.ownership.takeover import ControllerRecord
+from processor.ownership.topics.assignment_log import AssignmentLog
+from processor.ownership.topics.controller_record import encode_controller
+from processor.ownership.topics.members_reader import MembersReader
+from processor.ownership.topics.publisher import AssignmentPublisher, FencedError, PublishError
+from processor.states.lifecycle import ControllerState
 from statehouse.assignment import Assignment, encode
 from statehouse.backoff import Backoff
 from statehouse.brokers import Brokers

@@ -14,16 +14,17 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from processor.lifecycle import ControllerState
 from processor.ownership.acting import TICK_S, ActingController, OnPlan, WatchedFleet
-from processor.ownership.assignment_log import AssignmentLog
-from processor.ownership.core import OwnershipCore
-from processor.ownership.figures import OwnershipFigures
-from processor.ownership.members_reader import MembersReader
-from processor.ownership.publisher import FencedError
-from processor.ownership.settings import OwnershipSettings, StoreDeclaration
-from processor.ownership.takeover import ControllerRecord
-from processor.ownership.topic_watcher import TopicWatcher
+from processor.ownership.declarations import StoreDeclaration
+from processor.ownership.machine.core import OwnershipCore
+from processor.ownership.machine.figures import OwnershipFigures
+from processor.ownership.machine.takeover import ControllerRecord
+from processor.ownership.settings import OwnershipSettings
+from processor.ownership.topics.assignment_log import AssignmentLog
+from processor.ownership.topics.members_reader import MembersReader
+from processor.ownership.topics.publisher import FencedError
+from processor.ownership.topics.topic_watcher import TopicWatcher
+from processor.states.lifecycle import ControllerState
 from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.brokers import Brokers

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from processor.ownership.forecast import AssignmentChange, Forecast, NodeLoad, forecast
-from processor.ownership.model import NodeView, PlannerSettings
-from processor.ownership.observed import ObservedFleet
+from processor.ownership.planning.forecast import AssignmentChange, Forecast, NodeLoad, forecast
+from processor.ownership.planning.model import NodeView, PlannerSettings
+from processor.ownership.topics.observed import ObservedFleet
 from statehouse.cli import output
 from statehouse.cli.output import OutputFormat
 from statehouse.errors import ConfigurationError

@@ -18,13 +18,13 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.checkpoint import Offsets
 from processor.sink.batch_writer import COUNTS_SCHEMA, BatchWriter
 from processor.sink.counts import CHANGELOG, CLAIMED, RETRIED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.protocol import ForeignClaim, SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
 from processor.sink.records import OutputRecords, OutputRows, placed_by_spark
 from processor.sink.task_rows import RECORD, SINK_PARTITION
+from processor.spark.checkpoint import Offsets
 
 log = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from processor.sink.protocol import WRITERS, ForeignClaim, SinkTarget, produce_r
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS
 from processor.sink.value_check import with_unreadable_refused
-from processor.worker_memory import keep_modules
+from processor.spark.worker_memory import keep_modules
 
 # Spark's driver would parse a text anew for each batch.
 COUNTS_SCHEMA: Final = StructType(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from statehouse.local.cluster import LocalCluster
 
 _DEFAULT_NODES: Final = 3
-_CLASS_ARCHIVE: Final = "processor.class_archive"
+_CLASS_ARCHIVE: Final = "processor.spark.class_archive"
 
 
 def up(

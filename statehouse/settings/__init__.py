@@ -22,6 +22,7 @@ from statehouse.settings.processor import (
     AttachSettings,
     ClassArchiveSettings,
     ControllerSettings,
+    PlanningSettings,
     ProcessorSettings,
 )
 from statehouse.settings.router import RouterSettings
@@ -42,6 +43,7 @@ __all__ = (
     "KafkaSecuritySettings",
     "LoadedSettings",
     "NodeSettings",
+    "PlanningSettings",
     "ProcessSettings",
     "ProcessorSettings",
     "RouterSettings",

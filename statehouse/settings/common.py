@@ -252,8 +252,8 @@ def _path(file: Path | None) -> str:
     return "" if file is None else str(file.expanduser())
 
 
-class CommonSettings(ProcessSettings):
-    """What every process needs but a standby controller, which takes it from the controller before it."""
+class SessionSettings(DeclaredSettings):
+    """How long a silent node counts as alive."""
 
     session_timeout_ms: int = setting(
         10_000,
@@ -262,6 +262,10 @@ class CommonSettings(ProcessSettings):
         ge=200,
         le=SESSION_TIMEOUT_MAX_MS,
     )
+
+
+class CommonSettings(ProcessSettings, SessionSettings):
+    """What all processes of an application need."""
 
 
 class RegistrySettings(DeclaredSettings):
@@ -322,8 +326,8 @@ def _absolute(file: Path | None) -> str:
     return "" if file is None else str(file.expanduser().absolute())
 
 
-class HeartbeatSettings(CommonSettings):
-    """What nodes need, and the processor, which follows their heartbeats."""
+class HeartbeatPaceSettings(SessionSettings):
+    """How often nodes report, and how long they may be silent."""
 
     heartbeat_interval_ms: int = setting(
         1_000,
@@ -341,6 +345,10 @@ class HeartbeatSettings(CommonSettings):
                 "node count as dead: raise the first or lower the second"
             )
         return self
+
+
+class HeartbeatSettings(CommonSettings, HeartbeatPaceSettings):
+    """What nodes need, and the processor, which follows their heartbeats."""
 
 
 class ApplicationIdSettings(ProcessSettings):

@@ -8,7 +8,13 @@ from typing import Literal, Self
 from pydantic import field_validator, model_validator
 
 from statehouse.checked import COUNT_MAX, HOLDERS_MAX, PARTITIONS_OF_ALL_MAX
-from statehouse.settings.common import ApplicationIdSettings, ApplicationSettings, HeartbeatSettings, RegistrySettings
+from statehouse.settings.common import (
+    ApplicationIdSettings,
+    ApplicationSettings,
+    HeartbeatPaceSettings,
+    HeartbeatSettings,
+    RegistrySettings,
+)
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
 _DAY_MS = 86_400_000
@@ -28,7 +34,75 @@ class ClassArchiveSettings(DeclaredSettings):
     )
 
 
-class ProcessorSettings(HeartbeatSettings, RegistrySettings, ClassArchiveSettings):
+class PlanningSettings(HeartbeatPaceSettings):
+    """What an ownership controller plans by."""
+
+    num_standby_replicas: int = setting(
+        1,
+        "Copies of a task beside the active. With none, a lost node's partitions are unreadable until they are "
+        "restored elsewhere. Kafka Streams has 0.",
+        SettingGroup.OWNERSHIP,
+        ge=0,
+        le=HOLDERS_MAX,
+    )
+    acceptable_recovery_lag: int = setting(
+        10_000,
+        "A replica that is at most so many records behind is caught up. Kafka Streams has 10000.",
+        SettingGroup.OWNERSHIP,
+        ge=0,
+        le=COUNT_MAX,
+    )
+    max_warmup_replicas: int = setting(
+        2,
+        "Replicas that are built at once for moves that nothing forced. Bounds what a rebalance costs the brokers. "
+        "Kafka Streams has 2.",
+        SettingGroup.OWNERSHIP,
+        ge=1,
+        le=PARTITIONS_OF_ALL_MAX,
+    )
+    handover_linger_ms: int | None = setting(
+        None,
+        "How long a replica that was replaced goes on answering.",
+        SettingGroup.OWNERSHIP,
+        unset="2 x heartbeat_interval_ms",
+        ge=0,
+        le=_HOUR_MS,
+    )
+    initial_rebalance_delay_ms: int = setting(
+        1_000,
+        "How long the first plan of an application waits for more nodes, so that a fleet that starts together is "
+        "planned once.",
+        SettingGroup.OWNERSHIP,
+        ge=0,
+        le=_HOUR_MS,
+    )
+    flap_limit: int = setting(
+        3,
+        "A node that restarted or was lost more often than this within flap_window_ms gets nothing new until it has "
+        "been steady. Kafka Streams has no such limit.",
+        SettingGroup.OWNERSHIP,
+        ge=1,
+        le=_FLAPS_MAX,
+    )
+    flap_window_ms: int = setting(
+        600_000,
+        "How long restarts and losses of a node are remembered; also the longest time that it must be steady.",
+        SettingGroup.OWNERSHIP,
+        ge=1,
+        le=_DAY_MS,
+    )
+
+    @model_validator(mode="after")
+    def _damping_outlives_a_session(self) -> Self:
+        if self.flap_window_ms < self.session_timeout_ms:
+            raise ValueError(
+                "flap_window_ms must be at least session_timeout_ms, for which a node is held back the first time: "
+                "raise the first or lower the second"
+            )
+        return self
+
+
+class ProcessorSettings(HeartbeatSettings, PlanningSettings, RegistrySettings, ClassArchiveSettings):
     """A processor. Spark's own settings pass through `spark_conf`."""
 
     checkpoint_dir: str = setting(
@@ -147,60 +221,6 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings, ClassArchiveSetting
         "controller that acts already goes on (see `statehouse controller`).",
         SettingGroup.OWNERSHIP,
     )
-    num_standby_replicas: int = setting(
-        1,
-        "Copies of a task beside the active. With none, a lost node's partitions are unreadable until they are "
-        "restored elsewhere. Kafka Streams has 0.",
-        SettingGroup.OWNERSHIP,
-        ge=0,
-        le=HOLDERS_MAX,
-    )
-    acceptable_recovery_lag: int = setting(
-        10_000,
-        "A replica that is at most so many records behind is caught up. Kafka Streams has 10000.",
-        SettingGroup.OWNERSHIP,
-        ge=0,
-        le=COUNT_MAX,
-    )
-    max_warmup_replicas: int = setting(
-        2,
-        "Replicas that are built at once for moves that nothing forced. Bounds what a rebalance costs the brokers. "
-        "Kafka Streams has 2.",
-        SettingGroup.OWNERSHIP,
-        ge=1,
-        le=PARTITIONS_OF_ALL_MAX,
-    )
-    handover_linger_ms: int | None = setting(
-        None,
-        "How long a replica that was replaced goes on answering.",
-        SettingGroup.OWNERSHIP,
-        unset="2 x heartbeat_interval_ms",
-        ge=0,
-        le=_HOUR_MS,
-    )
-    initial_rebalance_delay_ms: int = setting(
-        1_000,
-        "How long the first plan of an application waits for more nodes, so that a fleet that starts together is "
-        "planned once.",
-        SettingGroup.OWNERSHIP,
-        ge=0,
-        le=_HOUR_MS,
-    )
-    flap_limit: int = setting(
-        3,
-        "A node that restarted or was lost more often than this within flap_window_ms gets nothing new until it has "
-        "been steady. Kafka Streams has no such limit.",
-        SettingGroup.OWNERSHIP,
-        ge=1,
-        le=_FLAPS_MAX,
-    )
-    flap_window_ms: int = setting(
-        600_000,
-        "How long restarts and losses of a node are remembered; also the longest time that it must be steady.",
-        SettingGroup.OWNERSHIP,
-        ge=1,
-        le=_DAY_MS,
-    )
     max_query_restarts: int = setting(
         5,
         "Restarts of a query that died, within query_restart_window_ms or without a batch in between, before the "
@@ -223,15 +243,6 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings, ClassArchiveSetting
     def _home_is_found(cls, directory: str) -> str:
         """Resolve a leading ~ of a local path; URIs of other file systems are left alone."""
         return str(Path(directory).expanduser()) if directory.startswith("~") else directory
-
-    @model_validator(mode="after")
-    def _damping_outlives_a_session(self) -> Self:
-        if self.flap_window_ms < self.session_timeout_ms:
-            raise ValueError(
-                "flap_window_ms must be at least session_timeout_ms, for which a node is held back the first time: "
-                "raise the first or lower the second"
-            )
-        return self
 
 
 class ControllerSettings(ApplicationIdSettings):

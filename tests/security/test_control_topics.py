@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from processor.control_topics import create_control_topics
+from processor.ownership.topics.control_topics import create_control_topics
 from statehouse.assignment import MANIFEST_KEY
 from statehouse.client import Client
 from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2

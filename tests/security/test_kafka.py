@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, AdminClient, ResourcePatternType, ResourceType
 
-from processor.control_topics import create_control_topics
+from processor.ownership.topics.control_topics import create_control_topics
 from statehouse.brokers import Brokers, SaslMechanism, SecurityProtocol
 from statehouse.client import Client
 from statehouse.errors import LookupFailure

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from processor.ownership.model import NodeView
+from processor.ownership.machine.takeover import ControllerRecord
+from processor.ownership.planning.model import NodeView
 from processor.ownership.settings import OwnershipSettings
-from processor.ownership.takeover import ControllerRecord
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.control.v1 import commits_pb2
 from statehouse.partitioning import partition_for

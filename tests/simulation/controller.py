@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from processor.ownership.controller_record import decode_controller, encode_controller
-from processor.ownership.core import OwnershipCore
-from processor.ownership.takeover import ControllerRecord, Takeover
+from processor.ownership.machine.core import OwnershipCore
+from processor.ownership.machine.takeover import ControllerRecord, Takeover
+from processor.ownership.topics.controller_record import decode_controller, encode_controller
 from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, encode
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.membership import decode_member

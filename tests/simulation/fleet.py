@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from processor.ownership.numbering import numbered
+from processor.ownership.machine.numbering import numbered
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
 from statehouse.topology import TaskId

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-from processor.ownership.core import OwnershipCore
-from processor.ownership.settings import StoreDeclaration
+from processor.ownership.declarations import StoreDeclaration
+from processor.ownership.machine.core import OwnershipCore
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import compile_table
 from router.fleet.tracker import FleetTracker

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from processor.ownership.settings import OwnershipSettings, StoreDeclaration
-from processor.settings import ProcessorSettings, ownership_settings
+from processor.ownership.declarations import StoreDeclaration
+from processor.ownership.declared_settings import ownership_settings
+from processor.ownership.settings import OwnershipSettings
+from processor.settings import ProcessorSettings
 
 
 @dataclass(frozen=True)

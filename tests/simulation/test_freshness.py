@@ -13,8 +13,9 @@ from unittest.mock import patch
 
 import pytest
 
-from processor.ownership.settings import StoreDeclaration
-from processor.settings import ProcessorSettings, ownership_settings
+from processor.ownership.declarations import StoreDeclaration
+from processor.ownership.declared_settings import ownership_settings
+from processor.settings import ProcessorSettings
 from statehouse.errors import LookupFailure
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.simulation.clients import TIMEOUT_S, Lookup

@@ -16,14 +16,14 @@ from unittest.mock import patch
 import grpc
 import pytest
 
-import processor.ownership.planner
+import processor.ownership.planning.planner
 import query_service.reads.admission
 import query_service.reads.first_batch
 import router.calls.attempts
 import statehouse.security.denial
 import statehouse.security.rules
-from processor.ownership.model import LiveNodes, Readiness, Slot
-from processor.ownership.takeover import Takeover
+from processor.ownership.machine.takeover import Takeover
+from processor.ownership.planning.model import LiveNodes, Readiness, Slot
 from query_service.reads.first_batch import FirstBatches
 from query_service.replicas.replica import StoreReplica
 from query_service.states.faults import Fault
@@ -195,12 +195,12 @@ def learn_nothing_after_a_silence() -> AbstractContextManager[object]:
 
 def break_before_make() -> AbstractContextManager[object]:
     """Copies that are relieved are dropped in the epoch that relieves them."""
-    drop = processor.ownership.planner._drop_surplus
+    drop = processor.ownership.planning.planner._drop_surplus
 
     def drop_at_once(slot: Slot, fleet: LiveNodes, *, fresh: bool) -> bool:
         return drop(slot, fleet, fresh=False)
 
-    return patch.object(processor.ownership.planner, "_drop_surplus", drop_at_once)
+    return patch.object(processor.ownership.planning.planner, "_drop_surplus", drop_at_once)
 
 
 def forget_a_retry() -> AbstractContextManager[object]:

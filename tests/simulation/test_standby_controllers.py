@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from processor.ownership.takeover import Takeover
+from processor.ownership.machine.takeover import Takeover
 from tests.simulation.controller import SimulatedController
 from tests.simulation.fleet import Fleet
 from tests.simulation.run import run_seed

@@ -10,9 +10,9 @@ import threading
 import time
 from typing import Final
 
-from processor.commits import CommitsPublisher, StoreChangelog
 from processor.ownership.controller import OwnershipController
-from processor.ownership.settings import StoreDeclaration
+from processor.ownership.declarations import StoreDeclaration
+from processor.reports.commits import CommitsPublisher, StoreChangelog
 from statehouse.topology import changelog_topic
 from tests.support.fleet import STORE
 from tests.support.settings import ownership

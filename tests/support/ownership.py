@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from processor.ownership.controller import OwnershipController
-from processor.ownership.model import Readiness, readiness_of
-from processor.ownership.observed import observe
+from processor.ownership.declarations import StoreDeclaration
+from processor.ownership.planning.model import Readiness, readiness_of
 from processor.ownership.preview import preview
-from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from processor.ownership.settings import OwnershipSettings
+from processor.ownership.topics.observed import observe
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.membership import TaskState

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from processor.ownership.model import PlannerSettings
+from processor.ownership.declared_settings import ownership_settings
+from processor.ownership.planning.model import PlannerSettings
 from processor.ownership.settings import OwnershipSettings
-from processor.restarts import RestartPolicy
-from processor.settings import ProcessorSettings, ownership_settings, restart_policy
+from processor.run.queries import restart_policy
+from processor.run.restarts import RestartPolicy
+from processor.settings import ProcessorSettings
 
 SINK_LIMITS: Final[dict[str, Any]] = {
     "transaction_timeout_s": 60.0,

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from processor.ownership.core import OwnershipCore
-from processor.ownership.model import NodeView, ReplicaView
-from processor.ownership.planner import plan
+from processor.ownership.machine.core import OwnershipCore
+from processor.ownership.planning.model import NodeView, ReplicaView
+from processor.ownership.planning.planner import plan
 from statehouse.assignment import TaskAssignment
 from statehouse.membership import NodeState
 from statehouse.topology import TaskId
 from tests.robustness.history import EpochRecord, FaultRecord
 from tests.support.members import FakeMember
 from tests.support.settings import ownership
-from tests.unit.processor.ownership.test_core import Bench, fleet, scores
+from tests.unit.processor.ownership.machine.test_core import Bench, fleet, scores
 from tests.upgrades.moves import judged, most_moves, moves, restless
 
 PARTITIONS, NODES = 6, 3

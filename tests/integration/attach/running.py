@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from processor.start_check import last_commits
+from processor.run.start_check import last_commits
 from tests.integration.attach import jobs
 from tests.integration.processor.support import ProcessorProcess, kill_with_jvm
 from tests.interop.spark_versions.installed import SparkInstall

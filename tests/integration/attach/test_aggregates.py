@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StructType
 
-from processor.attach.json_forms import unique_names
-from processor.attach.mapping import STATE_VALUE, state_rows
-from processor.attach.state_values import StateValues, finished_by_schema, finished_by_words
+from processor.attach.columns.json_forms import unique_names
+from processor.attach.columns.mapping import STATE_VALUE, state_rows
+from processor.attach.columns.state_values import StateValues, finished_by_schema, finished_by_words
 from statehouse.errors import ConfigurationError
 
 _INPUT: Final = "u string, m decimal(6,2), w decimal(20,4), i int, d double, b boolean, t timestamp"

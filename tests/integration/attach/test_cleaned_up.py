@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from processor.start_check import last_commits
+from processor.run.start_check import last_commits
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
 from tests.integration.attach import rate_job

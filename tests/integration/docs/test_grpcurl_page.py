@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 from word_sketch.sketches import new_sketch
 
-from processor.commits import CommitsPublisher, StoreChangelog
+from processor.reports.commits import CommitsPublisher, StoreChangelog
 from statehouse.assignment import TaskAssignment
 from statehouse.control.v1 import commits_pb2
 from statehouse.local.kafka import EmbeddedKafka

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from processor.commits import CommitsPublisher, StoreChangelog
+from processor.reports.commits import CommitsPublisher, StoreChangelog
 from statehouse.assignment import TaskAssignment
 from statehouse.client import Answer, Client, Freshness, InputRecord, Lookup, Token
 from statehouse.errors import LookupFailure, Reason

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from processor.lifecycle import ApplicationState, ControllerState, QueryState
-from processor.listeners import ProcessorListeners
-from processor.metrics import ProcessorMetrics
-from processor.query_progress import BatchProgress
-from processor.states import ProcessorStates
+from processor.reports.metrics import ProcessorMetrics
+from processor.reports.progress import BatchProgress
+from processor.states.lifecycle import ApplicationState, ControllerState, QueryState
+from processor.states.listeners import ProcessorListeners
+from processor.states.processor_states import ProcessorStates
 from query_service.states.faults import Fault, FaultOutcome
 from statehouse.assignment import TaskAssignment
 from statehouse.composite import WindowKey
@@ -197,14 +197,14 @@ def test_processor_s_metrics_are_documented() -> None:
     counts = Counter({("boards", "changelog"): 3, ("boards", "bytes"): 70} | of_query)
     metrics.batch("scores", 7, counts, 0.25)
     metrics.progress(BatchProgress.parse(progress_json()))
-    metrics.restarted("boards")
+    metrics.states.restarted("boards")
     listeners = ProcessorListeners()
     states = ProcessorStates(listeners)
-    metrics.watch(states, listeners)
+    metrics.states.watch(states, listeners)
     states.declare(["boards"])
-    metrics.on_application_state(ApplicationState.CREATED, ApplicationState.STARTING)
-    metrics.on_query_state("boards", QueryState.CREATED, QueryState.RUNNING)
-    metrics.on_controller_state(ControllerState.CREATED, ControllerState.STARTING)
+    metrics.states.on_application_state(ApplicationState.CREATED, ApplicationState.STARTING)
+    metrics.states.on_query_state("boards", QueryState.CREATED, QueryState.RUNNING)
+    metrics.states.on_controller_state(ControllerState.CREATED, ControllerState.STARTING)
     assert scrape_registry(metrics.registry).value("statehouse_processor_query_state", query="boards") == 1
     paused = scrape_registry(metrics.registry).value("statehouse_processor_backoffs_total", cause="sink_partition")
     assert paused == 2

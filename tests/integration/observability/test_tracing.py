@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 import statehouse.client.spans
-from processor.commits import CommitsPublisher, StoreChangelog
+from processor.reports.commits import CommitsPublisher, StoreChangelog
 from statehouse.assignment import TaskAssignment
 from statehouse.client import AsyncClient
 from statehouse.errors import LookupFailure

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from processor.ownership.observed import ObservedFleet, observe
 from processor.ownership.preview import preview
+from processor.ownership.topics.observed import ObservedFleet, observe
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port

@@ -15,15 +15,16 @@ from typing import Any, Self
 import pytest
 from confluent_kafka import Producer
 
-from processor.lifecycle import ControllerState, next_state
-from processor.metrics import ProcessorMetrics
-from processor.ownership import sessions
 from processor.ownership.controller import OwnershipController
-from processor.ownership.core import OwnershipCore
-from processor.ownership.members_reader import MembersReader
-from processor.ownership.observed import check_published
-from processor.ownership.publisher import AssignmentPublisher, PublishError
-from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from processor.ownership.declarations import StoreDeclaration
+from processor.ownership.machine import sessions
+from processor.ownership.machine.core import OwnershipCore
+from processor.ownership.settings import OwnershipSettings
+from processor.ownership.topics.members_reader import MembersReader
+from processor.ownership.topics.observed import check_published
+from processor.ownership.topics.publisher import AssignmentPublisher, PublishError
+from processor.reports.metrics import ProcessorMetrics
+from processor.states.lifecycle import ControllerState, next_state
 from statehouse.assignment import Assignment, AssignmentReader
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ConfigurationError
@@ -476,7 +477,7 @@ def test_unreadable_records_are_skipped_and_counted(kafka: EmbeddedKafka, applic
     members = [FakeMember(f"n{number}") for number in range(2)]
     metrics = ProcessorMetrics()
     with (
-        running(kafka.bootstrap, application, on_unreadable=metrics.unreadable.note),
+        running(kafka.bootstrap, application, on_unreadable=metrics.controller.unreadable.note),
         Pulse(kafka.bootstrap, application) as pulse,
     ):
         pulse.add(*members)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from processor.ownership.settings import StoreDeclaration
+from processor.ownership.declarations import StoreDeclaration
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import TaskId, changelog_topic

@@ -9,7 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from processor.runner import Processor, Topology
+from processor.application.topology import Topology
+from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
 from statehouse.client import Client
 from statehouse.errors import LookupFailure

@@ -20,11 +20,13 @@ import pytest
 from confluent_kafka import Message
 
 from bench.cores import CoresLimit
-from processor.attach.attach_processor import AttachedState, Attachment, AttachProcessor
-from processor.attach.mapping import EntryMapping
+from processor.attach.attach_processor import attach_processor
+from processor.attach.attachment import AttachedState, Attachment
+from processor.attach.columns.mapping import EntryMapping
+from processor.run.processor import Processor
+from processor.run.start_check import last_commits
+from processor.run.supervision import QueryDied
 from processor.settings import ProcessorSettings
-from processor.start_check import last_commits
-from processor.supervision import QueryDied
 from processor.testing import shared_session
 from statehouse.client import Client
 from statehouse.errors import LookupFailure
@@ -156,16 +158,16 @@ def check_history(records: Sequence[Message], allowed: Sequence[State]) -> None:
             assert at >= 0, f"no batch had {content}"
 
 
-def attacher(bootstrap: str, application_id: str, job: Job) -> AttachProcessor:
+def attacher(bootstrap: str, application_id: str, job: Job) -> Processor:
     """Ours in this process, as `statehouse attach` makes it."""
     columns = EntryMapping(values={"n": "count", "total": "sum"})
     state = AttachedState(str(job.checkpoint), STORE, columns=columns, partitions=2)
     attachment = Attachment(application_id, [state])
     settings = ProcessorSettings(bootstrap=bootstrap, heartbeat_interval_ms=200, session_timeout_ms=6_000)
-    return AttachProcessor(attachment, settings)
+    return attach_processor(attachment, settings)
 
 
-def start(made: AttachProcessor) -> None:
+def start(made: Processor) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made.start()
@@ -223,7 +225,7 @@ def test_a_killed_job_and_a_replaced_attach_show_only_batches(
     assert store_of(changelog) == records.states[-1]
 
 
-def has_ended(made: AttachProcessor) -> bool:
+def has_ended(made: Processor) -> bool:
     looks = iter([False, True])
     try:
         made.wait(lambda: next(looks))

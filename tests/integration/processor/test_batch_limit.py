@@ -13,12 +13,13 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor import batch_limit
 from processor.application import Application
-from processor.checkpoint import CheckpointReader
-from processor.kept_rate import NOTE, KeptRate
-from processor.runner import Processor, Topology
+from processor.application.topology import Topology
+from processor.run import batch_limit
+from processor.run.kept_rate import NOTE, KeptRate
+from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
+from processor.spark.checkpoint import CheckpointReader
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import commits_topic
 from tests.integration.processor.backlogs import fill

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from processor.changelog_comparisons import ChangelogComparisons
-from processor.commits import CommitsPublisher, StoreChangelog
+from processor.reports.commits import CommitsPublisher, StoreChangelog
+from processor.topics.comparisons import ChangelogComparisons
 from statehouse.control.v1 import commits_pb2
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import TopicSpec, ensure_topics

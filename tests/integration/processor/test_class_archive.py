@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark.java_gateway import launch_gateway
 
-from processor import class_archive
-from processor.class_archive import driver_from_archive, submitted_with
+from processor.spark import class_archive
+from processor.spark.class_archive import driver_from_archive, submitted_with
 from statehouse.local.class_archives import ClassArchives, making
 from statehouse.local.jars import default_cache_dir
 from statehouse.local.java import find_java
@@ -26,7 +26,7 @@ SESSION = """
 from pathlib import Path
 from pyspark import SparkContext
 from processor.settings import ProcessorSettings
-from processor.spark_session import open_session
+from processor.spark.session import open_session
 open_session("tests", ProcessorSettings(bootstrap="unused:1", spark_master="local[1]"))
 print(Path(f"/proc/{SparkContext._gateway.proc.pid}/maps").read_text())
 """

@@ -376,7 +376,7 @@ def test_a_batch_that_the_sink_had_committed_is_skipped_when_spark_runs_it_again
     if processor.is_running:
         stop_after_a_record(processor, feed, board)
     # A crash in the gap between the sink's commit and Spark's leaves just this: a batch planned, not yet committed.
-    directory = processor.checkpoint / application_id / STORE
+    directory = processor.spark.checkpoint / application_id / STORE
     last = max(batch_ids(directory / "offsets"))
     remove(directory / "commits", last)
     before = len(messages(broker.bootstrap, CHANGELOG))

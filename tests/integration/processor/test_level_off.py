@@ -47,7 +47,7 @@ class Days:
         self._directories = {
             "node": [at / "n1"],
             "changelog": [path for name in CHANGELOGS for path in (at / "kafka").rglob(f"{name}-0")],
-            "checkpoint": [processor.checkpoint],
+            "checkpoint": [processor.spark.checkpoint],
         }
         self._rng = random.Random(1)
         self._orders = 0

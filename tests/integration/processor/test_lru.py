@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from processor.operators.lru import lru
-from processor.operators.recency import StoreUpdate, bounded
-from processor.spark_failures import beginning
+from processor.operators.workers.lru import lru
+from processor.operators.workers.recency import StoreUpdate, bounded
+from processor.spark.failures import beginning
 from statehouse.partitioning import partition_for
 
 SCHEMA = (

@@ -13,13 +13,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
-from processor.lifecycle import ApplicationState, ControllerState, QueryState
+from processor.application.topology import Topology
 from processor.ownership.controller import OwnershipController
-from processor.ownership.settings import StoreDeclaration
-from processor.reset import carry_out, plan_reset
-from processor.runner import Processor, Topology
-from processor.settings import ProcessorSettings, ownership_settings
-from processor.supervision import QueryDied
+from processor.ownership.declarations import StoreDeclaration
+from processor.ownership.declared_settings import ownership_settings
+from processor.run.processor import Processor
+from processor.run.reset import carry_out, plan_reset
+from processor.run.supervision import QueryDied
+from processor.settings import ProcessorSettings
+from processor.states.lifecycle import ApplicationState, ControllerState, QueryState
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic, commits_topic
 from tests.integration.processor.support import commits, messages

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
+from processor.application.topology import Topology
 from processor.operators.text_records import parse_text
-from processor.runner import Processor, Topology
+from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
@@ -55,7 +56,9 @@ def test_rows_are_written_saved_and_counted_by_store(
 
     def counted(store: str, metric: str, **labels: str) -> float | None:
         named = {"query": queries[store], "output": store} | labels
-        return processor.metrics.registry.get_sample_value(f"statehouse_processor_{metric}_records_total", named)
+        return processor.reports.metrics.registry.get_sample_value(
+            f"statehouse_processor_{metric}_records_total", named
+        )
 
     try:
         processor.start()

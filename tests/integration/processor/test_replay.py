@@ -12,10 +12,11 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from processor.application import Application
+from processor.application.topology import Topology
 from processor.operators.aggregators import TopN
 from processor.operators.joins import JoinedTable, global_table_aggregate
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
-from processor.runner import Processor, Topology
+from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for

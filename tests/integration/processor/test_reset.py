@@ -14,10 +14,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from processor.cli import reset
-from processor.ownership.controller_record import encode_controller
-from processor.ownership.takeover import ControllerRecord
-from processor.reset import ALIVE_S, ResetRefused
-from processor.settings import ProcessorSettings, ownership_settings
+from processor.ownership.declared_settings import ownership_settings
+from processor.ownership.machine.takeover import ControllerRecord
+from processor.ownership.topics.controller_record import encode_controller
+from processor.run.reset import ALIVE_S, ResetRefused
+from processor.settings import ProcessorSettings
 from statehouse.assignment import TaskAssignment
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError, LookupFailure

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceTyp
 from pyspark.sql import SparkSession
 
 from processor.attach.reader import changelog_entries
-from processor.spark_kafka import spark_options
+from processor.spark.kafka_options import spark_options
 from statehouse.brokers import Brokers
 from statehouse.kafka.access import AccessRefused, check_login
 from tests.support.kafka import create_topic, produce

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from processor.commits import CommitsPublisher, StoreChangelog, Superseded
+from processor.reports.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.batch_writer import BatchWriter
 from processor.sink.protocol import (

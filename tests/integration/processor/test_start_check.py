@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from processor.checkpoint import CheckpointReader
-from processor.commits import CommitsPublisher, StoreChangelog
+from processor.reports.commits import CommitsPublisher, StoreChangelog
+from processor.run.start_check import CheckpointMisfit, refuse_misfit
 from processor.sink.protocol import OutputTopic, PartitionWriter, SinkTarget, produce_record
-from processor.start_check import CheckpointMisfit, refuse_misfit
+from processor.spark.checkpoint import CheckpointReader
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic, commits_topic
 from tests.support.kafka import create_topic

@@ -12,16 +12,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
+from processor.application.topology import Topology
 from processor.operators.aggregators import Count
 from processor.operators.fold import aggregate
 from processor.operators.json_records import FieldType, parse_json
-from processor.runner import Processor, Topology
+from processor.outputs.frames import set_for_a_while
+from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
-from processor.spark_plans import as_many_as_cores, is_row_by_row
-from processor.spark_queries import set_for_a_while
-from processor.state_operators import NOTE, WITH_PANDAS, settings_to_go_on
+from processor.spark.plans import as_many_as_cores, is_row_by_row
+from processor.spark.state_operators import NOTE, WITH_PANDAS, settings_to_go_on
+from processor.spark.worker_memory import keep_modules
 from processor.testing import Record, TopologyTest
-from processor.worker_memory import keep_modules
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
 from tests.integration.processor.support import messages, writing_checksums
@@ -98,7 +99,7 @@ def test_a_processor_goes_on_from_an_older_checkpoint(
         processor.start()
         try:
             changelog = changelog_topic(application, "visits")
-            what = f"count {expected}, {processor.states.queries}"
+            what = f"count {expected}, {processor.states.processor_states.queries}"
             poll_until(lambda: b"%d" % expected in [m.value() for m in messages(kafka.bootstrap, changelog)], 90, what)
         finally:
             processor.stop()

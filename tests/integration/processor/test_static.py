@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from processor.static import StaticTopology
+from processor.ownership.static import StaticTopology
 from statehouse.composite import WindowKey
 from statehouse.errors import ConfigurationError, LookupFailure
 from statehouse.local.kafka import EmbeddedKafka

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.commits import CommitsPublisher, StoreChangelog, Superseded
+from processor.reports.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.sink.batch import Draining, StoreSink
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.protocol import OutputTopic, SinkTarget

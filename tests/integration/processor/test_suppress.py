@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
+from processor.application.topology import Topology
 from processor.operators.suppression import Buffer, TimeLimit
-from processor.runner import Processor, Topology
+from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
@@ -48,7 +49,7 @@ def test_what_is_held_back_outlives_the_processor_and_passes_once_its_time_has_c
 
         def metric(name: str, **labels: str) -> float:
             name = f"statehouse_processor_{name}"
-            return processor.metrics.registry.get_sample_value(name, {"query": "latest", **labels}) or 0.0
+            return processor.reports.metrics.registry.get_sample_value(name, {"query": "latest", **labels}) or 0.0
 
         def has_taken_them() -> bool:
             assert time.monotonic() < deadline, "the scores were not processed"

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from processor.application import Application
 from processor.settings import ProcessorSettings
-from processor.topics import create_topics
+from processor.topics.creation import create_topics
 from statehouse.composite import WindowKey
 from statehouse.kafka.clients import admin
 from statehouse.local.broker_config import LOG_DIR

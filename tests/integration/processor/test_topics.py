@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from processor.application import Application
 from processor.settings import ProcessorSettings
-from processor.topics import create_missing_sources, create_topics, wait_for_sources
+from processor.topics.creation import create_missing_sources, create_topics, wait_for_sources
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import partition_counts, topic_settings

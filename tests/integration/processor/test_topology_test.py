@@ -16,9 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor import testing
 from processor.application import Application
-from processor.metrics import ProcessorMetrics
 from processor.operators.aggregators import Count, Reduce
 from processor.operators.fold import aggregate
 from processor.operators.foreign_key_joins import foreign_key_join
@@ -27,9 +25,11 @@ from processor.operators.json_records import FieldType, parse_json, parse_json_t
 from processor.operators.session_windows import aggregate_sessions
 from processor.operators.suppression import Buffer, Suppression, TimeLimit, WindowCloses
 from processor.operators.table_joins import Side, table_table_join
-from processor.query_progress_listener import QueryProgressListener, Subscription
-from processor.spark_failures import beginning
+from processor.reports.metrics import ProcessorMetrics
+from processor.reports.progress_listener import QueryProgressListener, Subscription
+from processor.spark.failures import beginning
 from processor.testing import Record, TopologyTest
+from processor.testing import topology_test as testing
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import ConfigurationError
 from tests.support.polling import poll_until

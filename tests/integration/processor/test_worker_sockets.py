@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from processor.spark_session import tidy_session
-from processor.worker_sockets import DIRECTORY
+from processor.spark.session import tidy_session
+from processor.spark.worker_sockets import DIRECTORY
 
 
 def same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

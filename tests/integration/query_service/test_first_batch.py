@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 
-from processor.commits import CommitsPublisher, StoreChangelog
+from processor.reports.commits import CommitsPublisher, StoreChangelog
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2

@@ -26,7 +26,8 @@ from examples.leaderboard.model import Score, leaderboards
 from examples.patient_monitoring import model
 from examples.patient_monitoring import topology as monitoring
 from examples.patient_monitoring.sample import iso
-from processor.runner import Processor, Topology
+from processor.application.topology import Topology
+from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.samples import create_topics

@@ -10,8 +10,8 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from processor.ownership.model import NodeView, PlannerSettings, Readiness, ReplicaView, readiness_of
-from processor.ownership.planner import Plan, plan
+from processor.ownership.planning.model import NodeView, PlannerSettings, Readiness, ReplicaView, readiness_of
+from processor.ownership.planning.planner import Plan, plan
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.ownership.damping import Damping
+from processor.ownership.machine.damping import Damping
 from tests.support.settings import ownership
 
 TIMEOUT_S, WINDOW_S = 10.0, 100.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from processor.ownership.forecast import forecast
-from processor.ownership.model import NodeView, PlannerSettings
+from processor.ownership.planning.forecast import forecast
+from processor.ownership.planning.model import NodeView, PlannerSettings
 from statehouse.topology import TaskId
 from tests.property.ownership.fleets import SimulatedFleet, Situation, situations
 from tests.property.ownership.test_planner_properties import check_quiet

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from processor.ownership.model import NodeView, Plan, PlannerSettings, Readiness, ReplicaView
-from processor.ownership.planner import plan
+from processor.ownership.planning.model import NodeView, Plan, PlannerSettings, Readiness, ReplicaView
+from processor.ownership.planning.planner import plan
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
 from tests.property.ownership.fleets import CAUGHT_UP, SimulatedFleet, Situation, exact_shares, situations, skew

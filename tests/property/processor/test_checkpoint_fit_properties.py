@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.checkpoint import CheckpointState
-from processor.checkpoint_fit import CommitRecord, Misfit, Published, misfit
+from processor.run.checkpoint_fit import CommitRecord, Misfit, Published, misfit
+from processor.spark.checkpoint import CheckpointState
 
 CHANGELOG = ("changelog", 0)
 STEPS_A_BATCH = 4

@@ -11,10 +11,10 @@ from zlib import crc32
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from processor.operators.buckets import Program
-from processor.operators.joined_rows import Sides
-from processor.operators.keyed import GROUP, KIND, LETTER, TIME, RowKind
-from processor.operators.subscriptions import (
+from processor.operators.workers.buckets import Program
+from processor.operators.workers.joined_rows import Sides
+from processor.operators.workers.keyed import GROUP, KIND, LETTER, TIME, RowKind
+from processor.operators.workers.subscriptions import (
     ACTION,
     FOREIGN_KEY,
     LEFT_KEY,

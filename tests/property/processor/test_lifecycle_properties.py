@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.lifecycle import (
+from processor.states.lifecycle import (
     ApplicationState,
     ControllerState,
     QueryState,
@@ -18,8 +18,8 @@ from processor.lifecycle import (
     next_state,
     settled_state,
 )
-from processor.listeners import ProcessorListeners
-from processor.states import ProcessorStates
+from processor.states.listeners import ProcessorListeners
+from processor.states.processor_states import ProcessorStates
 
 MACHINES = (ApplicationState, QueryState, ControllerState)
 QUERIES = ("boards", "ranks")

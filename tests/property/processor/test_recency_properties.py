@@ -7,7 +7,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.operators.recency import StoreUpdate, bounded
+from processor.operators.workers.recency import StoreUpdate, bounded
 
 _UPDATES = st.builds(
     StoreUpdate,

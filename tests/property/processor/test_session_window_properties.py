@@ -11,9 +11,9 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from processor.operators.aggregators import Reduce
-from processor.operators.keyed import GROUP, KIND, TIME, RowKind
-from processor.operators.session_fold import SessionFold
 from processor.operators.session_windows import SessionProgram
+from processor.operators.workers.keyed import GROUP, KIND, TIME, RowKind
+from processor.operators.workers.session_fold import SessionFold
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from tests.support.examples import given_many
 

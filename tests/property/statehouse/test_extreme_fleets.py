@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import pytest
 
-from processor.ownership.core import OwnershipCore
-from processor.ownership.settings import StoreDeclaration
+from processor.ownership.declarations import StoreDeclaration
+from processor.ownership.machine.core import OwnershipCore
 from query_service.reads.fleet_view import view_of
 from query_service.states.ownership import NodeOwnership
 from query_service.states.task_events import Assigned, Open

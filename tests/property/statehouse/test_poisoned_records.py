@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 from google.protobuf.message import Message
 
-from processor.ownership.controller_record import encode_controller, read_controller
-from processor.ownership.core import OwnershipCore
-from processor.ownership.takeover import ControllerRecord
+from processor.ownership.machine.core import OwnershipCore
+from processor.ownership.machine.takeover import ControllerRecord
+from processor.ownership.topics.controller_record import encode_controller, read_controller
 from query_service.disk.directory import StateDirectory
 from query_service.states.ownership import NodeOwnership
 from router.fleet_api.queries import ControllerReport, ProcessorQueries

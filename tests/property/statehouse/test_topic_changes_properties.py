@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from processor.ownership.topic_watcher import TopicWatcher
+from processor.ownership.topics.topic_watcher import TopicWatcher
 from query_service.replicas.topic_watch import TopicWatch
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse import topic_changes

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from processor.settings import ProcessorSettings, ownership_settings, restart_policy
+from processor.ownership.declared_settings import ownership_settings
+from processor.run.queries import restart_policy
+from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
 
 

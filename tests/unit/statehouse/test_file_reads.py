@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from processor.static import StaticTopology
+from processor.ownership.static import StaticTopology
 from statehouse import file_reads
 from statehouse.brokers import KafkaSecurity
 from statehouse.cli.context_file import read_contexts

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2
 
-from processor.ownership.controller_record import decode_controller, encode_controller
-from processor.ownership.takeover import ControllerRecord
+from processor.ownership.machine.takeover import ControllerRecord
+from processor.ownership.topics.controller_record import decode_controller, encode_controller
 from statehouse import assignment, formats, membership, paging, processor_reports
 from statehouse.assignment import Assignment, AssignmentReader, encode
 from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2, page_token_pb2
@@ -36,7 +36,7 @@ def newer_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that writes and reads one format more of everything."""
     for module, name in ((assignment, "ASSIGNMENT"), (membership, "MEMBER"), (processor_reports, "COMMIT")):
         monkeypatch.setattr(module, name, replace(getattr(module, name), written=1, read=1))
-    monkeypatch.setattr("processor.ownership.controller_record.ASSIGNMENT", assignment.ASSIGNMENT)
+    monkeypatch.setattr("processor.ownership.topics.controller_record.ASSIGNMENT", assignment.ASSIGNMENT)
     monkeypatch.setattr(paging, "PAGE_TOKEN", replace(paging.PAGE_TOKEN, written=1, read=1))
 
 

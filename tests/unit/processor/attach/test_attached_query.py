@@ -6,9 +6,9 @@ from typing import Any
 from unittest.mock import MagicMock, Mock
 
 from processor.attach.attached_query import AttachedQuery, AttachedStore
+from processor.attach.columns.timed_keys import EntryKind
 from processor.attach.operators import StateChoice
 from processor.attach.reads import Identity, Read, ReadChanges, ReadPlanner, ReadState
-from processor.attach.timed_keys import EntryKind
 from processor.sink.protocol import ForeignClaim
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from processor.attach.cli import separated
-from processor.attach.mapping import OnEntryError
+from processor.attach.columns.mapping import OnEntryError
+from processor.attach.columns.timed_keys import EntryKind
 from processor.attach.states_file import states_of_file
-from processor.attach.timed_keys import EntryKind
 from statehouse.errors import ConfigurationError
 
 WHOLE = """

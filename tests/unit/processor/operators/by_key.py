@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from processor.operators.aggregators import Aggregator
-from processor.operators.json_text import compact_json
-from processor.operators.keyed import (
+from processor.operators.order import RecordPosition, by_time, tables_first
+from processor.operators.workers.json_text import compact_json
+from processor.operators.workers.keyed import (
     AGGREGATES,
     GROUP,
     KIND,
@@ -21,7 +22,6 @@ from processor.operators.keyed import (
     JoinProgram,
     RowKind,
 )
-from processor.operators.order import RecordPosition, by_time, tables_first
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 
 MISSING = "missing"

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from processor.operators.joined_rows import Sides
-from processor.operators.keyed import GROUP, KIND, LETTER, ROWS, TIME, RowKind
 from processor.operators.table_joins import TableJoinProgram, TableJoinType
+from processor.operators.workers.joined_rows import Sides
+from processor.operators.workers.keyed import GROUP, KIND, LETTER, ROWS, TIME, RowKind
 from processor.rows import OFFSET, PARTITION, REASON
 
 NOTHING, BOTH = Sides(), Sides("l", "r")

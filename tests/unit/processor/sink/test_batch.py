@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from processor.checkpoint import Offsets
 from processor.sink.batch import is_quickly_read
+from processor.spark.checkpoint import Offsets
 
 EIGHT = {("scores", partition): 100 for partition in range(8)}
 NINE = EIGHT | {("scores", 8): 100}

@@ -538,7 +538,7 @@ def test_a_lookup_imports_neither_spark_nor_kafka():
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("module", ["processor.cli", "processor.controller_process", "processor.static"])
+@pytest.mark.parametrize("module", ["processor.cli", "processor.ownership.process", "processor.ownership.static"])
 def test_a_controller_runs_where_spark_is_not_installed(module: str):
     program = (
         "import sys\n"

@@ -17,10 +17,10 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 # Of other programs, in the messages that name them.
 FOREIGN = {
     "statehouse/cli/declared.py": {"--no-"},  # what switches begin with that turn something off
-    "processor/topics.py": {"--create", "--topic"},  # kafka-topics
+    "processor/topics/creation.py": {"--create", "--topic"},  # kafka-topics
     "statehouse/local/broker_config.py": {"--ignore-formatted", "--cluster-id", "--config"},  # kafka-storage
     "statehouse/local/kafka.py": {"--data-dir", "--port", "--heap-mb", "--config", "--ready-file"},  # its own
-    "processor/class_archive.py": {"--idle"},  # its own
+    "processor/spark/class_archive.py": {"--idle"},  # its own
     "statehouse/cli/sizes.py": {"--measure", "--speed"},  # bench.sizing
     "statehouse/local/class_archives.py": {"--idle"},  # of the program that makes one
     "statehouse/local/cluster_parts.py": {"--data-dir", "--ready-file", "--port"},  # its parts'

@@ -60,7 +60,7 @@ def test_an_endpoint_that_is_none_is_refused(endpoint: str):
 def test_without_spans_nothing_of_opentelemetry_is_imported():
     """Not by routers, nodes, processors or clients: it takes a tenth of a second, and memory."""
     program = (
-        "import sys, router.server, query_service.node, processor.controller_process, statehouse.client;"
+        "import sys, router.server, query_service.node, processor.ownership.process, statehouse.client;"
         "from statehouse.observability.tracing import tracing_for;"
         "assert tracing_for(None, 'router') is None;"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"

@@ -1,0 +1,38 @@
+"""The module in which people declare an application."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from processor.application.declared import Application
+from statehouse.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A topology module: its application id, and the function that fills an application."""
+
+    application_id: str
+    build: Callable[[Application], None]
+
+    @classmethod
+    def load(cls, module_name: str) -> Topology:
+        """Import a topology module.
+
+        Raises:
+            ConfigurationError: the module doesn't exist, or lacks `application_id` or `build`.
+
+        """
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"module {error.name!r} not found: name a module that can be imported from here, as in "
+                "examples.leaderboard.topology"
+            ) from error
+        found = [getattr(module, name, None) for name in ("application_id", "build")]
+        if not isinstance(found[0], str) or not callable(found[1]):
+            raise ConfigurationError(f"module {module_name} must define application_id (a string) and build(app)")
+        return cls(found[0], found[1])

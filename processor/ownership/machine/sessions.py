@@ -1,0 +1,267 @@
+"""Sessions: decides from heartbeats and time which members are live and which tasks each of them holds.
+
+Membership is static as in KIP-345: a member that is back with its instance id within the session timeout is the same
+member, and its earlier reports stay valid until it has reopened its state or the timeout has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from processor.ownership.machine.damping import Damping
+from processor.ownership.planning.model import NodeView, Readiness, ReplicaView, readiness_of
+from processor.ownership.settings import OwnershipSettings
+from statehouse.epochs import is_newer
+from statehouse.membership import FORGET_AFTER_SESSIONS, LEAVING_STATES, Member, NodeState, ReplicaReport, TaskState
+from statehouse.topology import Role, TaskId
+
+StoresOf = Mapping[int, tuple[str, ...]]
+"""Store names by sub-topology."""
+
+
+@dataclass(slots=True)
+class MemberSession:
+    """A member and its last report."""
+
+    member: Member
+    heard_at: float
+    is_live: bool
+    """Whether it counts. A member from the topic's past counts only after a new heartbeat, or if it held a task."""
+    is_confirmed: bool = False
+    """Whether this controller has received a heartbeat of it since its start."""
+    since_epoch: int = 0
+    """The epoch in force when it came back from silence. Before it knows that epoch, its heartbeats may arrive while
+    it can't read from Kafka, so its replicas don't count as restored."""
+    is_witness: bool = True
+    """Whether its reported end offsets count; a lost member's do, so that a stuck replica can't look fresh."""
+    views: dict[TaskId, ReplicaView] = field(default_factory=dict)
+    before_bounce: dict[TaskId, ReplicaView] = field(default_factory=dict)
+    bounce_ends_at: float = 0.0
+
+
+class MemberSessions:
+    """All members. Every `now` is in seconds of a monotonic clock."""
+
+    def __init__(self, settings: OwnershipSettings) -> None:
+        """Start without members."""
+        self._settings = settings
+        self._sessions: dict[str, MemberSession] = {}
+        self._damping = Damping(settings)
+        self._stores: StoresOf = {}
+        self._holders: dict[TaskId, set[str]] = {}
+        self._started = False
+
+    def use_stores(self, stores: StoresOf) -> None:
+        """Set the stores whose lags are summed for a task."""
+        self._stores = stores
+        self._measure_all()
+
+    def start(self, now: float, holders: Iterable[str]) -> None:
+        """Start to count time. Members of the assignment in force get a full session timeout for a heartbeat."""
+        self._started = True
+        held = set(holders)
+        for session in self._sessions.values():
+            session.heard_at = now
+            session.is_live = session.is_witness = session.member.instance_id in held
+        self._measure_all()
+
+    def awaited(self) -> list[str]:
+        """Live members without a heartbeat since the start."""
+        return [name for name, session in self._sessions.items() if session.is_live and not session.is_confirmed]
+
+    def grant_full_session(self, now: float) -> None:
+        """Restart the session timeout of all members, because this controller was out of contact."""
+        for session in self._sessions.values():
+            session.heard_at = now
+            if session.before_bounce:
+                session.bounce_ends_at = now + self._settings.session_timeout_s
+
+    def skip_time(self, seconds: float) -> None:
+        """Don't count a time in which this process wasn't running."""
+        for session in self._sessions.values():
+            session.heard_at += seconds
+            session.bounce_ends_at += seconds
+
+    def hear(self, member: Member, now: float, epoch: int = 0) -> str | None:
+        """Record a heartbeat in the given epoch; return in words its change for the planner, None for no change."""
+        name = member.instance_id
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = MemberSession(member, now, is_live=False)
+        elif session.member.incarnation == member.incarnation:
+            if member.heartbeat == session.member.heartbeat:
+                return None  # read twice; it proves nothing about now
+        elif member.incarnation_order < session.member.incarnation_order and session.is_live:
+            # Of two processes the newer one counts; but not one that wrote once, and claimed to be the newest.
+            return None
+        elif session.is_live:
+            self._bounce(session, now)
+            self._damping.ended(name, now)
+            self._damping.began(name, now)
+        if member.state == NodeState.NOT_RUNNING:
+            return self.forget(name, now)
+        joins = self._started and not session.is_live
+        if joins:
+            self._damping.began(name, now)
+            session.since_epoch = epoch
+        session.heard_at = now
+        session.is_live = session.is_confirmed = self._started
+        session.is_witness = True
+        change = self._take(session, member)
+        return f"{name} joined" if joins else change
+
+    def _bounce(self, session: MemberSession, now: float) -> None:
+        """Replace a process by a newer one of the same name; the old one's reports stay valid for now (KIP-345)."""
+        if session.member.state in LEAVING_STATES:
+            return
+        timeout = self._settings.session_timeout_s
+        if not session.before_bounce:
+            session.bounce_ends_at = session.heard_at + timeout
+        session.before_bounce = dict(self._views(session)) if now < session.bounce_ends_at else {}
+
+    def _take(self, session: MemberSession, member: Member) -> str | None:
+        """Record the content of a heartbeat; return in words its change for the planner, None for no change."""
+        before, old = session.views, session.member
+        session.member = member
+        for task in old.replicas.keys() - member.replicas.keys():
+            self._holders[task].discard(member.instance_id)
+        for task in member.replicas:
+            self._holders.setdefault(task, set()).add(member.instance_id)
+        self._measure(session)
+        if (member.state in LEAVING_STATES) != (old.state in LEAVING_STATES):
+            return f"{member.instance_id} is {member.state}"
+        if member.rack != old.rack:
+            return f"{member.instance_id} is in rack {member.rack}"
+        if member.capacity != old.capacity:
+            return f"{member.instance_id} has capacity {member.capacity}"
+        limit = self._settings.planner.acceptable_recovery_lag
+        for task in before.keys() | session.views.keys():
+            now, then = readiness_of(session.views.get(task), limit), readiness_of(before.get(task), limit)
+            if now is not then:
+                words = {Readiness.CAUGHT_UP: "has caught up with", Readiness.NOTHING: "has lost"}
+                return f"{member.instance_id} {words.get(now, 'reports a change of')} {task}"
+        return None
+
+    def forget(self, name: str, now: float) -> str | None:
+        """Remove a member that left; return that in words if the member counted."""
+        session = self._sessions.pop(name, None)
+        if session is None:
+            return None
+        for task in session.member.replicas:
+            self._holders.get(task, set()).discard(name)
+        if not session.is_live:
+            return None
+        self._damping.ended(name, now)
+        return f"{name} left"
+
+    def expire(self, now: float) -> list[str]:
+        """End expired sessions, and release members held back for long enough; return the changes, in words."""
+        events = []
+        for name, session in self._sessions.items():
+            if session.is_live and now - session.heard_at >= self._settings.session_timeout_s:
+                session.is_live, session.before_bounce = False, {}
+                self._damping.ended(name, now)
+                events.append(f"{name} was not heard of for {self._settings.session_timeout_s:g} s")
+            elif session.before_bounce and now >= session.bounce_ends_at:
+                if self._views(session) != session.views:
+                    events.append(f"{name} restarted and has not reopened all its state within the session timeout")
+                session.before_bounce = {}
+        return events + self._damping.pass_time(now)
+
+    def long_gone(self, now: float) -> list[str]:
+        """Return the members that have been silent for so long that they can be forgotten."""
+        limit_s = FORGET_AFTER_SESSIONS * self._settings.session_timeout_s
+        return [
+            name
+            for name, session in self._sessions.items()
+            if not session.is_live and now - session.heard_at >= limit_s
+        ]
+
+    @property
+    def damped(self) -> Mapping[str, str]:
+        """Members that get nothing new because their sessions keep ending -> the reason."""
+        return self._damping.damped
+
+    def epochs(self) -> set[int]:
+        """Return the epochs that live members say they act on."""
+        return {session.member.epoch for session in self._sessions.values() if session.is_live and session.member.epoch}
+
+    @property
+    def has_live(self) -> bool:
+        """Whether any member is live."""
+        return any(session.is_live for session in self._sessions.values())
+
+    @property
+    def live(self) -> int:
+        """How many members are live."""
+        return sum(1 for session in self._sessions.values() if session.is_live)
+
+    def nodes(self) -> dict[str, NodeView]:
+        """Return the live members as the planner sees them."""
+        damped = self.damped
+        return {
+            name: NodeView(
+                session.member.rack,
+                self._views(session),
+                session.member.state in LEAVING_STATES,
+                damped=damped.get(name, ""),
+                capacity=session.member.capacity,
+            )
+            for name, session in self._sessions.items()
+            if session.is_live
+        }
+
+    def _views(self, session: MemberSession) -> Mapping[TaskId, ReplicaView]:
+        """Return a member's replicas; after a restart also the old ones that it has neither reopened nor lost."""
+        if not session.before_bounce:
+            return session.views
+        views = dict(session.views)
+        for task, view in session.before_bounce.items():
+            report = session.member.replicas.get(task)
+            if report is None or not (report.is_restored or report.state == TaskState.ERROR):
+                views[task] = view
+        return views
+
+    def _measure_all(self) -> None:
+        for session in self._sessions.values():
+            self._measure(session)
+
+    def _measure(self, session: MemberSession) -> None:
+        """Measure a report when it arrives, against the largest end offsets reported so far.
+
+        Later reports of other members don't change the result: their ends are newer than the positions in this report,
+        and two healthy replicas of a busy partition would look behind in turn.
+        """
+        session.views = dict(self._measured(session))
+
+    def _measured(self, session: MemberSession) -> Iterator[tuple[TaskId, ReplicaView]]:
+        hears = not is_newer(session.since_epoch, session.member.epoch)
+        for task, report in session.member.replicas.items():
+            if report.state != TaskState.ERROR:
+                restored = hears and report.is_restored and report.role is not Role.DORMANT
+                yield task, ReplicaView(restored, self._lag(task, report))
+
+    def _lag(self, task: TaskId, report: ReplicaReport) -> int | None:
+        """Return how many records a replica is behind, summed over its stores; None if any part is unknown."""
+        stores = self._stores.get(task.sub_topology, ())
+        lag = 0
+        for store in stores:
+            at = report.stores.get(store)
+            end = self._end(task, store)
+            if at is None or at.position is None or end is None:
+                return None
+            lag += max(0, end - at.position)
+        return lag if stores else None
+
+    def _end(self, task: TaskId, store: str) -> int | None:
+        """Return the largest end offset that any member reports for a store partition."""
+        ends = []
+        for name in self._holders.get(task, ()):
+            session = self._sessions[name]
+            report = session.member.replicas.get(task)
+            if session.is_witness and report is not None and store in report.stores:
+                end = report.stores[store].end_offset
+                if end is not None:
+                    ends.append(end)
+        return max(ends, default=None)

@@ -1,0 +1,389 @@
+"""Writes the commits topic: how far each store's inputs are processed, after each batch and repeatedly while idle.
+
+Each record says what the sources had beyond that when it was written. Spark's own figure is older: it is of the moment
+when a batch began, and known only after the batch's record is written.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from confluent_kafka import KafkaException, Producer
+
+from processor.spark.checkpoint import Offsets
+from statehouse.background import as_error
+from statehouse.backoff import Backoff, BackoffPolicy, OnPause
+from statehouse.brokers import Brokers
+from statehouse.clocks import process_clock
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import StatehouseError
+from statehouse.formats import COMMIT
+from statehouse.kafka.authors import RecordSigning
+from statehouse.kafka.offsets import last_stable_offsets, settled_offsets
+from statehouse.kafka.renewed import RenewedAdmin
+from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
+from statehouse.processor_reports import input_backlog
+from statehouse.topology import commits_topic
+
+log = structlog.get_logger(__name__)
+
+_RPC_TIMEOUT_S: Final = 10.0
+# A record whose input backlog is unknown is better than a late one.
+_BACKLOG_TIMEOUT_S: Final = 2.0
+_TRIES_MAX: Final = 5
+_TRIES: Final = BackoffPolicy("commit_record", first_s=0.2, longest_s=0.2)
+
+Figures = Callable[[], commits_pb2.QueryFigures | None]
+"""Returns the figures of a query; None while they aren't known."""
+Compared = Callable[[str], commits_pb2.TopicComparison | None]
+"""Returns the settings of a topic, wanted and found; None while they aren't known."""
+
+
+class Superseded(StatehouseError):
+    """Another processor of the same application has started the query; this one must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChangelog:
+    """A store and its changelog."""
+
+    store: str
+    topic: str
+    partition_count: int
+
+
+class CommitsPublisher:
+    """Writes the commit records of a query's stores. Thread-safe.
+
+    Its producer is transactional only for fencing: a replaced driver can't overwrite a newer batch with an older one.
+    The producer is initialized once, so a fenced publisher stays fenced.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers | str,
+        application_id: str,
+        query: str,
+        changelogs: Sequence[StoreChangelog],
+        figures: Figures = lambda: None,
+        on_pause: OnPause = lambda _cause: None,
+        compared: Compared = lambda _topic: None,
+        traceparent: Callable[[], str] = lambda: "",
+        added: Collection[str] = (),
+    ) -> None:
+        """Make the producer; `on_pause` is told of each pause before another try to write.
+
+        `traceparent()` returns that of the batch that is being written, empty if it has no span. `added`: stores into
+        which no batch has been committed, though the query has committed some.
+        """
+        self._figures, self._compared, self._on_pause = figures, compared, on_pause
+        self._traceparent = traceparent
+        self._added = frozenset(added)
+        self._application_id, self._query, self._changelogs = application_id, query, tuple(changelogs)
+        self._topic = commits_topic(application_id)
+        client_id = f"{application_id}-{query}-commits"
+        self._producer = TransactionalProducer(brokers, client_id, _RPC_TIMEOUT_S, **{"linger.ms": 0})
+        self._admin = RenewedAdmin(brokers, client_id)
+        self._signing = RecordSigning(brokers)
+        self._lock = threading.Lock()
+        self._last: list[commits_pb2.Commit] = []
+        self._last_at = time.monotonic()
+        self._last_age_ms = 0
+        self._clock = process_clock()
+        self._superseded: Superseded | None = None
+
+    def start(self) -> None:
+        """Fence the publisher of an earlier driver.
+
+        Raises:
+            KafkaException: the brokers can't be reached, or refuse the request.
+
+        """
+        tries = self._tries()
+        while True:
+            try:
+                self._producer.initialise()
+            except KafkaException as failure:
+                if meaning_of(failure) is not FailureMeaning.AGAIN or not tries.may_go_on:
+                    raise
+                tries.pause()
+            else:
+                return
+
+    def publish(
+        self,
+        query_id: str,
+        batch_id: int,
+        source_ends: Offsets,
+        *,
+        idle: bool = False,
+        committed_at_ms: int | None = None,
+    ) -> None:
+        """Write the records of a committed batch, one per store, with the present ends of the changelogs.
+
+        `committed_at_ms` is when the batch was committed, if that was before now: the reports count from then.
+
+        Raises:
+            Superseded: a newer driver has fenced this one.
+            KafkaException: they could not be written.
+
+        """
+        partitions = [(each.topic, partition) for each in self._changelogs for partition in range(each.partition_count)]
+        # What dates a batch of another program is a wall clock, too.
+        age_ms = 0 if committed_at_ms is None else max(0, round(time.time() * 1000) - committed_at_ms)
+        # All records of an old batch are stable, so don't wait for a transaction that a killed driver left open.
+        read_ends = last_stable_offsets if idle else settled_offsets
+        ends = self._admin.ask(lambda client: read_ends(client, partitions, _RPC_TIMEOUT_S)) if partitions else {}
+        backlog = self._input_backlog(source_ends)
+        records = [
+            commits_pb2.Commit(
+                store=changelog.store,
+                query_id=query_id,
+                batch_id=batch_id,
+                source_ends=_offsets(source_ends),
+                changelog_ends=_offsets({at: end for at, end in ends.items() if at[0] == changelog.topic}),
+                idle=idle,
+                query=self._query,
+                figures=self._figures(),
+                committed_at_ms=None if idle else self._clock.now_ms() - age_ms,
+                input_backlog=backlog,
+                changelog=self._compared(changelog.topic),
+                traceparent="" if idle else self._traceparent(),
+                format_version=COMMIT.written,
+                no_batch=idle and changelog.store in self._added,
+            )
+            for changelog in self._changelogs
+        ]
+        with self._lock:
+            self._write(records, age_ms)
+            self._added = self._added if idle else frozenset()
+
+    @property
+    def is_before_first_batch(self) -> bool:
+        """Whether no batch of the query is known to have been committed, by this process or an earlier one."""
+        return not self._last or _says_nothing_to_read(self._last[0])
+
+    def publish_nothing_to_read(self, query_id: str, idle_for_s: float) -> bool:
+        """Write that the sources had nothing to read, and no batch was begun; return whether it wrote.
+
+        Not if a record was written in the last `idle_for_s` seconds, or a batch was committed meanwhile.
+
+        Raises:
+            Superseded, KafkaException: as `publish`.
+
+        """
+        with self._lock:
+            is_early = bool(self._last) and time.monotonic() - self._last_at < idle_for_s
+            if is_early or not self.is_before_first_batch or not self._changelogs:
+                return False
+            records = [
+                commits_pb2.Commit(
+                    store=changelog.store,
+                    query_id=query_id,
+                    idle=True,
+                    query=self._query,
+                    input_backlog=0,
+                    no_batch=True,
+                    format_version=COMMIT.written,
+                )
+                for changelog in self._changelogs
+            ]
+            self._write(records)
+            return True
+
+    def forget(self) -> None:
+        """Write that nothing is known of the stores: their content is about to be replaced.
+
+        Raises:
+            Superseded: a newer driver has fenced this one.
+            KafkaException: it could not be written.
+
+        """
+        with self._lock:
+            self._write_values([(each.store, None) for each in self._changelogs])
+            self._last = []
+
+    def repeat(self, idle_for_s: float, *, only_without_backlog: bool = False) -> bool:
+        """Write the last records again, marked idle, if none were written for that long; return whether it wrote.
+
+        `only_without_backlog`: not unless the sources are known to have nothing beyond the last records.
+        """
+        last = self._last
+        if self.is_before_first_batch or time.monotonic() - self._last_at < idle_for_s:
+            return False
+        backlog = self._input_backlog(_ends_of(last[0]))
+        if only_without_backlog and backlog != 0:
+            return False
+        with self._lock:
+            if self._last is not last:  # a batch's records were written meanwhile
+                return False
+            self._write_again(backlog, stopped=False)
+            return True
+
+    def finish(self) -> None:
+        """Write the last records again, marked as the last ones of a processor that stopped normally.
+
+        Raises:
+            Superseded: a newer driver has fenced this one.
+            KafkaException: they could not be written.
+
+        """
+        if self.is_before_first_batch:
+            self.finish_silently()
+            return
+        with self._lock:
+            self._write_again(self._input_backlog(_ends_of(self._last[0])), stopped=True)
+
+    def finish_silently(self) -> None:
+        """Do the same, but as of the last report: this end says nothing of the sources.
+
+        Raises:
+            Superseded, KafkaException: as `finish`.
+
+        """
+        with self._lock:
+            for record in self._last:
+                record.stopped = True
+            if self._last:
+                self._write(self._last, self._last_age_ms + round((time.monotonic() - self._last_at) * 1000))
+
+    def _input_backlog(self, source_ends: Offsets) -> int | None:
+        """Return the offsets that the sources have beyond these; None if the brokers don't say."""
+        if not source_ends or not self._changelogs:
+            return None
+        try:
+            ends = self._admin.ask(lambda client: last_stable_offsets(client, [*source_ends], _BACKLOG_TIMEOUT_S))
+        except KafkaException as failure:
+            log.debug("the input backlog can't be read at the moment", error=failure.args[0].str())
+            return None
+        return input_backlog(source_ends, ends)
+
+    def _write_again(self, backlog: int | None, *, stopped: bool) -> None:
+        figures = self._figures()
+        if figures is not None:
+            figures.input_rows_per_second = 0
+        records = []
+        for last, changelog in zip(self._last, self._changelogs, strict=True):
+            record = commits_pb2.Commit()
+            record.CopyFrom(last)
+            record.idle, record.stopped = True, stopped
+            record.ClearField("input_backlog")
+            if backlog is not None:
+                record.input_backlog = backlog
+            if figures is not None:
+                record.figures.CopyFrom(figures)
+            if (compared := self._compared(changelog.topic)) is not None:
+                record.changelog.CopyFrom(compared)
+            records.append(record)
+        self._write(records)
+
+    def _write(self, records: list[commits_pb2.Commit], age_ms: int = 0) -> None:
+        """Write records of what was so `age_ms` ago."""
+        for record in records:
+            record.age_ms = age_ms
+        at_ms = self._clock.now_ms() - age_ms
+        self._write_values([(record.store, record.SerializeToString()) for record in records], at_ms)
+        self._last, self._last_at, self._last_age_ms = records, time.monotonic(), age_ms
+
+    def _write_values(self, values: list[tuple[str, bytes | None]], at_ms: int = 0) -> None:
+        if self._superseded is not None:
+            raise self._superseded
+
+        def produce(client: Producer) -> None:
+            for store, value in values:
+                signed = self._signing.options(self._topic, store.encode(), value)
+                client.produce(self._topic, key=store.encode(), value=value, partition=0, timestamp=at_ms, **signed)
+
+        tries = self._tries()
+        while True:
+            try:
+                self._producer.write(produce)
+            except KafkaException as failure:
+                meaning = meaning_of(failure)
+                if meaning is FailureMeaning.FENCED:
+                    self._superseded = Superseded(
+                        f"another processor of {self._application_id} runs query {self._query} now; this one stops. "
+                        "Run one processor an application."
+                    )
+                    raise self._superseded from failure
+                if meaning not in {FailureMeaning.LOST, FailureMeaning.AGAIN} or not tries.may_go_on:
+                    raise
+                log.info("commit record not written, trying again", error=failure.args[0].str())
+                tries.pause()
+            else:
+                return
+
+    def _tries(self) -> Tries:
+        return Tries(Backoff(_TRIES, self._on_pause), most=_TRIES_MAX)
+
+
+def _offsets(offsets: Offsets) -> list[commits_pb2.TopicOffset]:
+    return [
+        commits_pb2.TopicOffset(topic=topic, partition=partition, offset=offset)
+        for (topic, partition), offset in sorted(offsets.items())
+    ]
+
+
+def _ends_of(record: commits_pb2.Commit) -> Offsets:
+    return {(each.topic, each.partition): each.offset for each in record.source_ends}
+
+
+def _says_nothing_to_read(record: commits_pb2.Commit) -> bool:
+    """Whether a record is one of a query that has had no batch: such a one names no sources' ends."""
+    return record.no_batch and not record.source_ends
+
+
+class IdleRepeater:
+    """A thread that repeats the last commit records while the query is idle, to show that the processor is alive.
+
+    It repeats nothing while a batch runs, so that a hanging batch is visible. Before the first batch there is nothing
+    to repeat: it then says that there is nothing to read, if `waiting()` returns the id of the query as that is so.
+    """
+
+    def __init__(
+        self,
+        publisher: CommitsPublisher,
+        is_idle: Callable[[], bool],
+        interval_s: float,
+        on_failure: Callable[[Exception], None],
+        waiting: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._waiting = waiting
+        self._publisher, self._is_idle, self._interval_s = publisher, is_idle, interval_s
+        self._on_failure = on_failure
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="commits-idle", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; waits for a write in progress."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_RPC_TIMEOUT_S)
+
+    def _run(self) -> None:
+        # Checks twice per interval, so that a record comes at most one and a half intervals after the last.
+        while not self._stop.wait(self._interval_s / 2):
+            if not self._is_idle():
+                continue
+            try:
+                self._report()
+            except KafkaException as failure:
+                log.warning("idle commit record not written, trying again", error=failure.args[0].str())
+            except BaseException as caught:  # noqa: BLE001 - without this thread a processor that is idle would look dead
+                self._on_failure(as_error(caught))
+                return
+
+    def _report(self) -> None:
+        if not self._publisher.is_before_first_batch:
+            self._publisher.repeat(self._interval_s)
+        elif (query_id := self._waiting()) is not None:
+            self._publisher.publish_nothing_to_read(query_id, self._interval_s)

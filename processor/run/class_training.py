@@ -1,0 +1,110 @@
+"""The run after which Java knows which classes Spark's driver needs: a small application on a broker of its own.
+
+`processor.spark.class_archive` runs it, with the archive's path as argument, and ends it if it takes too long.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkContext
+
+from processor.application import Application
+from processor.application.topology import Topology
+from processor.operators.aggregators import TopN
+from processor.operators.fold import aggregate
+from processor.operators.json_records import FieldType, parse_json
+from processor.run.processor import Processor
+from processor.settings import ProcessorSettings
+from processor.spark.class_archive import submitted_with
+from statehouse.kafka import clients
+from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.kafka.topics import TopicSpec, ensure_topics
+from statehouse.local.class_archives import making
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.topology import changelog_topic
+
+_APPLICATION: Final = "class-training"
+_EVENTS: Final = "training-events"
+_STORES: Final = ("latest", "best")
+_PARTITIONS: Final = 2
+_BATCHES: Final = 3
+_RECORDS: Final = 20
+_TIMEOUT_S: Final = 60.0
+# The run is too short for the second compiler. An archive has no compiled code, and fits all options of compilers.
+_FAST_START: Final = ("-XX:TieredStopAtLevel=1",)
+
+
+def train(archive: Path) -> None:
+    """Run the application for a few batches, and have Java write its classes into `archive`; files go beside it."""
+    directory = archive.parent
+    with EmbeddedKafka(directory / "kafka") as broker:
+        ensure_topics(clients.admin(broker.bootstrap, _APPLICATION), [TopicSpec(_EVENTS, _PARTITIONS)], _TIMEOUT_S)
+        settings = ProcessorSettings(
+            bootstrap=broker.bootstrap,
+            checkpoint_dir=str(directory / "checkpoints"),
+            spark_master="local[2]",
+            spark_conf={"spark.local.dir": str(directory / "spark")},
+            class_archive=False,
+        )
+        processor = Processor(Topology(_APPLICATION, _build), settings)
+        with submitted_with([*_FAST_START, *making(archive)]):
+            processor.start()
+        stores = _Stores(broker.bootstrap)
+        for _ in range(_BATCHES):
+            is_done = stores.have_grown()
+            _produce(broker.bootstrap)
+            processor.wait(is_done)
+        processor.stop()
+        _end_jvm()
+
+
+def _build(app: Application) -> None:
+    events = app.stream(_EVENTS)
+    app.store(_STORES[0], events)
+    scores = parse_json(events, {"player": FieldType.TEXT, "score": FieldType.NUMBER})
+    app.store(_STORES[1], aggregate(scores, TopN(3, by="score", fields={"player": "player", "score": "score"})))
+
+
+def _produce(bootstrap: str) -> None:
+    producer = clients.producer(bootstrap, _APPLICATION)
+    for number in range(_RECORDS):
+        value = f'{{"player": "p{number}", "score": {time.time():.3f}}}'
+        producer.produce(_EVENTS, key=str(number).encode(), value=value.encode(), partition=number % _PARTITIONS)
+    producer.flush(_TIMEOUT_S)
+    producer.close()
+
+
+class _Stores:
+    """Tells whether all stores have got records."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = clients.admin(bootstrap, _APPLICATION)
+
+    def have_grown(self) -> Callable[[], bool]:
+        """Return a check whether all stores have more records than now."""
+        before = self._records()
+        return lambda: all(now > then for now, then in zip(self._records(), before, strict=True))
+
+    def _records(self) -> list[int]:
+        return [
+            sum(last_stable_offsets(self._admin, [(changelog, each) for each in range(_PARTITIONS)]).values())
+            for changelog in (changelog_topic(_APPLICATION, store) for store in _STORES)
+        ]
+
+
+def _end_jvm() -> None:
+    """End Spark's JVM, as the end of this process would, and wait until it has written the archive."""
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001 - it has no public name
+    context.stop()
+    jvm: Any = SparkContext._gateway  # noqa: SLF001 - as above
+    jvm.proc.stdin.close()
+    jvm.proc.wait()
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]))

@@ -1,0 +1,4 @@
+"""The states of a processor, its queries and its controller, who is told of changes, and what a health probe says.
+
+Nothing here starts or stops anything.
+"""
