@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VARIABLE: Final = "STATEHOUSE_WHEEL"
 PURE: Final = "pure"
-PROGRAM: Final = "statehouse/rpc/statehouse-proxy"
+PROGRAM: Final = "statehouse/link/statehouse-proxy"
 LICENSES: Final = f"{PROGRAM}.licenses.txt"
 EXAMPLES: Final = "statehouse/local/packaged/examples"
 

@@ -25,9 +25,9 @@ from bench.records import create_topic, produce
 from bench.reporting import carried_out, say
 from bench.shape import Shape, Side
 from bench.sides.ours import Fleet
+from statehouse.contract.topology import members_topic
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import members_topic
 
 _MIB: Final = 1024 * 1024
 _TAIL_BYTES: Final = 9_900

@@ -31,13 +31,13 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.processor_reports import ProcessorReport
+from statehouse.contract.topology import Role, StoreSpec, TaskId
 from statehouse.kafka.partitioner import partitioner
-from statehouse.membership import TaskState
-from statehouse.partitioning import partition_for
-from statehouse.processor_reports import ProcessorReport
-from statehouse.rpc.link import LinkContext
-from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.link.link import LinkContext
 from statehouse.v1 import query_service_pb2, types_pb2
 
 _KEYS: Final = 100_000

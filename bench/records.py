@@ -8,10 +8,10 @@ from confluent_kafka import KafkaException, Producer
 
 from bench.data import key_of, value_of
 from bench.failure import BenchFailure
+from statehouse.contract.partitioning import partition_for
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.topics import TopicSpec, ensure_topics
-from statehouse.partitioning import partition_for
 
 _TIMEOUT_S = 120.0
 _QUEUE_RECORDS = 500_000

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// The router says so often that a snapshot holds (statehouse/rpc/link.py); after this time without a word it does not.
+	// The router says so often that a snapshot holds (statehouse/link/link.py); after this time without a word it does not.
 	snapshotHolds = 3 * time.Second
 	// A caller's time isn't spent waiting for one node: the router hears of it with so much of it left.
 	shareOfTime = 2
@@ -250,7 +250,7 @@ const (
 	batchGetPath = "/statehouse.v1.QueryService/BatchGet"
 	// How long a call may make others wait.
 	longestWait = 10 * time.Millisecond
-	// As a node takes by default, and as statehouse/batches.py has it.
+	// As a node takes by default, and as statehouse/runtime/batches.py has it.
 	maxEntries = 1_000
 	// What framing adds to an entry, rounded up.
 	entryOverhead = 32

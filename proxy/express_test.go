@@ -13,7 +13,7 @@ import (
 	controlv1 "statehouse-proxy/gen/statehouse/control/v1"
 )
 
-// Of statehouse/partitioning.py, made by Kafka's Java client.
+// Of statehouse/contract/partitioning.py, made by Kafka's Java client.
 var vectors = []struct {
 	key  string
 	hash int32

@@ -24,7 +24,7 @@ import (
 )
 
 // A frame is the length of what follows in four bytes, its kind in one, a call's number in eight, and a content; numbers
-// are big-endian. The other end is statehouse/rpc/link.py.
+// are big-endian. The other end is statehouse/link/link.py.
 const (
 	// Each end gives its own in its first frame, and is alone when they differ.
 	linkVersion = 8

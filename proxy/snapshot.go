@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// As a store has at most (statehouse/checked.py).
+	// As a store has at most (statehouse/errors/checked.py).
 	maxPartitions = 1_000_000
-	// As an address has at most (statehouse/checked.py).
+	// As an address has at most (statehouse/errors/checked.py).
 	maxAddressBytes = 255
 	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
 	storeTag, keyTag, rawTag, jsonTextTag = 0x0a, 0x12, 0x20, 0x70

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource
 
-from statehouse.key_ranges import Comparison, Operator, common_ranges, ranges_of
-from statehouse.paging import KeyRange
-from statehouse.topology import SESSION
+from statehouse.contract.key_ranges import Comparison, Operator, common_ranges, ranges_of
+from statehouse.contract.paging import KeyRange
+from statehouse.contract.topology import SESSION
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from statehouse.consistency import Freshness
+from statehouse.contract.consistency import Freshness
+from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError, shown
-from statehouse.positions import Token
 
 _BOOLEANS: Final = MappingProxyType({"true": True, "false": False})
 

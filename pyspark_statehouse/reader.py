@@ -18,9 +18,9 @@ from statehouse.client import Client, ClientTls
 from statehouse.client.answers import Store
 from statehouse.client.columns import checked_columns, columns_of
 from statehouse.client.store_frame import EVERY_KEY, FramePart, StoreFrame, parts_of
+from statehouse.contract.key_ranges import Comparison, Operator, key_value, ranges_of
+from statehouse.contract.paging import KeyRange
 from statehouse.errors import ConfigurationError, shown
-from statehouse.key_ranges import Comparison, Operator, key_value, ranges_of
-from statehouse.paging import KeyRange
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

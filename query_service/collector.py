@@ -20,9 +20,9 @@ from query_service.stores.resources import StoreResources
 from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
 from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import READ_BUCKETS_S, NodeMetrics, WriteKind
-from statehouse.membership import NodeState, TaskState
+from statehouse.contract.membership import NodeState, TaskState
+from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.observability.histograms import exposed
-from statehouse.processor_reports import ProcessorReport
 
 log = structlog.get_logger(__name__)
 

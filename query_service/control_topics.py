@@ -15,17 +15,17 @@ from query_service.reads.batch_spans import BatchSpans
 from query_service.reads.fleet_view import FleetView, view_of
 from query_service.replicas.replica import monotonic_and_wall_ms
 from query_service.states.ownership import NodeOwnership
-from statehouse.assignment import Assignment
-from statehouse.background import as_error
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import Member
+from statehouse.contract.placement import NO_PLACEMENTS, FleetPlacements, StorePlacement
+from statehouse.contract.processor_reports import ProcessorReports, ReportTimes, decode_commit
+from statehouse.contract.topology import assignment_topic, commits_topic, members_topic
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
-from statehouse.membership import Member
 from statehouse.observability.unreadable_records import UnreadableRecords
-from statehouse.placement import NO_PLACEMENTS, FleetPlacements, StorePlacement
-from statehouse.processor_reports import ProcessorReports, ReportTimes, decode_commit
-from statehouse.serde_plugins import Serdes
+from statehouse.runtime.background import as_error
+from statehouse.serdes.plugins import Serdes
 from statehouse.settings import NodeSettings
-from statehouse.topology import assignment_topic, commits_topic, members_topic
 
 log = structlog.get_logger(__name__)
 

@@ -30,13 +30,13 @@ import structlog
 from confluent_kafka import KafkaException, Producer
 
 from query_service.states.heartbeat_repeater import HeartbeatRepeater, StopLimit
-from statehouse.brokers import Brokers, KafkaSecurity, RecordSecurity
+from statehouse.contract.membership import counted
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.renewed import RenewedProducer
-from statehouse.membership import counted
 from statehouse.observability import logs
+from statehouse.settings.brokers import Brokers, KafkaSecurity, RecordSecurity
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from typing import Final
 import structlog
 
 from query_service.heartbeat_process import ENDED, FLUSH_S, FrameKind, HeartbeatOptions, frame
+from statehouse.contract.membership import Member, encode_member
 from statehouse.errors import StatehouseError
-from statehouse.membership import Member, encode_member
-from statehouse.waiting import is_set_within
+from statehouse.runtime.waiting import is_set_within
 
 log = structlog.get_logger(__name__)
 

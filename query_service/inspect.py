@@ -14,8 +14,8 @@ from query_service.disk.directory import LOCK_FILE, CheckpointUnreadable, TaskDi
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.rocksdb_engine import read_closed_store
+from statehouse.contract.topology import GLOBAL_FOLDER, AnyTaskId, GlobalId, TaskId
 from statehouse.errors import ConfigurationError, ContractError
-from statehouse.topology import GLOBAL_FOLDER, AnyTaskId, GlobalId, TaskId
 
 # A state directory has applications' directories, these have tasks' directories; global stores' are one level deeper.
 # So a store's directory is at most this many levels below the named one.

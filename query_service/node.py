@@ -27,19 +27,19 @@ from query_service.states.ownership import InstanceIdTaken, active_tasks
 from query_service.telemetry.listeners import Listener
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server
-from statehouse.assignment import Assignment
-from statehouse.background import BackgroundWork, as_error
-from statehouse.membership import Member, NodeState
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import Member, NodeState
+from statehouse.contract.processor_reports import ProcessorReport
+from statehouse.contract.topology import AnyTaskId, TaskId, members_topic
 from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.observability.proxy_sums import ProxyCollector
 from statehouse.observability.tracing import tracing_for
 from statehouse.observability.unreadable_records import UnreadableRecords
-from statehouse.processor_reports import ProcessorReport
+from statehouse.runtime.background import BackgroundWork, as_error
+from statehouse.runtime.stop_deadline import CLOSE_S, StopDeadline, end_threads
+from statehouse.runtime.waiting import is_set_within
 from statehouse.settings import NodeSettings
-from statehouse.stop_deadline import CLOSE_S, StopDeadline, end_threads
-from statehouse.topology import AnyTaskId, TaskId, members_topic
 from statehouse.v1 import types_pb2
-from statehouse.waiting import is_set_within
 
 log = structlog.get_logger(__name__)
 

@@ -22,17 +22,17 @@ from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.watches.watch_handler import WatchHandler
+from statehouse.contract.membership import NodeState
+from statehouse.contract.processor_reports import ProcessorReport
+from statehouse.contract.topology import AnyTaskId, GlobalId, TaskId
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import NodeState
+from statehouse.link import link
 from statehouse.observability.lookup_log import LookupLog
-from statehouse.processor_reports import ProcessorReport
-from statehouse.rpc import link
 from statehouse.rpc.deadline import Deadline, HasTime
 from statehouse.rpc.requests import parsed, refuse_unreadable
 from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.rpc.streams import FIRST_RESPONSE_S
 from statehouse.serdes import FetchNeeded
-from statehouse.topology import AnyTaskId, GlobalId, TaskId
 from statehouse.v1 import (
     node_service_pb2,
     node_service_pb2_grpc,

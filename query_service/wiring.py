@@ -27,18 +27,18 @@ from query_service.telemetry.metrics import NodeMetrics
 from query_service.telemetry.restore_display import progress_listener
 from query_service.watches.log_reader import LogReader
 from query_service.watches.watch_handler import WatchHandler
-from statehouse.assignment import AssignmentReader
+from statehouse.contract.assignment import AssignmentReader
+from statehouse.contract.topology import AnyTaskId
 from statehouse.kafka.partitioner import partitioner
+from statehouse.link.proxy import proxy_for
 from statehouse.observability.denials import counted_gate
 from statehouse.observability.lookup_log import LookupLog
 from statehouse.observability.tracing import Tracing
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.rpc.deadline import RequestTimes
-from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.security.local_calls import LocalGate
 from statehouse.settings import NodeSettings
-from statehouse.topology import AnyTaskId
 from statehouse.v1 import types_pb2
 
 

@@ -16,10 +16,10 @@ from typing import Final
 
 import structlog
 
-from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.errors import ConfigurationError
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
+from statehouse.runtime.waiting import StopSignals, first_of, is_set_within
 from statehouse.settings import ENV_PREFIX, DeclaredSettings
-from statehouse.waiting import StopSignals, first_of, is_set_within
 
 log = structlog.get_logger(__name__)
 

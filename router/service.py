@@ -35,14 +35,14 @@ from router.lookups.scatter import Scatter
 from router.telemetry.metrics import RouterMetrics
 from router.watches.fleet_watch import FleetWatch
 from router.watches.watch_relay import WatchRelay
+from statehouse.contract.paging import RangeRequest
+from statehouse.contract.topology import Role, StoreSpec
 from statehouse.errors import LookupFailure
-from statehouse.paging import RangeRequest
+from statehouse.link.link import LinkContext, LinkHandler
 from statehouse.rpc.authorized import address_of
 from statehouse.rpc.deadline import Deadline, HasTime, RequestTimes
-from statehouse.rpc.link import LinkContext, LinkHandler
 from statehouse.rpc.requests import parsed, refuse_unreadable
 from statehouse.rpc.status import Context, failing_cleanly, send_to
-from statehouse.topology import Role, StoreSpec
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
 
 # Their requests begin with the fields of GetRequest, and the router needs no other.

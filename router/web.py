@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from typing import Final
 
 from router.child_processes import ChildProcess, environment_of, keep
-from statehouse.background import BackgroundWork
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import PEM_BYTES_MAX, read
+from statehouse.runtime.background import BackgroundWork
+from statehouse.runtime.file_reads import PEM_BYTES_MAX, read
+from statehouse.runtime.waiting import StopSignals
 from statehouse.settings import RouterSettings, WebSettings
-from statehouse.waiting import StopSignals
 
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}  # noqa: S104 - read, not bound
 _NEEDED: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette", "multipart")

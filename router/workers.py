@@ -22,9 +22,9 @@ import structlog
 from router.child_processes import ChildProcess, environment_of, keep
 from router.web import WebProcess
 from statehouse.observability import logs
-from statehouse.rpc.listening import cant_listen
+from statehouse.runtime.listening import cant_listen
+from statehouse.runtime.waiting import stop_signals
 from statehouse.settings import RouterSettings
-from statehouse.waiting import stop_signals
 
 log = structlog.get_logger(__name__)
 

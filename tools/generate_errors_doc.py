@@ -8,7 +8,7 @@ from tools.generated_page import write_or_check
 
 HEAD = """# Errors
 
-<!-- Written by tools/generate_errors_doc.py from statehouse/errors.py and statehouse/cli/exits.py;
+<!-- Written by tools/generate_errors_doc.py from statehouse/errors/failures.py and statehouse/cli/exits.py;
 run `make docs` after a change there. -->
 
 A failed call carries two status details: `google.rpc.ErrorInfo` (domain `statehouse`, reason with the prefix

@@ -61,7 +61,7 @@ func splitMix64(state *uint64) uint64 {
 	return mixed ^ mixed>>31
 }
 
-// partitionOf returns the partition of a key: Kafka's murmur2, as in statehouse/partitioning.py.
+// partitionOf returns the partition of a key: Kafka's murmur2, as in statehouse/contract/partitioning.py.
 func partitionOf(key []byte, partitions int) int {
 	return int(murmur2(key)&0x7fffffff) % partitions
 }

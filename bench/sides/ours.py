@@ -14,12 +14,12 @@ import grpc
 from bench.shape import Shape, Side
 from bench.sides.servers import ROOT, Copy, Options, Servers
 from bench.waiting import wait_for
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import TaskId, changelog_topic
+from statehouse.link.proxy import NONE, PROGRAM
 from statehouse.local.certificates import CRL, RULES, make_certificates
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.local.process import ManagedProcess
-from statehouse.membership import TaskState
-from statehouse.rpc.proxy import NONE, PROGRAM
-from statehouse.topology import TaskId, changelog_topic
 from statehouse.v1 import (
     fleet_service_pb2,
     fleet_service_pb2_grpc,

@@ -23,9 +23,9 @@ from bench.sides.servers import ROOT
 from bench.sizing.fit import as_toml, coefficients
 from bench.sizing.fleets import Measured, MeasuredFleet, RunningFleet, broker, empty_call_us, running_fleet
 from statehouse.cli.sizes import read_coefficients
-from statehouse.sizing import AskedHosts, Coefficients, FleetNeeds, Way, needs
+from statehouse.cli.sizing import AskedHosts, Coefficients, FleetNeeds, Way, needs
 
-_COEFFICIENTS: Final = ROOT / "statehouse" / "sizing.toml"
+_COEFFICIENTS: Final = ROOT / "statehouse" / "cli" / "sizing.toml"
 _SMALL: Final = MeasuredFleet(keys=400_000, value_bytes=100, nodes=2, partitions=2)
 _LARGE: Final = MeasuredFleet(keys=40_000, value_bytes=3_000, nodes=2, partitions=2)
 _ROUTED_RATES: Final = (200, 800, 2_000)

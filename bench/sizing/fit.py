@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Final
 
 from bench.sizing.fleets import KEY_BYTES, Measured, MeasuredFleet
-from statehouse.sizing import Coefficients, LookupCost
+from statehouse.cli.sizing import Coefficients, LookupCost
 
 _MIB: Final = 2**20
 # A lookup never becomes free: among very many it costs a quarter of the least that was measured, or more.
@@ -122,7 +122,7 @@ def as_toml(found: Coefficients) -> str:
 
 _HEAD: Final = (
     "# What `statehouse size` calculates with. Written by `python -m bench.sizing --measure`; what each",
-    "# means is in statehouse/sizing.py, and how it was measured in docs/sizing.md.",
+    "# means is in statehouse/cli/sizing.py, and how it was measured in docs/sizing.md.",
 )
 
 

@@ -22,9 +22,9 @@ from bench.sides.ours import Fleet
 from bench.sizing.traffic import bytes_at, bytes_with
 from bench.usage import Memory, cpu_seconds
 from bench.waiting import wait_for
+from statehouse.cli.sizing import AskedLoad, Way
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.process import descendants
-from statehouse.sizing import AskedLoad, Way
 
 KEY_BYTES: Final = len(key_of(0))
 _MIB: Final = 2**20

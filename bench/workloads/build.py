@@ -12,7 +12,7 @@ from bench.measure import Result, Stage
 from bench.sides.servers import Servers
 from bench.usage import cpu_seconds
 from bench.waiting import wait_for
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
 
 _BUILD_S: Final = 1800.0
 _RESOLUTION_S: Final = 0.05

@@ -17,8 +17,8 @@ from typing import Final
 from bench.data import key_of, value_of
 from bench.failure import BenchFailure
 from bench.measure import Result, Stage, quantiles
+from statehouse.contract.partitioning import partition_for
 from statehouse.kafka import clients
-from statehouse.partitioning import partition_for
 
 _ACTIVE: Final = "at the active"
 _STANDBY: Final = "at the standby"

@@ -28,12 +28,12 @@ from statehouse.cli.output import note, print_table
 from statehouse.cli.start_display import shown_progress
 from statehouse.client import Answer, Client
 from statehouse.client.conversion import role_name
+from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure
 from statehouse.local.cluster import LocalCluster
 from statehouse.local.cluster_parts import SESSION_TIMEOUT_MS, ClusterPart
 from statehouse.local.cluster_ports import ClusterPorts
 from statehouse.local.errors import LocalError
-from statehouse.membership import TaskState
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 
 T = TypeVar("T")

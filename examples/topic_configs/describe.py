@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from examples.topic_configs.topology import CONFIG, STORE, application_id
+from statehouse.contract.topology import changelog_topic
 from statehouse.kafka import clients
 from statehouse.kafka.topics import topic_settings
-from statehouse.topology import changelog_topic
 
 _SHOWN = ("cleanup.policy", *CONFIG)
 

@@ -15,9 +15,9 @@ from processor.operators.suppression import Suppression
 from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOptions, VersionedOptions, WindowOptions
 from processor.ownership.declarations import StoreDeclaration
 from processor.sink.layouts import FrameLayout
+from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW, checked_name
 from statehouse.errors import ConfigurationError
-from statehouse.serde_plugins import SerdeOptions
-from statehouse.topology import KEY_VALUE, SESSION, WINDOW, checked_name
+from statehouse.serdes.plugins import SerdeOptions
 
 
 class SourceKind(StrEnum):

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from processor.application import Source, SourceKind
 from processor.rows import ORIGIN
 from processor.spark.kafka_options import spark_options
-from statehouse.brokers import Brokers
+from statehouse.settings.brokers import Brokers
 
 
 class KafkaSources:

@@ -1,1 +1,4 @@
-"""Serves the state of a streaming query that another program runs, by following its checkpoint."""
+"""Serves the state of a streaming query that another program runs, by following its checkpoint.
+
+Nothing here changes that checkpoint.
+"""

@@ -34,10 +34,10 @@ from processor.settings import ProcessorSettings
 from processor.sink.batch import StoreSink
 from processor.sink.protocol import SinkTarget, newest_written
 from processor.sink.records import OutputRows
+from statehouse.contract.topology import changelog_topic
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.topics import partition_counts
-from statehouse.topology import changelog_topic
 
 log = structlog.get_logger(__name__)
 

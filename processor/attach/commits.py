@@ -10,7 +10,7 @@ from processor.reports.commits import CommitsPublisher, Figures, StoreChangelog
 from processor.settings import ProcessorSettings
 from processor.sink.protocol import SinkTarget
 from processor.spark.checkpoint import Offsets
-from statehouse.backoff import OnPause
+from statehouse.runtime.backoff import OnPause
 
 
 class AttachedBatches:

@@ -28,8 +28,8 @@ from processor.attach.columns.timed_keys import EntryKind, is_span, window_ms
 from processor.attach.operators import DEFAULT_STORE, StateOperator, StateSource
 from processor.rows import KEY, OFFSET, PARTITION, VALUE
 from processor.spark.kafka_options import spark_options
-from statehouse.brokers import Brokers
 from statehouse.errors import ConfigurationError
+from statehouse.settings.brokers import Brokers
 
 _BATCH: Final = "batch_id"
 _CHANGE: Final = "change_type"

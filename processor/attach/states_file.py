@@ -19,8 +19,8 @@ from processor.attach.attachment import AttachedState
 from processor.attach.columns.mapping import EntryMapping, OnEntryError
 from processor.attach.columns.timed_keys import EntryKind
 from processor.attach.operators import DEFAULT_STORE, StateChoice
-from statehouse import file_reads
 from statehouse.errors import ConfigurationError
+from statehouse.runtime import file_reads
 
 _BYTES_MAX: Final = 1 << 20
 _STATES_MAX: Final = 1_000

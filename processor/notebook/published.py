@@ -32,9 +32,9 @@ from processor.spark.session import refuse_connect
 from statehouse.client import Client, ClientTls
 from statehouse.client.answers import AnyKey
 from statehouse.client.asynchronous import DEFAULT_TARGET
+from statehouse.contract.topology import checked_name
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.observability import logs
-from statehouse.topology import checked_name
 
 log = structlog.get_logger(__name__)
 

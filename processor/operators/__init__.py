@@ -1,1 +1,4 @@
-"""Operators on frames: parsing, joins and aggregates; each takes and returns ordinary DataFrames."""
+"""Operators on frames: parsing, joins and aggregates; each takes and returns ordinary DataFrames.
+
+Nothing here writes to a store.
+"""

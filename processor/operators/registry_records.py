@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from processor.operators.json_records import FieldType, Refused, parse_documents, parse_table_documents
 from processor.rows import KEY, VALUE, DeadLetterReason
 from processor.spark.versions import Feature, ensure_has
-from statehouse.serde_plugins import SerdeOptions, Serdes
 from statehouse.serdes import DocumentSerde, FetchNeeded
+from statehouse.serdes.plugins import SerdeOptions, Serdes
 
 _DECODED: Final = "_decoded_"
 _TYPE: Final = pa.struct([("document", pa.string()), ("fault", pa.string())])

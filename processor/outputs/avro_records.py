@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import types as T  # noqa: N812 - as everybody writes it
 
 from statehouse.errors import ConfigurationError
-from statehouse.serde_plugins import SerdeOptions
 from statehouse.serdes import SerdeUnavailable
+from statehouse.serdes.plugins import SerdeOptions
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN: Final[dict[type[T.DataType], object]] = {
@@ -53,7 +53,7 @@ def registered(schema: str, subject: str, registry: SerdeOptions) -> int:
         ConfigurationError: the registry can't be reached, or refuses.
 
     """
-    from statehouse.registry.client import RegistryClient  # noqa: PLC0415 - few applications need it
+    from statehouse.serdes.registry.client import RegistryClient  # noqa: PLC0415 - few applications need it
 
     try:
         return RegistryClient(registry, "AVRO").register(subject, schema)
@@ -70,7 +70,7 @@ def encoded(column: Column, schema: str, schema_id: int) -> Column:
     """
     from pyspark.sql.avro.functions import to_avro  # noqa: PLC0415 - as above
 
-    from statehouse.registry.wire_format import framed  # noqa: PLC0415 - as above
+    from statehouse.serdes.registry.wire_format import framed  # noqa: PLC0415 - as above
 
     try:
         written = to_avro(column, schema)

@@ -20,10 +20,7 @@ from processor.rows import WINDOW as WINDOW_COLUMN
 from processor.sink.layouts import FUTURE_BOUND_MS, TOPIC_OUTPUT, FrameLayout
 from processor.sink.store_values import ANY_VALUES, StoreValues
 from processor.spark.plans import makes_one_row_a_batch
-from statehouse.errors import ConfigurationError
-from statehouse.key_columns import KeyColumn
-from statehouse.serde_plugins import SerdeOptions
-from statehouse.topology import (
+from statehouse.contract.topology import (
     KEY_VALUE,
     SESSION,
     STORE_KINDS,
@@ -33,6 +30,9 @@ from statehouse.topology import (
     checked_name,
     updates_topic,
 )
+from statehouse.errors import ConfigurationError
+from statehouse.keys.columns import KeyColumn
+from statehouse.serdes.plugins import SerdeOptions
 
 _NOTHING: Final = timedelta(0)
 _DAY: Final = timedelta(days=1)

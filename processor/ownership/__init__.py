@@ -1,1 +1,4 @@
-"""Decides which query node is the active and which nodes are standbys of each task."""
+"""The ownership controller: decides which query node is the active and which nodes are standbys of each task.
+
+Nothing here needs Spark or an application.
+"""

@@ -21,9 +21,9 @@ from processor.ownership.topics.controller_record import encode_controller
 from processor.ownership.topics.members_reader import MembersReader
 from processor.ownership.topics.publisher import AssignmentPublisher, FencedError, PublishError
 from processor.states.lifecycle import ControllerState
-from statehouse.assignment import Assignment, encode
-from statehouse.backoff import Backoff
-from statehouse.brokers import Brokers
+from statehouse.contract.assignment import Assignment, encode
+from statehouse.runtime.backoff import Backoff
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -25,12 +25,12 @@ from processor.ownership.topics.members_reader import MembersReader
 from processor.ownership.topics.publisher import FencedError
 from processor.ownership.topics.topic_watcher import TopicWatcher
 from processor.states.lifecycle import ControllerState
-from statehouse.background import as_error
-from statehouse.backoff import Backoff, BackoffPolicy, OnPause
-from statehouse.brokers import Brokers
+from statehouse.contract.topology import control_topic_names
 from statehouse.errors import ConfigurationError
 from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned, UnreadableRecords
-from statehouse.topology import control_topic_names
+from statehouse.runtime.background import as_error
+from statehouse.runtime.backoff import Backoff, BackoffPolicy, OnPause
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -9,10 +9,10 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Final
 
+from statehouse.contract.topology import KEY_VALUE, SESSION, STORE_KINDS, VERSIONED, WINDOW, built_on
 from statehouse.errors import ConfigurationError
-from statehouse.key_columns import KeyColumn
+from statehouse.keys.columns import KeyColumn
 from statehouse.serdes import SERDES
-from statehouse.topology import KEY_VALUE, SESSION, STORE_KINDS, VERSIONED, WINDOW, built_on
 
 _PLUGIN = re.compile(r"[a-z][a-z0-9-]{0,63}")
 # The plug-ins that come with the project, beside the built-in serdes: both are what a slip may have meant.

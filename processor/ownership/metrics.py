@@ -13,8 +13,8 @@ from processor.ownership.acting import OnPlan
 from processor.ownership.machine.figures import OwnershipFigures
 from processor.states.lifecycle import ControllerState
 from processor.states.processor_states import ProcessorStates
-from statehouse.backoff import OnPause
 from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned, UnreadableRecords
+from statehouse.runtime.backoff import OnPause
 
 _PLAN_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 

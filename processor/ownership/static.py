@@ -21,12 +21,12 @@ from processor.ownership.metrics import ControllerCallbacks
 from processor.ownership.process import run_controller
 from processor.ownership.topics.control_topics import create_control_topics, warn_of_uncompacted
 from processor.settings import ProcessorSettings
+from statehouse.contract.topology import changelog_topic, checked_name, updates_topic
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import TEXT_BYTES_MAX, read
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_login
 from statehouse.kafka.topics import partition_counts
-from statehouse.topology import changelog_topic, checked_name, updates_topic
+from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 
 log = structlog.get_logger(__name__)
 

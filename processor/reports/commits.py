@@ -16,19 +16,19 @@ import structlog
 from confluent_kafka import KafkaException, Producer
 
 from processor.spark.checkpoint import Offsets
-from statehouse.background import as_error
-from statehouse.backoff import Backoff, BackoffPolicy, OnPause
-from statehouse.brokers import Brokers
-from statehouse.clocks import process_clock
+from statehouse.contract.formats import COMMIT
+from statehouse.contract.processor_reports import input_backlog
+from statehouse.contract.topology import commits_topic
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
-from statehouse.formats import COMMIT
 from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.offsets import last_stable_offsets, settled_offsets
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
-from statehouse.processor_reports import input_backlog
-from statehouse.topology import commits_topic
+from statehouse.runtime.background import as_error
+from statehouse.runtime.backoff import Backoff, BackoffPolicy, OnPause
+from statehouse.runtime.clocks import process_clock
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -21,12 +21,12 @@ from processor.operators.json_records import FieldType, parse_json
 from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
 from processor.spark.class_archive import submitted_with
+from statehouse.contract.topology import changelog_topic
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.topics import TopicSpec, ensure_topics
 from statehouse.local.class_archives import making
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic
 
 _APPLICATION: Final = "class-training"
 _EVENTS: Final = "training-events"

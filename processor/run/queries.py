@@ -34,9 +34,9 @@ from processor.spark.plans import is_row_by_row
 from processor.spark.state_operators import settings_to_go_on
 from processor.states.processor_states import ProcessorStates
 from processor.topics.creation import ApplicationTopics
+from statehouse.contract.topology import dead_letters_topic
 from statehouse.control.v1 import commits_pb2
 from statehouse.observability.tracing import Tracing
-from statehouse.topology import dead_letters_topic
 
 log = structlog.get_logger(__name__)
 

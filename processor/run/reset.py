@@ -23,8 +23,15 @@ from confluent_kafka.admin import AdminClient
 
 from processor.ownership.machine.takeover import ControllerRecord
 from processor.ownership.topics.controller_record import read_controller
-from statehouse.assignment import CONTROLLER_KEY, AssignmentReader
-from statehouse.brokers import Brokers
+from statehouse.contract.assignment import CONTROLLER_KEY, AssignmentReader
+from statehouse.contract.processor_reports import decode_commit
+from statehouse.contract.topology import (
+    assignment_topic,
+    changelog_topic,
+    commits_topic,
+    dead_letters_topic,
+    updates_topic,
+)
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.kafka import clients
@@ -34,8 +41,7 @@ from statehouse.kafka.control_read import read_to_ends
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.topics import partition_counts
 from statehouse.observability.unreadable_records import UnreadableRecords
-from statehouse.processor_reports import decode_commit
-from statehouse.topology import assignment_topic, changelog_topic, commits_topic, dead_letters_topic, updates_topic
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

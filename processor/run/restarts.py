@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from statehouse.backoff import BackoffPolicy
+from statehouse.runtime.backoff import BackoffPolicy
 
 
 @dataclass(frozen=True, slots=True)

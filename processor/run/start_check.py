@@ -13,14 +13,14 @@ from processor.reports.commits import StoreChangelog
 from processor.run.checkpoint_fit import REMEDIES, CommitRecord, Misfit, Published, misfit
 from processor.sink.protocol import SinkTarget, newest_written
 from processor.spark.checkpoint import CheckpointReader, CheckpointState, Offsets
-from statehouse.brokers import Brokers
+from statehouse.contract.processor_reports import decode_commit
+from statehouse.contract.topology import commits_topic
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.kafka.offsets import earliest_offsets, end_offsets
-from statehouse.processor_reports import decode_commit
-from statehouse.topology import commits_topic
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

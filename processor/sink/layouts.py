@@ -1,7 +1,7 @@
 """Makes record keys from the rows of a store's frame: required columns and key layouts for each kind of store.
 
-The layouts are those of Kafka Streams (`statehouse.composite`). Spark's own expressions build them, because a Python
-call per row would cost more than all other work of a native operator.
+The layouts are those of Kafka Streams (`statehouse.keys.composite`). Spark's own expressions build them, because a
+Python call per row would cost more than all other work of a native operator.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from processor.rows import (
     WINDOW_START,
     DeadLetterReason,
 )
+from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED
+from statehouse.contract.topology import WINDOW as WINDOW_KIND
 from statehouse.errors import ConfigurationError
-from statehouse.topology import KEY_VALUE, SESSION, VERSIONED
-from statehouse.topology import WINDOW as WINDOW_KIND
 
 TOPIC_OUTPUT: Final = "topic"
 """The kind of an output without a store: it takes any record, also without a key."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from processor.rows import KEY, PARTITION, REASON
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, SUFFIX
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
 
 _HASHES: Final = 2**31  # a partition count so large that its remainder is the hash itself
 

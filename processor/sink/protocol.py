@@ -29,11 +29,11 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from processor.sink.store_values import ANY_VALUES, StoreValues
-from statehouse.backoff import Backoff, BackoffPolicy
-from statehouse.brokers import Brokers
 from statehouse.kafka import clients, codes
 from statehouse.kafka.access import needing
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

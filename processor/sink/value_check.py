@@ -15,7 +15,7 @@ import pyarrow as pa
 from processor.rows import DETAIL, KEY, REASON, VALUE, DeadLetterReason
 from processor.sink.store_values import StoreValues
 from processor.sink.task_rows import OUTPUT
-from statehouse.json_documents import read_json
+from statehouse.serdes.json_documents import read_json
 
 _KEY_SHOWN_MAX: Final = 200
 _DETAIL_MAX: Final = 1_000

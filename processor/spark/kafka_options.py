@@ -10,9 +10,9 @@ import re
 from pathlib import PurePosixPath
 from typing import Final
 
-from statehouse.brokers import OAUTHBEARER, Brokers, KafkaSecurity
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.security import Credentials, read_credentials
+from statehouse.settings.brokers import OAUTHBEARER, Brokers, KafkaSecurity
 
 _PROVIDERS: Final = "org.apache.kafka.common.config.provider"
 _MODULES: Final = "org.apache.kafka.common.security"

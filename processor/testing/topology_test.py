@@ -27,10 +27,10 @@ from processor.sink.value_check import with_unreadable_refused
 from processor.spark.versions import Feature, ensure_has
 from processor.testing.records import DeadLetter, Record
 from statehouse.client.conversion import from_value
-from statehouse.composite import SessionKey, WindowKey
-from statehouse.serde_plugins import SerdeOptions
+from statehouse.contract.topology import SESSION, WINDOW
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.serdes import SERDES, exact_json
-from statehouse.topology import SESSION, WINDOW
+from statehouse.serdes.plugins import SerdeOptions
 
 SOURCE_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 ARROW_SCHEMA: Final = pa.schema(

@@ -11,11 +11,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from processor.topics.audit import TopicSetting, compare
-from statehouse.brokers import Brokers
-from statehouse.clocks import process_clock
 from statehouse.control.v1 import commits_pb2
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topics import TopicSpec, found_topics
+from statehouse.runtime.clocks import process_clock
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -14,6 +14,7 @@ from processor.application import Application, Source, SourceKind
 from processor.ownership.topics.control_topics import control_topics, warn_of_uncompacted
 from processor.settings import ProcessorSettings
 from processor.topics.settings import ANY_TIMESTAMP, DEAD_LETTERS_CONFIG, check_compaction_lags, output_topic_config
+from statehouse.contract.topology import dead_letters_topic
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_group, check_rights
@@ -24,7 +25,6 @@ from statehouse.kafka.topics import (
     partition_counts,
     topic_settings,
 )
-from statehouse.topology import dead_letters_topic
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Final
 from processor.outputs import Output
 from processor.ownership.declarations import StoreDeclaration
 from processor.settings import ProcessorSettings
+from statehouse.contract.topology import SESSION, VERSIONED, WINDOW
 from statehouse.errors import ConfigurationError
-from statehouse.topology import SESSION, VERSIONED, WINDOW
 
 # An event may have any time; by default the broker refuses times more than an hour ahead of its clock.
 ANY_TIMESTAMP: Final = {

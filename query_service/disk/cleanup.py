@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from statehouse.topology import AnyTaskId
+from statehouse.contract.topology import AnyTaskId
 
 
 class IdleFolders:

@@ -15,8 +15,8 @@ import structlog
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault, TaskFault
+from statehouse.contract.topology import GLOBAL_FOLDER, AnyTaskId, GlobalId, StoreSpec, TaskId
 from statehouse.errors import ContractError
-from statehouse.topology import GLOBAL_FOLDER, AnyTaskId, GlobalId, StoreSpec, TaskId
 
 log = structlog.get_logger(__name__)
 

@@ -12,15 +12,15 @@ from query_service.reads.fleet_view import FleetView, ServedStore
 from query_service.reads.position_waits import PositionNotReached
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.states.ownership import claimed_role
-from statehouse import consistency, paging
-from statehouse.consistency import ANY, Freshness, ReplicaFreshness
+from statehouse.contract import consistency, paging
+from statehouse.contract.consistency import ANY, Freshness, ReplicaFreshness
+from statehouse.contract.membership import TaskState
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.placement import Claim, refusal
+from statehouse.contract.processor_reports import ProcessorReport
+from statehouse.contract.topology import AnyTaskId, StoreSpec, TaskId
 from statehouse.errors import LookupFailure, Reason, unknown_store
 from statehouse.kafka.partitioner import Partitioner
-from statehouse.membership import TaskState
-from statehouse.partitioning import partition_for
-from statehouse.placement import Claim, refusal
-from statehouse.processor_reports import ProcessorReport
-from statehouse.topology import AnyTaskId, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 _MAX_HOPS = 1

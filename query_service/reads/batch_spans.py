@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from statehouse.control.v1 import commits_pb2
-from statehouse.trace_context import TraceContext, sampled_context
+from statehouse.runtime.trace_context import TraceContext, sampled_context
 
 # Batches that are remembered of each store. A replica that is further behind has no link.
 _TAIL: Final = 64

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from statehouse.serdes.wire import frames
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.wire import frames
 
 AskedKey = str | types_pb2.Key
 """A key: its text, or the message where it is no text."""

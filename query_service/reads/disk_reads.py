@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from typing import Final, TypeVar, cast
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HasSize, HeldBytes
+from statehouse.runtime.held_bytes import HasSize, HeldBytes
 
 T = TypeVar("T")
 HasLeft = Callable[[], bool]

@@ -1,4 +1,4 @@
-"""First batches: which replicas of this node belong to a built store, by the rule in `statehouse.first_batch`."""
+"""Which replicas of this node belong to a built store: `statehouse.contract.first_batch` has the rule."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Final
 
 from query_service.replicas.replica import StoreReplica
+from statehouse.contract.first_batch import Ends, obstacle
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure, Reason
-from statehouse.first_batch import Ends, obstacle
-from statehouse.topology import StoreSpec
 
 _NOTHING: Final[Mapping[str, Ends]] = MappingProxyType({})
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from statehouse.assignment import Assignment
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import Member
+from statehouse.contract.placement import NO_PLACEMENTS, StorePlacement
+from statehouse.contract.topology import AnyTaskId, StoreSpec
 from statehouse.errors import ConfigurationError
-from statehouse.membership import Member
-from statehouse.placement import NO_PLACEMENTS, StorePlacement
 from statehouse.serdes import Serde, exact_json, known_serde
-from statehouse.topology import AnyTaskId, StoreSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from query_service.reads.decoded_values import serialized_value
 from query_service.reads.fleet_view import ServedStore
 from query_service.stores.timestamps import Timestamped
+from statehouse.serdes.wire import delimited
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.wire import delimited
 
 # Fields of GetResponse: found (always written), value, replica.
 _FOUND = b"\x08\x01"

@@ -32,16 +32,17 @@ from query_service.stores.timestamps import Timestamped, shown_timestamp
 from query_service.stores.versioned import BeforeHistory, VersionedStore, history_range, version_entry_key
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
-from statehouse import ordered_keys, paging
-from statehouse.background import as_error
-from statehouse.batches import too_large
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract import paging
+from statehouse.contract.placement import Claim
+from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, internal_error, shown
-from statehouse.placement import Claim
+from statehouse.keys import ordered as ordered_keys
+from statehouse.keys.composite import SessionKey, WindowKey
+from statehouse.runtime.background import as_error
+from statehouse.runtime.batches import too_large
 from statehouse.serdes import FetchNeeded, json_value, shown_value
-from statehouse.topology import SESSION, WINDOW
+from statehouse.serdes.wire import framed, refuse_too_many, refuse_too_much, result_of
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.wire import framed, refuse_too_many, refuse_too_much, result_of
 
 log = structlog.get_logger(__name__)
 

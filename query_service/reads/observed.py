@@ -13,9 +13,9 @@ from query_service.reads.batches import Batch
 from statehouse.observability.lookup_log import LookupLog, shown_key
 from statehouse.observability.tracing import Tracing
 from statehouse.rpc.traced import caller_of, span_attributes, span_name
-from statehouse.trace_context import TraceContext
+from statehouse.runtime.trace_context import TraceContext
+from statehouse.serdes.wire import frames
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
-from statehouse.wire import frames
 
 _GET: Final = "Get"
 _SERIALIZED: Final[Mapping[str, Any]] = {

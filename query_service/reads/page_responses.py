@@ -9,13 +9,13 @@ from google.protobuf.message import Message
 
 from query_service.reads.fleet_view import ServedStore
 from query_service.stores.base import RangePage
-from statehouse.batches import BatchCapacity, fitting
+from statehouse.contract.paging import RangeRequest, next_page_token
 from statehouse.control.v1 import frames_pb2
-from statehouse.paging import RangeRequest, next_page_token
+from statehouse.runtime.batches import BatchCapacity, fitting
+from statehouse.runtime.waiting import in_turns
 from statehouse.serdes import wire_key, wire_value
+from statehouse.serdes.wire import delimited
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.waiting import in_turns
-from statehouse.wire import delimited
 
 T = TypeVar("T")
 # What the tag and the length of an entry take at most.

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from query_service.replicas.replica import StoreReplica, TaskReplica
+from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HasSize, HeldBytes
-from statehouse.membership import TaskState
 from statehouse.rpc.deadline import Deadline, RequestTimes
+from statehouse.runtime.held_bytes import HasSize, HeldBytes
 
 T = TypeVar("T")
 

@@ -23,13 +23,13 @@ from query_service.stores.versioned import BeforeHistory, VersionedStore
 from query_service.stores.walk import ENTRIES_A_TURN, Walk
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
-from statehouse import paging
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract import paging
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.scan_ranges import entry_key_range, key_range
+from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import LookupFailure, Reason
-from statehouse.partitioning import partition_for
-from statehouse.scan_ranges import entry_key_range, key_range
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.serdes import shown_key, shown_value
-from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 
 T = TypeVar("T")

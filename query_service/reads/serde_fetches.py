@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import structlog
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HasSize, HeldBytes
+from statehouse.runtime.held_bytes import HasSize, HeldBytes
 from statehouse.serdes import FetchNeeded, SerdeUnavailable
 
 log = structlog.get_logger(__name__)

@@ -12,9 +12,9 @@ from query_service.stores.custom import CustomQueries
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.versioned import BeforeHistory
 from query_service.stores.windows import TimedStore
+from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import JsonValue, from_json_value
-from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
 from statehouse.v1 import query_service_pb2
 
 QUERIES: Mapping[str, tuple[str, ...]] = MappingProxyType(

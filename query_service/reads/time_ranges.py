@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from statehouse import paging
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract import paging
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.v1 import query_service_pb2
 
 K = TypeVar("K", WindowKey, SessionKey)

@@ -19,13 +19,13 @@ from query_service.stores.catalog import layout_of, open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.clocks import process_clock
+from statehouse.contract.topology import Role, StoreSpec
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.partitioner import partitioner
 from statehouse.kafka.renewed import RenewedAdmin
+from statehouse.kafka.topic_changes import counted
 from statehouse.kafka.topics import topic_settings, topic_states
-from statehouse.topic_changes import counted
-from statehouse.topology import Role, StoreSpec
+from statehouse.runtime.clocks import process_clock
 
 log = structlog.get_logger(__name__)
 

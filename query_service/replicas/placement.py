@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from query_service.stores.base import ChangelogRecord
-from statehouse.composite import SESSION_SUFFIX_BYTES, WINDOW_SUFFIX_BYTES, SessionKey, WindowKey
+from statehouse.contract.topology import SESSION, WINDOW, StoreSpec
 from statehouse.errors import ContractError
 from statehouse.kafka.partitioner import Partitioner
-from statehouse.topology import SESSION, WINDOW, StoreSpec
+from statehouse.keys.composite import SESSION_SUFFIX_BYTES, WINDOW_SUFFIX_BYTES, SessionKey, WindowKey
 
 _SUFFIX_BYTES: Final[Mapping[str, int]] = {WINDOW: WINDOW_SUFFIX_BYTES, SESSION: SESSION_SUFFIX_BYTES}
 
@@ -28,7 +28,7 @@ class Misplaced:
 
 
 class PlacementCheck:
-    """Checks the records of one partition. `partition_of` does what `statehouse.partitioning.partition_for` does."""
+    """Checks the records of one partition. `partition_of`: see `partition_for`."""
 
     def __init__(self, spec: StoreSpec, partition: int, partition_of: Partitioner) -> None:
         self._layout, self._count, self._partition = spec.built_on, spec.partition_count, partition

@@ -24,12 +24,12 @@ from query_service.states.task_events import NodeTask
 from query_service.stores.base import ChangelogRecord, StateStore
 from query_service.stores.walk import Walk, WalkTooLong
 from query_service.telemetry.metrics import ReplicaMetrics
-from statehouse.clocks import process_clock
+from statehouse.contract.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.placement import log_number
+from statehouse.contract.topology import AnyTaskId, Role, StoreSpec
 from statehouse.kafka.partitioner import Partitioner
-from statehouse.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
-from statehouse.partitioning import partition_for
-from statehouse.placement import log_number
-from statehouse.topology import AnyTaskId, Role, StoreSpec
+from statehouse.runtime.clocks import process_clock
 
 log = structlog.get_logger(__name__)
 

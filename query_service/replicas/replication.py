@@ -22,13 +22,13 @@ from query_service.replicas.replica import LogLost, StoreReplica, monotonic_and_
 from query_service.replicas.topic_watch import TopicWatch
 from query_service.states.faults import Fault
 from query_service.stores.base import ChangelogRecord
-from statehouse.background import as_error
-from statehouse.brokers import Brokers
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
-from statehouse.topic_changes import FoundState
+from statehouse.kafka.topic_changes import FoundState
+from statehouse.runtime.background import as_error
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

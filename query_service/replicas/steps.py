@@ -20,8 +20,8 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.states.lifecycle import StoreState
 from query_service.states.ownership import Positions
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.background import as_error
-from statehouse.consistency import ANSWERS_AS_ACTIVE
+from statehouse.contract.consistency import ANSWERS_AS_ACTIVE
+from statehouse.runtime.background import as_error
 
 log = structlog.get_logger(__name__)
 

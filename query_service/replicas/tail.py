@@ -29,7 +29,7 @@ from operator import attrgetter
 from typing import Final
 
 from query_service.stores.base import ChangelogRecord
-from statehouse.batches import BatchCapacity, fitting
+from statehouse.runtime.batches import BatchCapacity, fitting
 
 READ_AT_ONCE_S: Final = 5.0
 _CLOCKS_MARGIN: Final = 0.1

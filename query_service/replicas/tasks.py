@@ -53,14 +53,14 @@ from query_service.states.task_machine import RETRIES, TaskMachine
 from query_service.stores.resources import StoreResources
 from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.assignment import Assignment
-from statehouse.background import BackgroundWork, as_error
-from statehouse.brokers import Brokers
-from statehouse.consistency import ANSWERS_AS_ACTIVE
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.consistency import ANSWERS_AS_ACTIVE
+from statehouse.contract.membership import GlobalReport, ReplicaReport, TaskState
+from statehouse.contract.topology import AnyTaskId, GlobalId, Role, TaskId
 from statehouse.errors import StatehouseError
 from statehouse.kafka.renewed import RenewedAdmin
-from statehouse.membership import GlobalReport, ReplicaReport, TaskState
-from statehouse.topology import AnyTaskId, GlobalId, Role, TaskId
+from statehouse.runtime.background import BackgroundWork, as_error
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

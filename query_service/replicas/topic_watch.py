@@ -14,8 +14,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from query_service.replicas.replica import StoreReplica
+from statehouse.kafka.topic_changes import FoundState, TopicState
 from statehouse.kafka.topics import topic_states
-from statehouse.topic_changes import FoundState, TopicState
 
 log = structlog.get_logger(__name__)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
+from statehouse.contract.membership import NodeState, TaskState
+from statehouse.contract.topology import AnyTaskId, Role
 from statehouse.errors import StatehouseError
-from statehouse.membership import NodeState, TaskState
-from statehouse.topology import AnyTaskId, Role
 
 
 class InvalidTransition(StatehouseError):

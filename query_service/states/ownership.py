@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from query_service.states.lifecycle import next_node_state, settled_state
-from statehouse.assignment import Assignment, AssignmentReader
-from statehouse.epochs import is_newer
-from statehouse.errors import ContractError, StatehouseError
-from statehouse.membership import (
+from statehouse.contract.assignment import Assignment, AssignmentReader
+from statehouse.contract.epochs import is_newer
+from statehouse.contract.membership import (
     STARTED_AHEAD_MAX_MS,
     GlobalReport,
     Member,
@@ -23,7 +22,8 @@ from statehouse.membership import (
     TaskState,
     decode_member,
 )
-from statehouse.topology import AnyTaskId, Role, TaskId
+from statehouse.contract.topology import AnyTaskId, Role, TaskId
+from statehouse.errors import ContractError, StatehouseError
 
 _CLOCKS_DIFFER_MAX_MS = 60 * 3_600_000
 """What this node claims must be believed by readers whose clocks are behind its own by so much."""

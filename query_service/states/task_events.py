@@ -8,9 +8,9 @@ from enum import Enum, auto
 
 from query_service.states.faults import Fault
 from query_service.states.ownership import Positions
-from statehouse.assignment import Assignment
-from statehouse.membership import TaskState
-from statehouse.topology import AnyTaskId, Role, StoreSpec
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import AnyTaskId, Role, StoreSpec
 
 Partitions = tuple[tuple[StoreSpec, int], ...]
 """The store partitions of a task: (specification, partition)."""

@@ -55,10 +55,10 @@ from query_service.states.task_events import (
     Step,
     Stopped,
 )
-from statehouse.assignment import Assignment
-from statehouse.backoff import BackoffByKey, BackoffPolicy
-from statehouse.membership import TaskState
-from statehouse.topology import AnyTaskId, Role, StoreSpec, TaskId
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, TaskId
+from statehouse.runtime.backoff import BackoffByKey, BackoffPolicy
 
 RETRIES: Final = BackoffPolicy("task", first_s=1.0, longest_s=30.0)
 

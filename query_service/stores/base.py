@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.walk import Walk
-from statehouse.batches import BatchCapacity
+from statehouse.runtime.batches import BatchCapacity
 
 T = TypeVar("T")
 

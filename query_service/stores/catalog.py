@@ -15,8 +15,8 @@ from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.stores.versioned import VersionedStore
 from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
+from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, StoreSpec
 from statehouse.errors import ConfigurationError
-from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, StoreSpec
 
 _BUILT_IN: Mapping[str, StoreSupplier] = MappingProxyType(
     {

@@ -17,9 +17,9 @@ from query_service.stores.base import StateStore
 from query_service.stores.engine import Engine
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.windows import TimedStore
+from statehouse.contract.topology import KEY_VALUE, SESSION, STORE_KINDS, WINDOW, StoreSpec
 from statehouse.errors import ConfigurationError
 from statehouse.serdes import JsonValue
-from statehouse.topology import KEY_VALUE, SESSION, STORE_KINDS, WINDOW, StoreSpec
 
 GROUP = "statehouse.stores"
 

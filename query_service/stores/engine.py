@@ -15,8 +15,8 @@ from typing import Protocol
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault, TaskFault
+from statehouse.contract.paging import KeyRange
 from statehouse.errors import StatehouseError
-from statehouse.paging import KeyRange
 
 Writes = Mapping[str, Sequence[tuple[bytes, bytes | None]]]
 """Per family, (key, value) in the order of the writes; a None value deletes the key."""

@@ -11,7 +11,7 @@ from query_service.stores.engine import Unknown, entries_in
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.timestamps import NO_TIMESTAMP, Timestamped, split, timestamped_entries, value_of
 from query_service.stores.walk import Walk
-from statehouse.paging import KeyRange
+from statehouse.contract.paging import KeyRange
 
 _FAMILY = "default"
 

@@ -17,9 +17,9 @@ from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, Ran
 from query_service.stores.engine import Engine, EngineView, entries_in
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.walk import Walk
-from statehouse import ordered_keys
+from statehouse.contract.paging import KeyRange
 from statehouse.errors import StatehouseError
-from statehouse.paging import KeyRange
+from statehouse.keys import ordered as ordered_keys
 
 _FAMILY = "default"
 _TIME = struct.Struct(">q")

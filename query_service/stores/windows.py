@@ -1,7 +1,7 @@
 """Window and session stores: values by key and time, with their records' timestamps, which expire in whole segments.
 
 In the store the entries of one key lie side by side, in order of time. In the changelog the keys have Kafka Streams'
-layouts. `statehouse.composite` has both forms.
+layouts. `statehouse.keys.composite` has both forms.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from query_service.stores.engine_store import EngineStore
 from query_service.stores.segments import Segments
 from query_service.stores.timestamps import split, timestamped
 from query_service.stores.walk import Walk
-from statehouse import ordered_keys
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.paging import KeyRange, after_prefix
+from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import ContractError
-from statehouse.paging import KeyRange, after_prefix
-from statehouse.topology import SESSION, WINDOW
+from statehouse.keys import ordered as ordered_keys
+from statehouse.keys.composite import SessionKey, WindowKey
 
 K = TypeVar("K", WindowKey, SessionKey)
 

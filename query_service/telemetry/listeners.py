@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from query_service.telemetry.events import StorePartition, SuspendReason
-from statehouse.membership import NodeState, TaskState
+from statehouse.contract.membership import NodeState, TaskState
+from statehouse.contract.topology import AnyTaskId
 from statehouse.observability.listeners import ListenerThreads
-from statehouse.topology import AnyTaskId
 
 GROUP = "statehouse.listeners"
 

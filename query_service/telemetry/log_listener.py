@@ -5,8 +5,8 @@ from __future__ import annotations
 import structlog
 
 from query_service.telemetry.events import StorePartition
-from statehouse.membership import NodeState, TaskState
-from statehouse.topology import AnyTaskId
+from statehouse.contract.membership import NodeState, TaskState
+from statehouse.contract.topology import AnyTaskId
 
 log = structlog.get_logger(__name__)
 

@@ -17,10 +17,10 @@ from prometheus_client import Counter
 from query_service.states.faults import Fault, FaultOutcome
 from query_service.stores.base import Applied, ChangelogRecord
 from query_service.telemetry.windowed import WindowedMaximum
-from statehouse.membership import NodeState, TaskState
+from statehouse.contract.membership import NodeState, TaskState
+from statehouse.contract.topology import AnyTaskId, Role
 from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.metrics import count_pauses, new_registry
-from statehouse.topology import AnyTaskId, Role
 
 READ_BUCKETS_S = (0.000_05, 0.000_2, 0.001, 0.005, 0.025, 0.1, 1.0)
 

@@ -19,10 +19,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import TailRecords, compaction_of
 from query_service.stores.base import ChangelogRecord
-from statehouse.brokers import Brokers
 from statehouse.kafka import clients, codes
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topics import topic_id, topic_settings
+from statehouse.settings.brokers import Brokers
 
 _THREADS: Final = 2
 _SLICE_S: Final = 2.0

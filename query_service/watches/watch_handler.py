@@ -27,16 +27,16 @@ from query_service.stores.base import RangePage
 from query_service.stores.timestamps import NO_TIMESTAMP, shown_timestamp
 from query_service.watches.log_reader import LogReader, LogUnreadable
 from query_service.watches.watched_keys import KeySelection, PagePositions, WatchedEntry, WatchedKeys, watched_keys
-from statehouse import paging
+from statehouse.contract import paging
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.placement import Claim
+from statehouse.contract.scan_ranges import serialized_prefix
+from statehouse.contract.topology import KEY_VALUE, VERSIONED
 from statehouse.errors import LookupFailure, Reason
-from statehouse.partitioning import partition_for
-from statehouse.placement import Claim
 from statehouse.rpc.streams import PROGRESS_INTERVAL_S, OpenStreams
-from statehouse.scan_ranges import serialized_prefix
+from statehouse.runtime.waiting import is_set_within
 from statehouse.serdes import shown_key, shown_value
-from statehouse.topology import KEY_VALUE, VERSIONED
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.waiting import is_set_within
 
 log = structlog.get_logger(__name__)
 

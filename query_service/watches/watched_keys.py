@@ -17,11 +17,12 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.versioned import VersionedStore
 from query_service.stores.walk import Walk
 from query_service.stores.windows import SESSIONS, WINDOWS, KeyLayout, TimedStore
-from statehouse import ordered_keys, paging
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract import paging
+from statehouse.contract.paging import KeyRange
+from statehouse.contract.topology import SESSION, WINDOW, StoreSpec
 from statehouse.errors import ContractError
-from statehouse.paging import KeyRange
-from statehouse.topology import SESSION, WINDOW, StoreSpec
+from statehouse.keys import ordered as ordered_keys
+from statehouse.keys.composite import SessionKey, WindowKey
 
 K = TypeVar("K", WindowKey, SessionKey)
 _PAGE_ENTRIES: Final = 1_000

@@ -14,10 +14,10 @@ from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes, CallKind
 from router.fleet.table import RoutedNode
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.failures import from_rpc_error, is_servers
-from statehouse.rpc.handed import HandedLookup
-from statehouse.waiting import is_told_to_end
+from statehouse.runtime.waiting import is_told_to_end
 
 CallOutcome = bytes | LookupFailure
 AskNode = Callable[[RoutedNode, str, bytes, float], Awaitable[CallOutcome]]

@@ -7,10 +7,10 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from statehouse.batches import MAX_ENTRIES, BatchCapacity, halves
 from statehouse.errors import LookupFailure, Reason
+from statehouse.runtime.batches import MAX_ENTRIES, BatchCapacity, halves
+from statehouse.serdes.wire import frames
 from statehouse.v1 import query_service_pb2
-from statehouse.wire import frames
 
 ENTRY_OVERHEAD: Final = 32
 """Bytes that framing and forwarding add to an entry, rounded up."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import grpc.aio
 
 from router.fleet.table import RoutedNode
-from statehouse.background import BackgroundWork
+from statehouse.link.proxy import Proxy
 from statehouse.rpc.channels import RenewedChannel
 from statehouse.rpc.credentials import CredentialFiles
-from statehouse.rpc.proxy import Proxy
-from statehouse.waiting import is_told_to_end
+from statehouse.runtime.background import BackgroundWork
+from statehouse.runtime.waiting import is_told_to_end
 
 QUERY_SERVICE = "statehouse.v1.QueryService"
 _PROBE_METHOD = "/grpc.health.v1.Health/Check"

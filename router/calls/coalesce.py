@@ -24,11 +24,11 @@ from router.calls.attempts import CallOutcome
 from router.calls.batch_calls import halving, outcome_in, results, room_of_call
 from router.fleet.table import RoutedNode
 from router.telemetry.metrics import RouterMetrics
-from statehouse.background import BackgroundWork
-from statehouse.batches import fitting, is_too_big
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.wire import framed
+from statehouse.runtime.background import BackgroundWork
+from statehouse.runtime.batches import fitting, is_too_big
+from statehouse.serdes.wire import framed
 
 SendCall = Callable[[RoutedNode, str, bytes, float], Awaitable[bytes]]
 

@@ -16,16 +16,16 @@ from google.protobuf.message import DecodeError
 from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes, CallKind
 from router.choice.budget import RetryBudget
-from router.choice.express import ExpressCompiler, ExpressLimits, Obstacle, obstacle_to
+from router.choice.express import NO_SNAPSHOT, ExpressCompiler, ExpressLimits, Obstacle, obstacle_to
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import PartitionRoutes, StoreRoutes
 from router.telemetry.metrics import RouterMetrics
+from statehouse.contract.topology import Role
 from statehouse.control.v1 import express_pb2
 from statehouse.errors import LookupFailure
+from statehouse.link.handed import HandedLookup
+from statehouse.link.link import Link, ToProxy
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.handed import HandedLookup
-from statehouse.rpc.link import Link, ToProxy
-from statehouse.topology import Role
 
 _REFRESH_S: Final = 0.25
 # The proxy acts on no snapshot of which it has not heard for three seconds (proxy/express.go).
@@ -132,3 +132,36 @@ class ExpressWay:
                 self._health.answered(node, took_s)
             if self._answer_times.answered(kind, of.instance_id, took_s, weight):
                 self._health.slow(node, self._answer_times.late_after_s(kind))
+
+
+class ExpressDoor:
+    """The express way from when it is open, and until then why there is none.
+
+    Attributes:
+        obstacle: what keeps all lookups from it as long as the process lives; None if nothing does.
+
+    """
+
+    def __init__(self, obstacle: Obstacle | None) -> None:
+        self.obstacle = obstacle
+        self._way: ExpressWay | None = None
+        self._link: Link | None = None
+
+    def open(self, way: ExpressWay, link: Link) -> None:
+        """Use the way, over this link, from now on."""
+        self._way, self._link = way, link
+
+    def refresh(self) -> None:
+        """Give the proxy another snapshot, if there is a way and anything has changed."""
+        if self._way is not None:
+            self._way.refresh()
+
+    def obstacle_to(self, request: bytes, routes: PartitionRoutes) -> Obstacle | None:
+        """Return what keeps a serialized GetRequest from the express way now, None if nothing does."""
+        if self._way is None:
+            return self.obstacle or NO_SNAPSHOT
+        return self._way.obstacle_to(request, routes)
+
+    def lookups_elsewhere(self) -> int:
+        """Return how many lookups are under way that the proxy has sent to nodes by itself."""
+        return 0 if self._link is None else self._link.elsewhere

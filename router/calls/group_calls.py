@@ -12,8 +12,8 @@ from router.choice.budget import RetryBudget
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode
 from router.telemetry.metrics import RouterMetrics
+from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.handed import HandedLookup
 
 # Of a call that was handed over when all its time was gone.
 _LEAST_TIMEOUT_S: Final = 0.001

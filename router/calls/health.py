@@ -25,9 +25,9 @@ import structlog
 
 from router.choice.candidates import Suspicion
 from router.fleet.table import RoutedNode
-from statehouse.background import BackgroundWork
-from statehouse.backoff import BackoffByKey, BackoffPolicy, OnPause
 from statehouse.errors import Reason
+from statehouse.runtime.background import BackgroundWork
+from statehouse.runtime.backoff import BackoffByKey, BackoffPolicy, OnPause
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NoReturn
 
-from statehouse.rpc.link import Link, ToProxy
+from statehouse.link.link import Link, ToProxy
 
 # A loop that is busy for two seconds is no reason to fail calls.
 _SAID_EVERY_S: Final = 0.5

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Final, Protocol
 
 from router.fleet.table import RoutedReplica
-from statehouse.epochs import newest
+from statehouse.contract.epochs import newest
 from statehouse.errors import LookupFailure, Reason
 
 _ROUNDS: Final = 2

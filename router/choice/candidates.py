@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from router.fleet.table import PartitionRoutes, RoutedReplica
-from statehouse.consistency import Freshness, ReplicaFreshness, violation
+from statehouse.contract.consistency import Freshness, ReplicaFreshness, violation
+from statehouse.contract.membership import TaskState
+from statehouse.contract.positions import Token
+from statehouse.contract.topology import Role
 from statehouse.errors import Reason
-from statehouse.membership import TaskState
-from statehouse.positions import Token
-from statehouse.topology import Role
 from statehouse.v1 import errors_pb2, types_pb2
 
 _LAST_NOTE = "asked last, in case that has changed"

@@ -16,10 +16,10 @@ from typing import Final
 
 from router.choice.candidates import Suspicion, unfit
 from router.fleet.table import PartitionRoutes, RoutedReplica, RoutingTable, StoreRoutes
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import Role
 from statehouse.control.v1 import express_pb2
-from statehouse.partitioning import partition_for
 from statehouse.serdes import SERDES, LongSerde, StringSerde
-from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2
 
 _ADDRESS_MAX: Final = 255  # bytes, as in proxy/snapshot.go

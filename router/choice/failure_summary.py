@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from router.choice.attempt_log import AttemptLog
 from router.choice.candidates import Eligibility, Suspicion, judge
 from router.fleet.table import PartitionRoutes, RoutedReplica, RoutingTable
-from statehouse.consistency import Freshness
+from statehouse.contract.consistency import Freshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import errors_pb2, types_pb2
 

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 
 from router.fleet.table import PartitionRoutes
-from statehouse.topology import GlobalId
+from statehouse.contract.topology import GlobalId
 
 
 class RoundRobin:

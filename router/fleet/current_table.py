@@ -6,9 +6,9 @@ import asyncio
 import time
 
 from router.fleet.table import RoutingTable
-from statehouse.epochs import is_newer
+from statehouse.contract.epochs import is_newer
 from statehouse.errors import LookupFailure, Reason
-from statehouse.waiting import is_set_within
+from statehouse.runtime.waiting import is_set_within
 
 
 class CurrentTable:

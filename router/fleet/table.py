@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import LEAVING_STATES, Member, ReplicaReport, TaskState, target
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.placement import NO_PLACEMENTS, StorePlacement
+from statehouse.contract.topology import AnyTaskId, GlobalId, Role, StoreSpec, TaskId
 from statehouse.errors import ConfigurationError, LookupFailure, Reason, unknown_store
-from statehouse.membership import LEAVING_STATES, Member, ReplicaReport, TaskState, target
-from statehouse.partitioning import partition_for
-from statehouse.placement import NO_PLACEMENTS, StorePlacement
 from statehouse.serdes import Serde, known_serde
-from statehouse.topology import AnyTaskId, GlobalId, Role, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 # Among equals, a warm-up comes after a standby, because it still has to restore.

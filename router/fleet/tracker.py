@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable, compile_table
-from statehouse.assignment import Assignment
-from statehouse.background import as_error
-from statehouse.membership import FORGET_AFTER_SESSIONS, Member
-from statehouse.placement import FleetPlacements
-from statehouse.serde_plugins import Serdes
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import FORGET_AFTER_SESSIONS, Member
+from statehouse.contract.placement import FleetPlacements
+from statehouse.runtime.background import as_error
+from statehouse.serdes.plugins import Serdes
 
 _REBUILD_PAUSE_S = 0.02
 

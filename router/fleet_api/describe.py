@@ -8,10 +8,10 @@ from router.choice.candidates import Suspicion, judge
 from router.fleet.table import RoutedReplica, RoutingTable, StoreRoutes
 from router.fleet.tracker import FleetTracker
 from router.lookups.locate import freshness_of, locate
-from statehouse.assignment import TaskAssignment
-from statehouse.membership import Member, ReplicaReport
-from statehouse.placement import warning
-from statehouse.topology import GlobalId, StoreSpec, TaskId
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.membership import Member, ReplicaReport
+from statehouse.contract.placement import warning
+from statehouse.contract.topology import GlobalId, StoreSpec, TaskId
 from statehouse.v1 import fleet_service_pb2, types_pb2
 
 

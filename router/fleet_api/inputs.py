@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from router.fleet_api.commit_tail import CommitTail, TopicPartition
+from statehouse.contract.positions import Token
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HeldBytes
-from statehouse.positions import Token
 from statehouse.rpc.deadline import Deadline
+from statehouse.runtime.held_bytes import HeldBytes
 
 _MAX_WAITS: Final = 10_000
 # What a record takes as it is kept, beside the request. All that are kept are compared with each commit, too.

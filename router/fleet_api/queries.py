@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
-from statehouse.checked import COUNT_MAX
+from statehouse.contract.processor_reports import ProcessorReport, ProcessorReports
+from statehouse.contract.topology import StoreSpec
 from statehouse.control.v1 import assignment_pb2, commits_pb2
-from statehouse.processor_reports import ProcessorReport, ProcessorReports
-from statehouse.topology import StoreSpec
+from statehouse.errors.checked import COUNT_MAX
 from statehouse.v1 import fleet_service_pb2
 
 

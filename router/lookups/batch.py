@@ -31,11 +31,11 @@ from router.lookups.keyed import KeyLookups
 from router.lookups.limit import LookupLimit, OpenLookups
 from router.lookups.locate import keyed_call
 from router.telemetry.metrics import RouterMetrics
-from statehouse.batches import chunks, is_too_big, kept_within, too_large
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.handed import HandedLookup
-from statehouse.wire import framed, lookups_of, result_of
+from statehouse.runtime.batches import chunks, is_too_big, kept_within, too_large
+from statehouse.serdes.wire import framed, lookups_of, result_of
 
 _GROUP_ROUNDS = 2
 _AT_ONCE = 32

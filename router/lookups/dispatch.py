@@ -54,13 +54,13 @@ from router.fleet.current_table import CurrentTable
 from router.fleet.table import PartitionRoutes, RoutedNode, RoutedReplica
 from router.lookups.joined_waits import JoinedWaits
 from router.telemetry.metrics import RouterMetrics
-from statehouse.background import BackgroundWork
-from statehouse.consistency import ANY, Freshness, not_reached
-from statehouse.epochs import is_newer
+from statehouse.contract.consistency import ANY, Freshness, not_reached
+from statehouse.contract.epochs import is_newer
+from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.handed import HandedLookup
-from statehouse.topology import Role
+from statehouse.runtime.background import BackgroundWork
 from statehouse.v1 import errors_pb2
 
 _PAUSE_S = 0.1

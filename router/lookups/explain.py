@@ -15,8 +15,8 @@ from router.fleet.table import PartitionRoutes
 from router.lookups.keyed import KeyLookups
 from router.lookups.limit import LookupLimit
 from router.lookups.locate import keyed_call
+from statehouse.contract.placement import warning
 from statehouse.errors import LookupFailure
-from statehouse.placement import warning
 from statehouse.rpc.deadline import Deadline
 from statehouse.v1 import errors_pb2, fleet_service_pb2, types_pb2
 

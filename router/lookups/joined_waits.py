@@ -14,7 +14,7 @@ from typing import Final
 
 from router.calls.attempts import CallOutcome
 from router.choice.attempt_log import OF_NODE
-from statehouse.consistency import below
+from statehouse.contract.consistency import below
 from statehouse.errors import LookupFailure, Reason
 
 _Place = tuple[str, str, int]

@@ -15,10 +15,10 @@ from router.calls.concurrency import map_bounded
 from router.choice.attempt_log import AttemptLog
 from router.fleet.current_table import CurrentTable
 from router.lookups.dispatch import Call, Dispatcher, NodeAnswer
+from statehouse.contract.placement import misplaced_failure
 from statehouse.errors import LookupFailure, Reason
-from statehouse.placement import misplaced_failure
+from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.handed import HandedLookup
 from statehouse.v1 import query_service_pb2, types_pb2
 
 _GET: Final = "Get"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HELD_BYTES_MAX
+from statehouse.runtime.held_bytes import HELD_BYTES_MAX
 
 # Of the requests of lookups that don't wait for positions. Those that do are kept longer, and with many positions in
 # memory they take many times what they are on the wire.

@@ -6,9 +6,9 @@ from google.protobuf.message import DecodeError
 
 from router.fleet.table import PartitionRoutes, RoutingTable
 from router.lookups.dispatch import Call
-from statehouse.consistency import ANY, Freshness
+from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.paging import serialized_key
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import serialized_key
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
 

@@ -7,9 +7,9 @@ from operator import itemgetter
 from typing import Final
 
 from router.lookups.pages_without_keys import entry_keys_of
-from statehouse.batches import BatchCapacity, fits, fitting
+from statehouse.contract.paging import PartialPage, RangeRequest, merged, next_page_token, page_size
 from statehouse.control.v1 import frames_pb2
-from statehouse.paging import PartialPage, RangeRequest, merged, next_page_token, page_size
+from statehouse.runtime.batches import BatchCapacity, fits, fitting
 from statehouse.serdes import Serde
 
 # What framing adds to an entry, rounded up.

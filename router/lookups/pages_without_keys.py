@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from statehouse.composite import WindowKey
+from statehouse.contract.paging import RangeRequest, serialized_key
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import RangeRequest, serialized_key
+from statehouse.keys.composite import WindowKey
 from statehouse.serdes import Serde
 from statehouse.v1 import query_service_pb2
 

@@ -26,11 +26,11 @@ from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher
 from router.lookups.locate import freshness_of, refuse_forwarded
 from router.lookups.pages import joined
 from router.telemetry.metrics import RouterMetrics
-from statehouse.consistency import Freshness
+from statehouse.contract.consistency import Freshness
+from statehouse.contract.paging import RangeRequest, page_size
+from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import RangeRequest, page_size
 from statehouse.rpc.deadline import Deadline
-from statehouse.scan_ranges import entry_key_range, key_range
 from statehouse.v1 import query_service_pb2, types_pb2
 
 PartitionRequest = RangeRequest | query_service_pb2.CountRequest

@@ -8,10 +8,10 @@ from functools import cache
 from prometheus_client import Counter, Gauge
 
 from router.choice.hold import HoldOutcome
+from statehouse.contract.topology import Role
 from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.histograms import OneThreadHistograms
 from statehouse.observability.metrics import count_pauses, new_registry
-from statehouse.topology import Role
 
 _BATCH_BUCKETS = (2, 5, 10, 25, 50, 100, 250, 500, 1_000)
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
-from statehouse.address_limits import AddressLimit
 from statehouse.rpc.streams import OpenStreams
+from statehouse.runtime.address_limits import AddressLimit
 from statehouse.v1 import fleet_service_pb2
 
 Describe = Callable[[RoutingTable], fleet_service_pb2.GetFleetResponse]

@@ -32,16 +32,16 @@ from router.fleet.table import RoutedNode, RoutedReplica, RoutingTable, StoreRou
 from router.lookups.dispatch import Call, Dispatcher
 from router.lookups.locate import freshness_of, locate, refuse_forwarded
 from router.telemetry.metrics import RouterMetrics
-from statehouse.address_limits import AddressLimit
-from statehouse.backoff import Backoff, BackoffPolicy
-from statehouse.consistency import ANY
-from statehouse.epochs import newest
+from statehouse.contract.consistency import ANY
+from statehouse.contract.epochs import newest
+from statehouse.contract.placement import misplaced_failure
 from statehouse.errors import LookupFailure, Reason
-from statehouse.placement import misplaced_failure
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.streams import FIRST_RESPONSE_S, SILENCE_S, OpenStreams
+from statehouse.runtime.address_limits import AddressLimit
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
+from statehouse.runtime.waiting import is_told_to_end
 from statehouse.v1 import query_service_pb2
-from statehouse.waiting import is_told_to_end
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from statehouse.cli.context_file import CONTEXT_ENV, RouterContext, read_contexts
-from statehouse.file_reads import TEXT_BYTES_MAX, read
 from statehouse.local.tls_files import DEFAULT_RUN_DIR, tls_of
 from statehouse.rpc.credentials import VARIABLES, ClientTls
+from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 
 ROUTER_ENV: Final = "STATEHOUSE_ROUTER"
 RUN_DIR: Final = DEFAULT_RUN_DIR

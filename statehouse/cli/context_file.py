@@ -18,8 +18,8 @@ from typing import Any, Final
 import typer
 
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import TEXT_BYTES_MAX, read
 from statehouse.rpc.credentials import VARIABLES, ClientTls
+from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 
 CONTEXT_ENV: Final = "STATEHOUSE_CONTEXT"
 KEYS: Final[Mapping[str, str]] = MappingProxyType(

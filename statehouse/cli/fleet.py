@@ -15,8 +15,8 @@ from statehouse.cli.options import RUN_DIR, SOME_ROUTER, RunDirOption, TimeoutOp
 from statehouse.cli.output import OutputFormat, OutputOption
 from statehouse.cli.store_columns import STORE_COLUMNS, warnings_of
 from statehouse.client import Client, Controller, Fleet, ProcessorQuery, Task
+from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure
-from statehouse.membership import TaskState
 
 _HEADERS = ["TASK", "STATE", "ACTIVE", "STANDBYS", "WARM-UPS", "LAG", "REASON"]
 _QUERY_HEADERS: Final = ["QUERY", "STORES", "STATE", "HEARD", "BACKLOG", "BATCH", "COMMITTED"]

@@ -39,7 +39,7 @@ from statehouse.client import (
     VersionedRecord,
     Window,
 )
-from statehouse.consistency import ANY
+from statehouse.contract.consistency import ANY
 from statehouse.errors import LookupFailure
 
 _TIMEOUT_S = 5.0

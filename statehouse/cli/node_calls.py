@@ -11,7 +11,7 @@ import grpc
 
 from statehouse.client import ClientTls, Host
 from statehouse.client.node_readings import NodeReading, read_node
-from statehouse.membership import target
+from statehouse.contract.membership import target
 from statehouse.rpc.channels import blocking_channel
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 

@@ -17,8 +17,8 @@ from statehouse.cli.completion import complete_node
 from statehouse.cli.options import SOME_ROUTER, TimeoutOption, takes_router
 from statehouse.cli.output import OutputFormat, OutputOption
 from statehouse.client import Client, ClientTls, Fleet, Node
+from statehouse.contract.membership import target
 from statehouse.errors import LookupFailure, Reason, StatehouseError
-from statehouse.membership import target
 from statehouse.rpc.channels import blocking_channel
 from statehouse.rpc.failures import from_rpc_error, tls_hint
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc

@@ -22,9 +22,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure
-from statehouse.json_documents import named
-from statehouse.positions import Token
+from statehouse.serdes.json_documents import named
 
 _UNKNOWN: Final = "unknown"
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)

@@ -13,8 +13,8 @@ from typer.core import TyperCommand
 
 from statehouse.client import Freshness, KeyColumns, KeyLike
 from statehouse.client.answers import AnyKey
-from statehouse.key_columns import columns_of_texts
-from statehouse.positions import Token, token_of_texts
+from statehouse.contract.positions import Token, token_of_texts
+from statehouse.keys.columns import columns_of_texts
 from statehouse.serdes import BytesSerde
 
 KeyArgument = Annotated[

@@ -18,8 +18,8 @@ from statehouse.cli.options import SOME_ROUTER, TimeoutOption, takes_router
 from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.cli.restore_samples import restore_samples
 from statehouse.client import Client
+from statehouse.client.restore_rates import RestoreRates, RunningRestore
 from statehouse.errors import LookupFailure
-from statehouse.restore_rates import RestoreRates, RunningRestore
 
 _TIMEOUT_S: Final = 5.0
 _BARS_EVERY_S: Final = 1.0

@@ -8,8 +8,8 @@ from typing import Final
 from statehouse.cli.node_calls import NodeCalls
 from statehouse.client import Fleet
 from statehouse.client.node_readings import NodeReading
-from statehouse.membership import TaskState
-from statehouse.restore_rates import RestoreSample
+from statehouse.client.restore_rates import RestoreSample
+from statehouse.contract.membership import TaskState
 
 _GONE_MS: Final = 30_000
 """A node that has neither written a heartbeat for so long nor answers restores nothing."""

@@ -11,12 +11,11 @@ from typing import Annotated, Final
 
 import typer
 
-from statehouse import sizing
-from statehouse.cli import output
+from statehouse.cli import output, sizing
 from statehouse.cli.output import Column, OutputFormat, OutputOption
+from statehouse.cli.sizing import AskedHosts, AskedLoad, Coefficients, FleetNeeds, Way
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import TEXT_BYTES_MAX, read
-from statehouse.sizing import AskedHosts, AskedLoad, Coefficients, FleetNeeds, Way
+from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 
 _GIB: Final = 1024
 _MEGABIT: Final = 1e6 / 8
@@ -124,7 +123,9 @@ def read_coefficients(path: Path | None = None) -> Coefficients:
     """
     try:
         text = (
-            (files("statehouse") / "sizing.toml").read_text() if path is None else read(path, TEXT_BYTES_MAX).decode()
+            (files("statehouse.cli") / "sizing.toml").read_text()
+            if path is None
+            else read(path, TEXT_BYTES_MAX).decode()
         )
         return Coefficients.of(tomllib.loads(text))
     except (OSError, ValueError, TypeError) as error:

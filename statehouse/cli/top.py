@@ -26,9 +26,9 @@ from statehouse.cli.restore_samples import samples_of
 from statehouse.cli.top_view import NodeRow, TaskRow, TopView, top_view
 from statehouse.client import Client
 from statehouse.client.node_readings import ReplicaPlace
-from statehouse.counter_rates import CounterRates
+from statehouse.client.restore_rates import RestoreRates
 from statehouse.errors import LookupFailure
-from statehouse.restore_rates import RestoreRates
+from statehouse.observability.counter_rates import CounterRates
 
 _TIMEOUT_S: Final = 5.0
 _QUITS: Final = frozenset({"q", "Q", ESCAPE, "\x04"})

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from statehouse.client import Fleet, Node, Task
-from statehouse.membership import TaskState
-from statehouse.restore_rates import RunningRestore
+from statehouse.client.restore_rates import RunningRestore
+from statehouse.contract.membership import TaskState
 
 LATE_MS: Final = 3_000
 """Heartbeats come each second by default; a node whose last one is older may be silent."""

@@ -13,7 +13,7 @@ from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.options import SOME_ROUTER, StoreArgument, takes_router
 from statehouse.cli.reads import PrefixOption, WatchedKeyArgument, takes_bounds_and_keys
 from statehouse.client import Client, Freshness, Update, WatchPosition
-from statehouse.consistency import ANY
+from statehouse.contract.consistency import ANY
 
 
 @takes_bounds_and_keys

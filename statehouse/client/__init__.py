@@ -9,7 +9,7 @@ Reads made at the same time share calls (docs/client.md).
 
 Values come typed by the store's serde: a JSON document as Python objects, a long as int, text as str, anything
 else as bytes. Every failure is a `statehouse.errors.LookupFailure` with its reason and, from a router, the verdict
-on each candidate.
+on each candidate. Nothing here needs Kafka or Spark.
 """
 
 from statehouse.client.answers import (
@@ -51,9 +51,9 @@ from statehouse.client.answers import (
 from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient, AsyncReadSession
 from statehouse.client.synchronous import Client, ReadSession
 from statehouse.client.watches import AsyncWatch, Watch
-from statehouse.consistency import Freshness
-from statehouse.key_columns import KeyColumns
-from statehouse.positions import Token
+from statehouse.contract.consistency import Freshness
+from statehouse.contract.positions import Token
+from statehouse.keys.columns import KeyColumns
 from statehouse.rpc.credentials import ClientTls
 from statehouse.serdes import JsonValue
 

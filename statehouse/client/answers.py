@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from statehouse.consistency import ANY, Freshness
+from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure
-from statehouse.key_columns import KeyColumn, KeyColumns
-from statehouse.positions import Token
+from statehouse.keys.columns import KeyColumn, KeyColumns
 from statehouse.serdes import JsonValue
 
 StoreValue = JsonValue | bytes

@@ -14,9 +14,9 @@ from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.key_reads import KeyReads
 from statehouse.client.node_connections import NodeConnections
 from statehouse.client.routers import Routers, addresses, closed
-from statehouse.consistency import ANY, Freshness
+from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError
-from statehouse.positions import Token
 from statehouse.rpc.credentials import ClientTls, CredentialFiles
 from statehouse.v1 import fleet_service_pb2
 

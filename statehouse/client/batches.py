@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from statehouse.batches import MAX_ENTRIES, BatchCapacity, chunks, halves, is_too_big
 from statehouse.client import conversion
 from statehouse.client.answers import Answer
 from statehouse.errors import LookupFailure, Reason
+from statehouse.runtime.batches import MAX_ENTRIES, BatchCapacity, chunks, halves, is_too_big
 from statehouse.v1 import query_service_pb2
 
 # What framing adds to an entry, rounded up.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from statehouse.backoff import BackoffPolicy
+from statehouse.runtime.backoff import BackoffPolicy
 
 POLICY: Final = BackoffPolicy("left_alone", first_s=0.5, longest_s=8.0)
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 from statehouse.client.answers import Store
 from statehouse.client.store_frame import StoreFrame
 from statehouse.client.typed_json import typed_by
+from statehouse.contract.paging import KeyRange
+from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import ConfigurationError
-from statehouse.json_documents import read_json
-from statehouse.paging import KeyRange
 from statehouse.serdes import SERDES, from_json_value
-from statehouse.topology import SESSION, WINDOW
+from statehouse.serdes.json_documents import read_json
 from statehouse.v1 import query_service_pb2, types_pb2
 
 ScanResponse = (

@@ -48,10 +48,10 @@ from statehouse.client.answers import (
     Window,
     WindowPage,
 )
-from statehouse.consistency import ANY, Freshness
+from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, reason_name
-from statehouse.key_columns import KeyColumn
-from statehouse.positions import Token
+from statehouse.keys.columns import KeyColumn
 from statehouse.serdes import JsonValue, from_json_value, json_value
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
 

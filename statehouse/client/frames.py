@@ -13,7 +13,6 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, Final, TypedDict, Unpack, cast
 
-from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client import conversion
 from statehouse.client.answers import NOTHING_SEEN, AnyKey, KeyLike, Store
 from statehouse.client.columns import PageColumns, ScanResponse, arrow, columns_of
@@ -29,11 +28,12 @@ from statehouse.client.store_frame import (
     parts_of,
     scan_request,
 )
-from statehouse.consistency import ANY, Freshness
+from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.paging import KeyRange, after_prefix, serialized_key
+from statehouse.contract.positions import Token
+from statehouse.contract.scan_ranges import range_between, serialized_prefix
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
-from statehouse.paging import KeyRange, after_prefix, serialized_key
-from statehouse.positions import Token
-from statehouse.scan_ranges import range_between, serialized_prefix
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
 from statehouse.serdes import known_serde
 from statehouse.v1 import fleet_service_pb2, query_service_pb2
 

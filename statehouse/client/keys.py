@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from statehouse.errors import LookupFailure, Reason, shown
-from statehouse.key_columns import KeyColumn, KeyColumns, key_text
+from statehouse.keys.columns import KeyColumn, KeyColumns, key_text
 from statehouse.v1 import types_pb2
 
 _LONG, _DOUBLE = "long", "double"

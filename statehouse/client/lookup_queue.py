@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from statehouse.background import BackgroundWork
-from statehouse.batches import fitting
 from statehouse.client.batches import LookupOutcome, room_of_call
 from statehouse.errors import LookupFailure, Reason
+from statehouse.runtime.background import BackgroundWork
+from statehouse.runtime.batches import fitting
 from statehouse.v1 import query_service_pb2
 
 LATE_S: Final = 0.02

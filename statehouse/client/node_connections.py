@@ -19,8 +19,6 @@ from typing import Final, TypeVar
 import grpc
 import grpc.aio
 
-from statehouse.background import BackgroundWork
-from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client.batches import LookupOutcome, batch_get
 from statehouse.client.breakers import CircuitBreakers
 from statehouse.client.conversion import from_get
@@ -32,6 +30,8 @@ from statehouse.client.routes import FleetRoutes, NodeIncarnation
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.credentials import CredentialFiles
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.runtime.background import BackgroundWork
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
 from statehouse.v1 import query_service_pb2, types_pb2
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from statehouse.client import conversion
-from statehouse.membership import TaskState
-from statehouse.restore_rates import RestoreSample
+from statehouse.client.restore_rates import RestoreSample
+from statehouse.contract.membership import TaskState
 from statehouse.v1 import node_service_pb2
 
 ReplicaPlace = tuple[str, str, int]

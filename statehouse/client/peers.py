@@ -13,8 +13,8 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.channels import RenewedChannel
 from statehouse.rpc.credentials import CredentialFiles
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.runtime.waiting import is_told_to_end
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, query_service_pb2_grpc
-from statehouse.waiting import is_told_to_end
 
 CLOSED: Final = "closed"
 """In the metadata of a failure: our side closed the connection, or cancelled the call."""

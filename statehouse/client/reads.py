@@ -34,9 +34,9 @@ from statehouse.client.keys import needs_serde, prefix_key, to_key
 from statehouse.client.peers import Method
 from statehouse.client.routers import RouterPeer, Routers
 from statehouse.client.watches import AsyncWatch, OpeningWatchCall, WatchCall
-from statehouse.consistency import ANY, Freshness
+from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, shown
-from statehouse.positions import Token
 from statehouse.serdes import JsonValue
 from statehouse.v1 import query_service_pb2, types_pb2
 

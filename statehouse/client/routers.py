@@ -14,13 +14,13 @@ from typing import Final, TypeVar
 
 import grpc.aio
 
-from statehouse.background import BackgroundWork
-from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client.peers import CLOSED, Method, Peer
 from statehouse.client.router_choice import RouterChoice
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.rpc.credentials import CredentialFiles
 from statehouse.rpc.failures import is_servers, tls_hint
+from statehouse.runtime.background import BackgroundWork
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
 from statehouse.v1 import fleet_service_pb2
 
 LATE_S: Final = 0.1

@@ -7,12 +7,12 @@ from typing import Self
 
 from statehouse.client.conversion import from_key_columns
 from statehouse.client.keys import KeyForm
+from statehouse.contract.membership import LEAVING_STATES, TaskState, target
+from statehouse.contract.paging import serialized_key
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import MURMUR2, GlobalId, TaskId
 from statehouse.errors import LookupFailure
-from statehouse.membership import LEAVING_STATES, TaskState, target
-from statehouse.paging import serialized_key
-from statehouse.partitioning import partition_for
 from statehouse.serdes import Serde, known_serde
-from statehouse.topology import MURMUR2, GlobalId, TaskId
 from statehouse.v1 import fleet_service_pb2, types_pb2
 
 

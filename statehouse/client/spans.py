@@ -10,7 +10,7 @@ from opentelemetry import trace
 
 from statehouse.client.answers import Answer
 from statehouse.errors import LookupFailure
-from statehouse.trace_context import TraceContext
+from statehouse.runtime.trace_context import TraceContext
 from statehouse.v1 import query_service_pb2
 
 _SCOPE: Final = "statehouse"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from statehouse.client.answers import Store
+from statehouse.contract.paging import MAX_PAGE_SIZE, KeyRange, after_prefix
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import MURMUR2, SESSION, WINDOW
 from statehouse.errors import LookupFailure, Reason, shown
-from statehouse.paging import MAX_PAGE_SIZE, KeyRange, after_prefix
-from statehouse.partitioning import partition_for
 from statehouse.serdes import SERDES
-from statehouse.topology import MURMUR2, SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 
 ScanRequest = (

@@ -33,8 +33,8 @@ from statehouse.client.asynchronous import (
 from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.routers import closed
 from statehouse.client.watches import AsyncWatch, Watch
-from statehouse.consistency import ANY, Freshness
-from statehouse.positions import Token
+from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.positions import Token
 from statehouse.rpc import forks
 from statehouse.rpc.credentials import ClientTls
 

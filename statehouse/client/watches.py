@@ -13,11 +13,11 @@ import grpc.aio
 from statehouse.client import conversion
 from statehouse.client.answers import Update, WatchPosition
 from statehouse.client.watch_progress import WatchProgress
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason
-from statehouse.positions import Token
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.runtime.waiting import is_told_to_end
 from statehouse.v1 import query_service_pb2
-from statehouse.waiting import is_told_to_end
 
 WatchCall = grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse]
 

@@ -1,1 +1,4 @@
-"""The few places that touch the Kafka client."""
+"""Kafka: clients, topics, transactions, and the control topics as logs.
+
+Nothing here knows what a record means.
+"""

@@ -14,9 +14,9 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
-from statehouse.brokers import PLAINTEXT, Brokers
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.kafka import clients, codes
+from statehouse.settings.brokers import PLAINTEXT, Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from statehouse import file_reads
-from statehouse.brokers import Brokers, RecordSecurity
 from statehouse.errors import ConfigurationError, ContractError
+from statehouse.runtime import file_reads
 from statehouse.security.changed_files import LOOKED_EVERY_S, ChangedFiles
+from statehouse.settings.brokers import Brokers, RecordSecurity
 
 if TYPE_CHECKING:
     from statehouse.security.record_authors import Authority, RecordJudge

@@ -9,9 +9,9 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from statehouse.brokers import PLAINTEXT, Brokers
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.security import client_options
+from statehouse.settings.brokers import PLAINTEXT, Brokers
 
 Client = TypeVar("Client")
 

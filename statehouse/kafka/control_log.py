@@ -11,8 +11,6 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AclOperation
 
-from statehouse.background import as_error
-from statehouse.brokers import Brokers
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.kafka import clients, codes, renewed
 from statehouse.kafka.access import LoginWatch, check_rights, needing, refusal
@@ -20,6 +18,8 @@ from statehouse.kafka.authors import Headers, authors_of
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
 from statehouse.kafka.topics import topic_id
+from statehouse.runtime.background import as_error
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

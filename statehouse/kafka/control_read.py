@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from statehouse.brokers import Brokers
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka.control_log import ControlLogReader, OnRecord
+from statehouse.settings.brokers import Brokers
 
 
 def read_to_ends(brokers: Brokers | str, topics: Mapping[str, OnRecord], client_id: str, timeout_s: float) -> None:

@@ -1,6 +1,6 @@
 """Kafka's partitioner as librdkafka has it, compiled: for who looks up many keys, and has that library anyway.
 
-`statehouse.partitioning` is the rule, and everybody else's.
+`statehouse.contract.partitioning` is the rule, and everybody else's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import structlog
 from confluent_kafka import cimpl
 
-from statehouse.partitioning import CONFORMANCE_VECTORS, partition_for
+from statehouse.contract.partitioning import CONFORMANCE_VECTORS, partition_for
 
 log = structlog.get_logger(__name__)
 

@@ -18,9 +18,9 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from statehouse.brokers import Brokers
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients, codes
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

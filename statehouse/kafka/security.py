@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from statehouse.brokers import OAUTHBEARER, KafkaSecurity
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
+from statehouse.runtime.file_reads import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
+from statehouse.settings.brokers import OAUTHBEARER, KafkaSecurity
 
 
 @dataclass(frozen=True, slots=True)

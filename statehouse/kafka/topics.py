@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.access import needing
-from statehouse.topic_changes import FoundState
+from statehouse.kafka.topic_changes import FoundState
 
 log = structlog.get_logger(__name__)
 

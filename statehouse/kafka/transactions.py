@@ -12,10 +12,10 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from statehouse.backoff import Backoff
-from statehouse.brokers import Brokers
 from statehouse.kafka import clients, codes
 from statehouse.kafka.access import needing
+from statehouse.runtime.backoff import Backoff
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

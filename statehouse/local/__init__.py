@@ -1,4 +1,4 @@
 """What a single machine needs to run everything: a Java runtime, the jars, and a Kafka broker.
 
-For development, tests and demonstrations. Nothing in production imports this package.
+For development, tests and demonstrations. Nothing here is used in production.
 """

@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import TEXT_BYTES_MAX, read
+from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 from statehouse.settings import UP_TABLE
 
 FILE: Final = "statehouse.toml"

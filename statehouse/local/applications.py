@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from statehouse.contract.topology import checked_name
 from statehouse.errors import ContractError
 from statehouse.local.errors import LocalError
 from statehouse.local.package_folder import hidden_by, import_folder
-from statehouse.topology import checked_name
 
 GROUP: Final = "statehouse.applications"
 """Entry points of this group name a topology's module, or a `LocalApplication`."""

@@ -18,6 +18,7 @@ import grpc
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from statehouse.contract.topology import commits_topic
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.local.application_file import FILE
 from statehouse.local.certificates import CRL, RULES
@@ -32,7 +33,6 @@ from statehouse.local.tls_files import TLS_FOLDER, tls_of
 from statehouse.rpc.channels import blocking_channel
 from statehouse.rpc.credentials import VARIABLES, ClientTls, ssl_context
 from statehouse.settings import CONFIG_ENV, ENV_PREFIX
-from statehouse.topology import commits_topic
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, node_service_pb2, node_service_pb2_grpc
 
 # Short, so that people see a lost node replaced while they watch. The price: shorter pauses cause a rebalance.

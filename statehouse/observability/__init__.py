@@ -1,1 +1,4 @@
-"""Logs and metrics."""
+"""Logs, metrics, traces, health probes and listeners.
+
+Nothing here decides anything.
+"""

@@ -17,10 +17,10 @@ import prometheus_client
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from statehouse.backoff import OnPause
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.observability.probes import NO_PROBES, WhyNot, answer
-from statehouse.request_target import in_origin_form
+from statehouse.runtime.backoff import OnPause
+from statehouse.runtime.request_target import in_origin_form
 from statehouse.security.rights import HEALTH_CHECK, METRICS
 from statehouse.security.server_tls import RenewedTls, server_context, shown_over
 from statehouse.security.settings_gate import gate_for

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from statehouse.errors import ConfigurationError
-from statehouse.trace_context import TraceContext
+from statehouse.runtime.trace_context import TraceContext
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -1,1 +1,4 @@
-"""The few places that touch grpcio."""
+"""gRPC: servers, channels, and what both say of failures.
+
+Nothing here knows a store.
+"""

@@ -7,9 +7,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc.aio
 
-from statehouse.background import BackgroundWork
 from statehouse.rpc import forks
 from statehouse.rpc.credentials import ClientTls, CredentialFiles
+from statehouse.runtime.background import BackgroundWork
 
 KEEPALIVE: Final = (
     # Peers that vanish without a FIN are noticed by pings, idle or not.

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 import grpc
 from grpc_status import rpc_status
 
-from statehouse.errors import LookupFailure
+from statehouse.errors import DETAILS_KEY, LookupFailure
+from statehouse.errors.statuses import to_status
+from statehouse.link.link import LinkContext, LinkHandler
 from statehouse.rpc.authorized import ServicesServer, ShownIn
-from statehouse.rpc.failures import DETAILS_KEY, from_status
-from statehouse.rpc.link import LinkContext, LinkHandler
+from statehouse.rpc.failures import from_status
 from statehouse.rpc.requests import GrpcHandler
-from statehouse.rpc.status import Context, to_status
+from statehouse.rpc.status import Context
 from statehouse.security.concealed import concealed_answer, concealed_failure
 from statehouse.security.rights import RIGHTS, STORE_RIGHTS
 from statehouse.security.shown import Shown

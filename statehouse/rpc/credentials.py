@@ -14,7 +14,7 @@ from typing import Final
 import grpc
 
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import PEM_BYTES_MAX, load_ca, load_pair, read
+from statehouse.runtime.file_reads import PEM_BYTES_MAX, load_ca, load_pair, read
 from statehouse.security.changed_files import ChangedFiles
 
 log = logging.getLogger(__name__)

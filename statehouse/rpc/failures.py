@@ -9,7 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import DETAILS_KEY, LookupFailure, Reason
 from statehouse.rpc.credentials import ClientTls
 from statehouse.v1 import errors_pb2
 
@@ -38,7 +38,6 @@ _ENDED_EARLY = ("Socket closed", "Connection reset", "Broken pipe", "HTTP/2", "h
 # What gRPC's implementations say of an answer that isn't gRPC's: another server has the address now, or a record of a
 # control topic gives a wrong one. The HTTP status decides the code then, which means nothing.
 _NOT_GRPC = ("unexpected HTTP status code received from server", "Received http2 header with status")
-DETAILS_KEY = "grpc-status-details-bin"
 
 
 def is_servers(failure: LookupFailure) -> bool:

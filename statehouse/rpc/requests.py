@@ -21,7 +21,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.wire import LOOKUP_BYTES_MAX
+from statehouse.serdes.wire import LOOKUP_BYTES_MAX
 
 ARRIVES_WITHIN_S: Final = 30.0
 """A call whose request is not there by then is refused: it holds a place. The proxy waits as long."""

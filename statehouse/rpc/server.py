@@ -13,21 +13,21 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from statehouse.background import BackgroundWork
+from statehouse.link.link import LinkContext, LinkHandler
+from statehouse.link.proxy import Proxy
 from statehouse.rpc.authorized import AuthorizedServer, ServicesServer, asked_again, shown_directly, shown_to_proxy
 from statehouse.rpc.channels import KEEPALIVE
 from statehouse.rpc.concealing import ConcealingServer, concealing_handler
 from statehouse.rpc.health import Health
-from statehouse.rpc.link import LinkContext, LinkHandler
-from statehouse.rpc.listening import cant_listen
-from statehouse.rpc.proxy import Proxy
 from statehouse.rpc.reflection import Reflection
 from statehouse.rpc.requests import TolerantServer
 from statehouse.rpc.server_credentials import server_credentials
+from statehouse.runtime.background import BackgroundWork
+from statehouse.runtime.listening import cant_listen
 from statehouse.security.local_calls import LOCAL_ONLY, LocalGate
 from statehouse.security.shown import NOTHING_SHOWN, Shown
+from statehouse.serdes.wire import refuse_beginning
 from statehouse.settings import ServerSettings
-from statehouse.wire import refuse_beginning
 
 if TYPE_CHECKING:
     from statehouse.security.gate import Gate

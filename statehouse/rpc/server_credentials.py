@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import PEM_BYTES_MAX, read
+from statehouse.runtime.file_reads import PEM_BYTES_MAX, read
 from statehouse.security.server_tls import RenewedTls, server_context
 from statehouse.settings import TlsSettings
 

@@ -1,4 +1,4 @@
-"""Failures on the wire, the server's side: turns a `LookupFailure` into gRPC's rich status."""
+"""Failures on the wire, the server's side: ends gRPC calls with rich statuses."""
 
 from __future__ import annotations
 
@@ -8,22 +8,13 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
-import structlog
-from google.protobuf import any_pb2
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from statehouse.background import as_error
-from statehouse.errors import DOMAIN, LookupFailure, Reason, internal_error, wire_name
+from statehouse.errors import LookupFailure, Reason
+from statehouse.errors.statuses import told
 from statehouse.rpc.requests import refuse_unreadable
 from statehouse.rpc.streams import TAKEN_WITHIN_S, CallerLeftError
-
-log = structlog.get_logger(__name__)
-
-# Long enough for a full router to work its queue off, short enough for a person who waits.
-_RETRY_DELAY = Duration(seconds=1)
+from statehouse.runtime.background import as_error
 
 # The end of a stream waits behind what its caller has not taken.
 _TOLD_WITHIN_S = 5.0
@@ -31,23 +22,6 @@ _TOLD_WITHIN_S = 5.0
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-def to_status(failure: LookupFailure) -> status_pb2.Status:
-    """Return the status with `ErrorInfo` (for any client) and `LookupError` (for ours) as details.
-
-    A caller that the server refuses as overloaded learns from `RetryInfo` when to ask again.
-    """
-    info = error_details_pb2.ErrorInfo(reason=wire_name(failure.reason), domain=DOMAIN, metadata=failure.metadata)
-    status = status_pb2.Status(code=failure.code, message=failure.message)
-    details: list[Message] = [info, failure.to_proto()]
-    if failure.reason is Reason.OVERLOADED:
-        details.append(error_details_pb2.RetryInfo(retry_delay=_RETRY_DELAY))
-    for detail in details:
-        packed = any_pb2.Any()
-        packed.Pack(detail)
-        status.details.append(packed)
-    return status
 
 
 def failing_cleanly(
@@ -93,14 +67,6 @@ def send_to(context: Context) -> Callable[[Any], Awaitable[None]]:
             raise LookupFailure(Reason.OVERLOADED, message) from None
 
     return send
-
-
-def told(name: str, error: Exception) -> status_pb2.Status:
-    """Return the status to send for a handler's exception; a defect is logged."""
-    if not isinstance(error, LookupFailure):
-        log.error("defect in a handler", method=name, exc_info=error)
-        error = internal_error()
-    return to_status(error)
 
 
 async def end_with(context: Context, name: str, error: Exception) -> None:

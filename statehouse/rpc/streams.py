@@ -7,10 +7,10 @@ from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from statehouse.address_limits import AddressLimit
-from statehouse.background import log_defect
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HeldBytes
+from statehouse.runtime.address_limits import AddressLimit
+from statehouse.runtime.background import log_defect
+from statehouse.runtime.held_bytes import HeldBytes
 
 FIRST_RESPONSE_S: Final = 1.0
 """Within this time a node says whether it serves a stream, before it does any work for it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from statehouse.rpc.link import LinkContext
-from statehouse.trace_context import TRACEPARENT, TraceContext, sampled_context
+from statehouse.link.link import LinkContext
+from statehouse.runtime.trace_context import TRACEPARENT, TraceContext, sampled_context
 
 RPC: Final = "rpc.system"
 _SERVICE: Final = "statehouse.v1.QueryService"

@@ -1,1 +1,4 @@
-"""Who calls, and what they may do. Files of certificates and rules are read anew when they change."""
+"""Who calls, and what they may do. Files of certificates and rules are read anew when they change.
+
+Nothing here answers a call.
+"""

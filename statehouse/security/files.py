@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import opened
+from statehouse.runtime.file_reads import opened
 from statehouse.security.bearer_tokens import KEYS_BYTES_MAX, JwtVerifier
 from statehouse.security.certificates import (
     CA_BYTES_MAX,

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from google.protobuf.message import DecodeError
 
-from statehouse.checked import checked_count, checked_list, checked_record, checked_time_ms
 from statehouse.control.v1 import signatures_pb2
 from statehouse.errors import ConfigurationError, ContractError
+from statehouse.errors.checked import checked_count, checked_list, checked_record, checked_time_ms
 from statehouse.security.certificates import UNREADABLE
 
 HEADER: Final = "statehouse-signature"

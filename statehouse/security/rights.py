@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
+from statehouse.serdes.wire import lookups_of, refuse_too_many
 from statehouse.v1 import fleet_service_pb2, query_service_pb2
-from statehouse.wire import lookups_of, refuse_too_many
 
 BATCH_ENTRIES_MAX: Final = 100_000
 """Lookups of a batch that are read for their stores; that takes 0.1 s, in which nothing else is done."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 import structlog
 
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import load_ca, load_pair
+from statehouse.runtime.file_reads import load_ca, load_pair
 from statehouse.security.changed_files import ChangedFiles
 from statehouse.settings import TlsSettings
 

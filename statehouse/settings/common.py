@@ -8,8 +8,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from statehouse.brokers import Brokers, KafkaSecurity, RecordSecurity, SaslMechanism, SecurityProtocol
-from statehouse.serde_plugins import SerdeOptions
+from statehouse.serdes.plugins import SerdeOptions
+from statehouse.settings.brokers import Brokers, KafkaSecurity, RecordSecurity, SaslMechanism, SecurityProtocol
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
 LogLevel = Annotated[

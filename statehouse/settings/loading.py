@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from statehouse.errors import ConfigurationError
-from statehouse.file_reads import TEXT_BYTES_MAX, read
+from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 from statehouse.settings.declaration import (
     ENV_PREFIX,
     DeclaredSettings,

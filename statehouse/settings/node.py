@@ -7,8 +7,8 @@ from typing import Self
 
 from pydantic import model_validator
 
-from statehouse.checked import CAPACITY_MAX, checked_host, checked_text
 from statehouse.errors import ContractError
+from statehouse.errors.checked import CAPACITY_MAX, checked_host, checked_text
 from statehouse.settings.common import HeartbeatSettings, RegistrySettings, ServerSettings
 from statehouse.settings.declaration import SettingGroup, setting
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from statehouse.checked import COUNT_MAX, HOLDERS_MAX, PARTITIONS_OF_ALL_MAX
+from statehouse.errors.checked import COUNT_MAX, HOLDERS_MAX, PARTITIONS_OF_ALL_MAX
 from statehouse.settings.common import (
     ApplicationIdSettings,
     ApplicationSettings,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from statehouse.address_limits import AddressLimit, Bound
+from statehouse.runtime.address_limits import AddressLimit, Bound
 
 BEGINS_WITHIN_S: Final = 10.0
 """So long a connection may take for a TLS handshake."""

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from google.protobuf.message import Message
 from starlette.requests import Request
 
-from statehouse.address_limits import AddressLimit, Bound
-from statehouse.background import BackgroundWork
 from statehouse.client import AsyncClient, ClientTls
 from statehouse.client.peers import FleetStub, Peer
 from statehouse.client.routers import RouterCall, Routers
@@ -25,6 +23,8 @@ from statehouse.observability.denials import counted_gate
 from statehouse.rpc.authorized import ON_BEHALF_CHAIN_KEY, ON_BEHALF_KEY
 from statehouse.rpc.channels import RenewedChannel
 from statehouse.rpc.credentials import CredentialFiles
+from statehouse.runtime.address_limits import AddressLimit, Bound
+from statehouse.runtime.background import BackgroundWork
 from statehouse.security.concealed import concealed_failure
 from statehouse.security.local_calls import LOCAL_ONLY, LocalGate
 from statehouse.security.rights import METRICS, RIGHTS

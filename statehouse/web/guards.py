@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from statehouse.errors import internal_error
-from statehouse.request_target import in_origin_form
+from statehouse.runtime.request_target import in_origin_form
 from statehouse.settings import WebSettings
 from statehouse.web.api.api_request import json_response
 from statehouse.web.api.problems import problem, problem_of

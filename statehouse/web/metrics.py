@@ -7,9 +7,9 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, generate_latest
 
-from statehouse.address_limits import AddressLimit, Bound
 from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.metrics import new_registry
+from statehouse.runtime.address_limits import AddressLimit, Bound
 
 ROUTERS: Final = "statehouse_router"
 """Denials are counted as its router's are: who watches that sees both."""

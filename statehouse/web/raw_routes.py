@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from statehouse.request_target import check_escapes
+from statehouse.runtime.request_target import check_escapes
 
 UNREADABLE: Final = "unreadable_parameter"
 """In the state of a request: the name of a path parameter that is no percent-encoded UTF-8."""

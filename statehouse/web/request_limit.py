@@ -16,9 +16,9 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from statehouse.address_limits import AddressLimit, Bound, WaitingLimit
 from statehouse.errors import LookupFailure, Reason
 from statehouse.observability.line_limit import LineLimit
+from statehouse.runtime.address_limits import AddressLimit, Bound, WaitingLimit
 from statehouse.settings import WebSettings
 from statehouse.web.api.api_request import json_response
 from statehouse.web.api.problems import HttpRefusal, problem_of

@@ -15,13 +15,13 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 from starlette.routing import BaseRoute
 
-from statehouse.address_limits import AddressLimit
 from statehouse.observability import logs
-from statehouse.rpc.listening import cant_listen
+from statehouse.runtime.address_limits import AddressLimit
+from statehouse.runtime.listening import cant_listen
+from statehouse.runtime.stop_deadline import StopDeadline, end_threads
+from statehouse.runtime.waiting import StopSignals, first_of, stop_signals
 from statehouse.security.server_tls import RenewedTls, server_context
 from statehouse.settings import TlsSettings, WebSettings
-from statehouse.stop_deadline import StopDeadline, end_threads
-from statehouse.waiting import StopSignals, first_of, stop_signals
 from statehouse.web.app import build_app
 from statehouse.web.connection_limit import ServerSocket
 from statehouse.web.connections import HEADERS_BYTES_MAX, Connection

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import grpc
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import members_topic
 from statehouse.local.certificates import make_certificates, rules
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import members_topic
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.deploy.chart import render
 from tests.deploy.pods import Pod

@@ -14,12 +14,12 @@ from typing import Final
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import members_topic
 from statehouse.kafka.clients import admin
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import ensure_free, free_port
 from statehouse.local.process import descendants
-from statehouse.topology import members_topic
 from tests.deploy.files import ROOT, services
 from tests.support.fleet import Fleet
 from tests.support.kafka import read_all

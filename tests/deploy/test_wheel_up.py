@@ -151,7 +151,7 @@ def test_the_pure_wheel_says_what_it_lacks(wheels: Path, user: User, tmp_path: P
     program = (
         f"import sys; sys.path.insert(0, {str(other)!r})\n"
         "from statehouse.observability import logs; logs.configure('INFO')\n"
-        "from statehouse.rpc.proxy import proxy_for; from statehouse.settings import ServerSettings\n"
+        "from statehouse.link.proxy import proxy_for; from statehouse.settings import ServerSettings\n"
         "assert proxy_for(ServerSettings(application_id='app'), '127.0.0.1:0', print) is None"
     )
     said = user.run(str(user.environment / "bin" / "python"), "-c", program)

@@ -14,9 +14,9 @@ from structlog import get_logger
 
 from examples.leaderboard.topology import application_id
 from statehouse.client import Client, Freshness
+from statehouse.contract.topology import commits_topic
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.local.cluster import LocalCluster
-from statehouse.topology import commits_topic
 from tests.e2e.conftest import is_settled
 from tests.integration.processor.support import messages
 from tests.support.polling import poll_until

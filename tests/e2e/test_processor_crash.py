@@ -17,9 +17,9 @@ from examples.leaderboard import sample
 from examples.leaderboard.model import Score, leaderboards
 from examples.leaderboard.topology import application_id
 from statehouse.client import Client
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import dead_letters_topic
 from statehouse.local.cluster import LocalCluster
-from statehouse.partitioning import partition_for
-from statehouse.topology import dead_letters_topic
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc
 from tests.e2e.conftest import is_settled
 from tests.support.kafka import produce

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from statehouse.topology import Role
+from statehouse.contract.topology import Role
 from tests.robustness.history import AT_LEAST, FaultRecord, History, LookupRecord, WriteRecord
 
 # Ages in answers are whole milliseconds, and rounded.

@@ -15,13 +15,13 @@ from typing import Any, Final, Self
 
 import grpc
 
-from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
+from statehouse.contract.assignment import Assignment, AssignmentReader, TaskAssignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import TaskId, assignment_topic, changelog_topic
 from statehouse.errors import LookupFailure
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.local.ports import LOOPBACK
-from statehouse.membership import TaskState
-from statehouse.partitioning import partition_for
-from statehouse.topology import TaskId, assignment_topic, changelog_topic
 from statehouse.v1 import fleet_service_pb2, node_service_pb2
 from tests.support.fleet import NAME, STORE, ServerProcess, Servers
 from tests.support.kafka import create_topic

@@ -9,9 +9,9 @@ from typing import Final
 
 import structlog
 
-from statehouse.assignment import Assignment
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure
-from statehouse.membership import TaskState
 from tests.robustness.cluster import RobustCluster
 from tests.robustness.history import ACTIVE_ONLY, MAX_LAG, MAX_STALENESS, History
 from tests.robustness.run import Run, Size

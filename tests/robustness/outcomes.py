@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import grpc
 
+from statehouse.contract.topology import Role
 from statehouse.errors import reason_name
 from statehouse.rpc.failures import from_status
-from statehouse.topology import Role
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.robustness.history import ACTIVE_ONLY, MAX_LAG, MAX_STALENESS, LookupRecord, Recorder
 

@@ -12,8 +12,8 @@ from typing import Final, Self
 import grpc
 import structlog
 
-from statehouse.assignment import Assignment
-from statehouse.topology import Role, TaskId
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.topology import Role, TaskId
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 from tests.robustness.cluster import NO_DOORS, ClusterShape, RobustCluster
 from tests.robustness.history import (

@@ -17,7 +17,7 @@ from typing import Final, Self
 import pytest
 
 from bench.machine import ProcessorTime
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port

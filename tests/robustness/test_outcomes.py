@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.status import to_status
+from statehouse.errors.statuses import to_status
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 from tests.robustness.history import ACTIVE_ONLY, AT_LEAST, MAX_LAG, MAX_STALENESS, History, LookupRecord, Recorder
 from tests.robustness.outcomes import LARGEST_LAG, LARGEST_STALENESS_MS, Client, Outcomes

@@ -20,7 +20,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_status import rpc_status
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.status import to_status
+from statehouse.errors.statuses import to_status
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.robustness.history import ANY, AT_LEAST, MAX_LAG, History, LookupRecord, Recorder
 from tests.robustness.sender import Sender

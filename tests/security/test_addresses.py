@@ -16,11 +16,11 @@ from google.protobuf.message_factory import GetMessageClass
 from prometheus_client import CollectorRegistry
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.link import CALLS, LinkContext
+from statehouse.link.proxy import proxy_for
 from statehouse.local.ports import LOOPBACK
 from statehouse.observability.denials import SecurityMetrics, counted_gate
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import CALLS, LinkContext
-from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.security.rights import RIGHTS, STORE_RIGHTS

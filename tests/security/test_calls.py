@@ -20,13 +20,13 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import commits_topic
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.rpc.failures import from_rpc_error, is_servers
-from statehouse.topology import commits_topic
 from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2
 from tests.support.certificates import Authority, Issued
 from tests.support.fleet import STORE, Fleet, ServerProcess, is_answered_by_active

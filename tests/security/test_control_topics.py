@@ -14,15 +14,15 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from processor.ownership.topics.control_topics import create_control_topics
-from statehouse.assignment import MANIFEST_KEY
 from statehouse.client import Client
+from statehouse.contract.assignment import MANIFEST_KEY
+from statehouse.contract.epochs import EPOCH_MAX, is_newer
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import assignment_topic, changelog_topic, commits_topic, members_topic
 from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2
-from statehouse.epochs import EPOCH_MAX, is_newer
 from statehouse.kafka import clients
 from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
-from statehouse.topology import assignment_topic, changelog_topic, commits_topic, members_topic
 from statehouse.v1 import fleet_service_pb2
 from tests.support.fleet import ServerProcess, Servers
 from tests.support.kafka import alter_topic, create_topic, produce, produce_placed, read_all

@@ -15,11 +15,11 @@ from starlette.requests import Request
 
 from query_service.service import SERVICES
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.link import CALLS
+from statehouse.link.proxy import proxy_for
 from statehouse.observability.denials import SecurityMetrics
 from statehouse.rpc.authorized import ADDRESS_KEY
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import CALLS
-from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.security.local_calls import DRAIN, LocalGate, is_loopback
 from statehouse.security.shown import Shown

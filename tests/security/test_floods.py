@@ -20,7 +20,7 @@ import pytest
 
 from bench.cores import CoresLimit
 from bench.floods.flooder import FULL
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import Reason, reason_from_number
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port

@@ -25,13 +25,13 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.link import CALLS, LinkContext
+from statehouse.link.proxy import proxy_for
 from statehouse.local.ports import LOOPBACK
 from statehouse.observability.denials import SecurityMetrics, counted_gate
 from statehouse.observability.metrics import MetricsServer
 from statehouse.rpc import authorized
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import CALLS, LinkContext
-from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.security import audit

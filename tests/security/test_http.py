@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple
 import pytest
 from starlette.requests import Request
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import commits_topic
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.settings import WebSettings
-from statehouse.topology import commits_topic
 from statehouse.web.api.operations import OPERATIONS
 from statehouse.web.app import build_app
 from statehouse.web.gateway import CERTIFICATE, CallerRefused, Gateway

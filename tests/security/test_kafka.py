@@ -14,12 +14,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, AdminClient, ResourcePatternType, ResourceType
 
 from processor.ownership.topics.control_topics import create_control_topics
-from statehouse.brokers import Brokers, SaslMechanism, SecurityProtocol
 from statehouse.client import Client
+from statehouse.contract.topology import members_topic
 from statehouse.errors import LookupFailure
 from statehouse.kafka import clients
 from statehouse.kafka.access import AccessRefused, check_group, check_login
-from statehouse.topology import members_topic
+from statehouse.settings.brokers import Brokers, SaslMechanism, SecurityProtocol
 from tests.integration.processor import counters
 from tests.integration.processor.support import ProcessorProcess
 from tests.security.kafka_rights import documented

@@ -11,15 +11,15 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from statehouse.assignment import CONTROLLER_KEY, MANIFEST_KEY
-from statehouse.brokers import Brokers, RecordSecurity
+from statehouse.contract.assignment import CONTROLLER_KEY, MANIFEST_KEY
+from statehouse.contract.topology import assignment_topic, changelog_topic, commits_topic, members_topic
 from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2, signatures_pb2
 from statehouse.kafka.authors import HEADER
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK
 from statehouse.security.record_signatures import ControlRecord, RecordSigner
-from statehouse.topology import assignment_topic, changelog_topic, commits_topic, members_topic
+from statehouse.settings.brokers import Brokers, RecordSecurity
 from statehouse.v1 import fleet_service_pb2
 from tests.support.certificates import Authority, Issued
 from tests.support.fleet import NAME, STORE, ServerProcess, Servers

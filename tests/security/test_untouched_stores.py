@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import pytest
 
+from statehouse.contract.partitioning import partition_for
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.partitioning import partition_for
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.robustness.sender import Sender
 from tests.security.test_control_topics import (

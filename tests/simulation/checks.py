@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from processor.ownership.machine.takeover import ControllerRecord
 from processor.ownership.planning.model import NodeView
 from processor.ownership.settings import OwnershipSettings
-from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
+from statehouse.contract.assignment import Assignment, AssignmentReader, TaskAssignment
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import AnyTaskId, Role, TaskId
 from statehouse.control.v1 import commits_pb2
-from statehouse.partitioning import partition_for
-from statehouse.topology import AnyTaskId, Role, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.simulation.kafka import Kafka
 from tests.simulation.world import Process, World

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from router.fleet.table import RoutingTable
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import Role, TaskId
 from statehouse.errors import LookupFailure
-from statehouse.partitioning import partition_for
-from statehouse.topology import Role, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.simulation.checks import Checks
 from tests.simulation.kafka import Kafka

@@ -14,9 +14,9 @@ from typing import Any
 from processor.ownership.machine.core import OwnershipCore
 from processor.ownership.machine.takeover import ControllerRecord, Takeover
 from processor.ownership.topics.controller_record import decode_controller, encode_controller
-from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, encode
-from statehouse.backoff import Backoff, BackoffPolicy
-from statehouse.membership import decode_member
+from statehouse.contract.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, encode
+from statehouse.contract.membership import decode_member
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
 from tests.simulation.checks import Checks, Knowledge
 from tests.simulation.kafka import FencedByKafka, Follower, Kafka
 from tests.simulation.settings import SimulationSettings

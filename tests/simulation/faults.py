@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 
-from statehouse.membership import TaskState
+from statehouse.contract.membership import TaskState
 from tests.simulation.controller import STEPS
 from tests.simulation.fleet import Fleet
 from tests.simulation.node import SimulatedNode

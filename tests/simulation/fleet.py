@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from processor.ownership.machine.numbering import numbered
-from statehouse.membership import TaskState
-from statehouse.partitioning import partition_for
-from statehouse.topology import TaskId
+from statehouse.contract.membership import TaskState
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import TaskId
 from tests.simulation.callers import Callers, RulesFile
 from tests.simulation.checks import Checks
 from tests.simulation.clients import Clients

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from query_service.stores.base import ChangelogRecord
-from statehouse.topology import StoreSpec, TaskId
+from statehouse.contract.topology import StoreSpec, TaskId
 from tests.simulation.world import KAFKA, Process, World
 
 _CHUNK = (1, 6)

@@ -21,8 +21,8 @@ from router.fleet.current_table import CurrentTable
 from router.fleet.table import compile_table
 from router.fleet.tracker import FleetTracker
 from router.fleet_api.describe import describe_fleet
-from statehouse.assignment import Assignment, AssignmentReader, encode
-from statehouse.membership import Member, decode_member, encode_member
+from statehouse.contract.assignment import Assignment, AssignmentReader, encode
+from statehouse.contract.membership import Member, decode_member, encode_member
 from tests.support.members import FakeMember
 from tests.support.settings import ownership
 

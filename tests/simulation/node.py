@@ -20,13 +20,13 @@ from query_service.replicas.replica import TaskReplica
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.ownership import NodeOwnership, active_tasks, with_dormant
 from query_service.states.task_events import Assigned, NodeStops
-from statehouse.assignment import Assignment
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import NodeState, TaskState, encode_member
+from statehouse.contract.processor_reports import ProcessorReports, written_at_s
+from statehouse.contract.topology import AnyTaskId, TaskId
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import NodeState, TaskState, encode_member
-from statehouse.processor_reports import ProcessorReports, written_at_s
 from statehouse.rpc.deadline import RequestTimes
-from statehouse.topology import AnyTaskId, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.simulation.callers import RulesFile, SimulatedGate
 from tests.simulation.checks import Checks

@@ -21,9 +21,9 @@ from router.fleet.table import RoutedNode
 from router.telemetry.metrics import RouterMetrics
 from statehouse.control.v1.express_pb2 import ExpressSnapshot, ExpressSums
 from statehouse.errors import LookupFailure
+from statehouse.link.handed import Came, HandedLookup
+from statehouse.link.link import CallFailed, ToProxy
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.handed import Came, HandedLookup
-from statehouse.rpc.link import CallFailed, ToProxy
 from tests.simulation.world import World
 
 # As proxy/express.go and proxy/sums.go have them.

@@ -23,13 +23,13 @@ from router.fleet.tracker import FleetTracker
 from router.lookups.dispatch import Dispatcher
 from router.lookups.locate import keyed_call
 from router.telemetry.metrics import RouterMetrics
-from statehouse.assignment import AssignmentReader
+from statehouse.contract.assignment import AssignmentReader
+from statehouse.contract.membership import decode_member
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import decode_member
+from statehouse.errors.statuses import to_status
+from statehouse.link.handed import HandedLookup
+from statehouse.link.link import Link
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.handed import HandedLookup
-from statehouse.rpc.link import Link
-from statehouse.rpc.status import to_status
 from statehouse.v1 import query_service_pb2
 from tests.simulation.callers import HEALTH_CHECK, QUERY, RulesFile, SimulatedGate
 from tests.simulation.checks import READER, ROUTER, Checks

@@ -20,8 +20,8 @@ import query_service.replicas.replica
 import query_service.states.ownership
 import tests.simulation.controller
 import tests.simulation.router
+from statehouse.contract.membership import Member, decode_member
 from statehouse.errors import LookupFailure
-from statehouse.membership import Member, decode_member
 from statehouse.v1 import types_pb2
 from tests.simulation.clients import Lookup
 from tests.simulation.faults import Faults

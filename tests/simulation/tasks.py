@@ -49,8 +49,8 @@ from query_service.states.task_machine import TaskMachine
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import Writes
 from query_service.stores.key_value import KeyValueStore
-from statehouse.membership import TaskState
-from statehouse.topology import AnyTaskId, Role, TaskId
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import AnyTaskId, Role, TaskId
 from tests.simulation.kafka import Changelog, Kafka
 from tests.simulation.world import KAFKA
 

@@ -31,16 +31,16 @@ from query_service.states.ownership import claimed_role
 from query_service.states.task_events import Action, Close, NodeTask, RetryAfter, Step
 from query_service.states.task_machine import TaskMachine
 from router.calls.attempts import CallOutcome
+from statehouse.contract.first_batch import obstacle
+from statehouse.contract.membership import TaskState
+from statehouse.contract.processor_reports import ProcessorReport
+from statehouse.contract.topology import AnyTaskId, Role
 from statehouse.errors import LookupFailure, Reason
-from statehouse.first_batch import obstacle
-from statehouse.membership import TaskState
-from statehouse.processor_reports import ProcessorReport
-from statehouse.rpc.handed import HandedLookup
+from statehouse.link.handed import HandedLookup
 from statehouse.security.identities import ANYBODY, KnownCaller, KnownCallers
 from statehouse.security.rights import Right
 from statehouse.security.rules import EVERYTHING, Grant, may
 from statehouse.security.shown import Shown
-from statehouse.topology import AnyTaskId, Role
 from tests.simulation.__main__ import outcomes
 from tests.simulation.controller import STEPS
 from tests.simulation.faults import KINDS

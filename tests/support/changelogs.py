@@ -16,8 +16,8 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.catalog import open_store
 from query_service.stores.resources import StoreResources
-from statehouse.composite import SessionKey, WindowKey
-from statehouse.topology import SESSION, WINDOW, StoreSpec
+from statehouse.contract.topology import SESSION, WINDOW, StoreSpec
+from statehouse.keys.composite import SessionKey, WindowKey
 
 RETENTION_MS = 200_000
 _KEYS = [b"key-%d" % nth for nth in range(20)]

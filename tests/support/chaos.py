@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
 from tests.support.kafka import unless
 from tests.support.polling import poll_until
 

@@ -13,7 +13,7 @@ from typing import Final
 from processor.ownership.controller import OwnershipController
 from processor.ownership.declarations import StoreDeclaration
 from processor.reports.commits import CommitsPublisher, StoreChangelog
-from statehouse.topology import changelog_topic
+from statehouse.contract.topology import changelog_topic
 from tests.support.fleet import STORE
 from tests.support.settings import ownership
 

@@ -6,10 +6,10 @@ import random
 
 from router.choice.candidates import Suspicion
 from router.fleet.table import RoutingTable, compile_table
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import GlobalReport, Member, NodeState, ReplicaReport, StorePosition, TaskState
+from statehouse.contract.topology import Role, StoreSpec, TaskId
 from statehouse.errors import Reason
-from statehouse.membership import GlobalReport, Member, NodeState, ReplicaReport, StorePosition, TaskState
-from statehouse.topology import Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
 SERDES = ("string", "long", "double", "bytes", "json")

@@ -13,12 +13,12 @@ import grpc
 from google.protobuf import json_format
 from grpc_status import rpc_status
 
-from statehouse import paging
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract import paging
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.errors import LookupFailure, Reason
-from statehouse.partitioning import partition_for
-from statehouse.rpc.status import to_status
-from statehouse.scan_ranges import entry_key_range, key_range
+from statehouse.errors.statuses import to_status
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.serdes import SERDES, Serde, json_value
 from statehouse.v1 import (
     errors_pb2,

@@ -15,13 +15,10 @@ from typing import Any, Final, Self
 import grpc
 from confluent_kafka import Producer
 
-from statehouse.assignment import Assignment, TaskAssignment, encode
-from statehouse.errors import LookupFailure
-from statehouse.local.ports import LOOPBACK, free_port
-from statehouse.membership import TaskState
-from statehouse.partitioning import partition_for
-from statehouse.rpc.failures import from_rpc_error
-from statehouse.topology import (
+from statehouse.contract.assignment import Assignment, TaskAssignment, encode
+from statehouse.contract.membership import TaskState
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import (
     StoreSpec,
     SubTopology,
     TaskId,
@@ -30,6 +27,9 @@ from statehouse.topology import (
     commits_topic,
     members_topic,
 )
+from statehouse.errors import LookupFailure
+from statehouse.local.ports import LOOPBACK, free_port
+from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import (
     fleet_service_pb2_grpc,
     node_service_pb2,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from statehouse.assignment import Assignment
-from statehouse.membership import Member, NodeState, ReplicaReport, StorePosition, TaskState
-from statehouse.topology import Role, TaskId
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import Member, NodeState, ReplicaReport, StorePosition, TaskState
+from statehouse.contract.topology import Role, TaskId
 
 
 @dataclass

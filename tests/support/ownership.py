@@ -12,10 +12,10 @@ from processor.ownership.planning.model import Readiness, readiness_of
 from processor.ownership.preview import preview
 from processor.ownership.settings import OwnershipSettings
 from processor.ownership.topics.observed import observe
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import TaskId
 from statehouse.errors import LookupFailure
-from statehouse.membership import TaskState
-from statehouse.topology import TaskId
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.published import PublishedEpochs
 from tests.support.settings import ownership

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from statehouse.checked import (
+from statehouse.errors.checked import (
     CAPACITY_MAX,
     COUNT_MAX,
     HOLDERS_MAX,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from statehouse.backoff import Backoff, BackoffPolicy
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
 
 T = TypeVar("T")
 

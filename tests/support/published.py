@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from statehouse.assignment import Assignment, AssignmentReader
+from statehouse.contract.assignment import Assignment, AssignmentReader
+from statehouse.contract.topology import assignment_topic
 from statehouse.kafka.control_log import ControlLogReader
-from statehouse.topology import assignment_topic
 
 
 class PublishedEpochs:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
-from statehouse.membership import TaskState
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.membership import TaskState
 from statehouse.v1 import node_service_pb2, query_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.polling import poll_until

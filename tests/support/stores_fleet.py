@@ -9,8 +9,8 @@ from typing import Final
 
 from confluent_kafka import Producer
 
-from statehouse.composite import SessionKey, WindowKey
-from statehouse.topology import SESSION, VERSIONED, WINDOW, StoreSpec, changelog_topic
+from statehouse.contract.topology import SESSION, VERSIONED, WINDOW, StoreSpec, changelog_topic
+from statehouse.keys.composite import SessionKey, WindowKey
 from tests.support.fleet import STORE, Fleet
 from tests.support.kafka import create_topic
 

@@ -26,7 +26,11 @@ def both(*, first: int | None, second: int) -> int | None:
 
 def test_the_deciding_modules_are_those_of_the_purity_contract() -> None:
     found = mutants.deciding_modules()
-    assert {"statehouse.assignment", "processor.ownership.planning.planner", "router.choice.candidates"} <= set(found)
+    assert {
+        "statehouse.contract.assignment",
+        "processor.ownership.planning.planner",
+        "router.choice.candidates",
+    } <= set(found)
     assert all(mutants.path_of(module).is_file() for module in found)
     pyproject = tomllib.loads((mutants.ROOT / "pyproject.toml").read_text())
     (contract,) = (each for each in pyproject["tool"]["importlinter"]["contracts"] if each["name"] == mutants.CONTRACT)
@@ -99,10 +103,10 @@ def test_asks_a_modules_own_tests_first() -> None:
 
 
 def test_shows_the_lines_that_a_mutant_changes() -> None:
-    source = mutants.path_of("statehouse.consistency").read_text()
-    mutant = mutants.draw({"statehouse.consistency": source}, seed=1, count=1)[0]
+    source = mutants.path_of("statehouse.contract.consistency").read_text()
+    mutant = mutants.draw({"statehouse.contract.consistency": source}, seed=1, count=1)[0]
     shown = mutants.diff_of(mutant, source).splitlines()
-    assert shown[0] == "--- statehouse/consistency.py"
+    assert shown[0] == "--- statehouse/contract/consistency.py"
     assert [line[0] for line in shown[3:]] == ["-", "+"]
 
 

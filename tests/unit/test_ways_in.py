@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from statehouse.rpc.link import CALLS
+from statehouse.link.link import CALLS
 from statehouse.security.ways_in import WAYS_IN, WayIn
 
 ROOT: Final = Path(__file__).parents[2]

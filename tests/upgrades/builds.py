@@ -19,7 +19,7 @@ from tests.support.fleet import THIS, Build
 from tests.support.proxy import PROXY
 
 _PACKAGES: Final = ("statehouse", "processor", "query_service", "router")
-_FORMATS: Final = "statehouse/formats.py"
+_FORMATS: Final = "statehouse/contract/formats.py"
 _STORE_FORMAT: Final = "query_service/states/checkpoint.py"
 _BUILD_S: Final = 600
 

@@ -11,9 +11,9 @@ import pytest
 from processor.ownership.machine.core import OwnershipCore
 from processor.ownership.planning.model import NodeView, ReplicaView
 from processor.ownership.planning.planner import plan
-from statehouse.assignment import TaskAssignment
-from statehouse.membership import NodeState
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.membership import NodeState
+from statehouse.contract.topology import TaskId
 from tests.robustness.history import EpochRecord, FaultRecord
 from tests.support.members import FakeMember
 from tests.support.settings import ownership

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from statehouse import assignment
-from statehouse.membership import TaskState
+from statehouse.contract import assignment
+from statehouse.contract.membership import TaskState
 from tests.support.fleet import THIS, Build, ServerProcess
 from tests.support.polling import poll_until
 from tests.upgrades.builds import has_another_store_format, reads_the_next_format, writes_the_next_format

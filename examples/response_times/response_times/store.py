@@ -12,11 +12,11 @@ from typing import Final
 
 from query_service.stores.engine import Engine
 from query_service.stores.windows import WINDOWS, TimedStore
-from statehouse.composite import WindowKey
+from statehouse.contract.paging import LAST_MS
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import LAST_MS
+from statehouse.keys.composite import WindowKey
 from statehouse.serdes import JsonValue
-from statehouse.topology import StoreSpec
 
 from .histograms import added_up, bounds_ms, quantile_bucket, read_histogram
 

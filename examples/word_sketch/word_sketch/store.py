@@ -10,9 +10,9 @@ from typing import Final
 
 from query_service.stores.engine import Engine
 from query_service.stores.key_value import KeyValueStore
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import JsonValue
-from statehouse.topology import StoreSpec
 
 from .sketches import estimate_of, read_sketch
 

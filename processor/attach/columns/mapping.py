@@ -34,7 +34,7 @@ from processor.attach.columns.state_values import StateValues
 from processor.attach.columns.timed_keys import EntryKind, TimedKey, timed_key
 from processor.rows import KEY, VALUE
 from statehouse.errors import ConfigurationError
-from statehouse.key_columns import KeyColumn, can_be_named
+from statehouse.keys.columns import KeyColumn, can_be_named
 from statehouse.serdes import SERDES
 
 STATE_KEY: Final = "_state_key"

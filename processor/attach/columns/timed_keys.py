@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType, TimestampType
 
 from processor.rows import KEY, SESSION_END, SESSION_START, VALUE, WINDOW_START
 from processor.sink.layouts import FrameLayout
+from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW
 from statehouse.errors import ConfigurationError
-from statehouse.topology import KEY_VALUE, SESSION, WINDOW
 
 SESSION_START_IN_STATE: Final = "sessionStartTime"
 """What Spark's session windows have in their key; their end is in the value."""

@@ -17,10 +17,10 @@ from processor.ownership.machine.sessions import MemberSessions
 from processor.ownership.planning.model import Plan
 from processor.ownership.planning.planner import plan
 from processor.ownership.settings import OwnershipSettings
-from statehouse import epochs
-from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.membership import Member
-from statehouse.topology import StoreSpec, SubTopology, TaskId
+from statehouse.contract import epochs
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import Member
+from statehouse.contract.topology import StoreSpec, SubTopology, TaskId
 
 _REASONS_MAX = 8
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from processor.ownership.settings import OwnershipSettings
-from statehouse.backoff import BackoffPolicy
+from statehouse.runtime.backoff import BackoffPolicy
 
 # More doublings than any hold-down needs to reach its bound.
 _ENDS_BEYOND_LIMIT = 32

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from statehouse.assignment import Assignment
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.topology import TaskId
 
 
 @dataclass(frozen=True, slots=True)

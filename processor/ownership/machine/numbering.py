@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 from processor.ownership.declarations import StoreDeclaration
-from statehouse.checked import PARTITIONS_OF_ALL_MAX, STORES_MAX, SUB_TOPOLOGIES_MAX
+from statehouse.contract.topology import StoreSpec, SubTopology
 from statehouse.errors import ConfigurationError
-from statehouse.topology import StoreSpec, SubTopology
+from statehouse.errors.checked import PARTITIONS_OF_ALL_MAX, STORES_MAX, SUB_TOPOLOGIES_MAX
 
 
 def numbered(

@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 from processor.ownership.machine.damping import Damping
 from processor.ownership.planning.model import NodeView, Readiness, ReplicaView, readiness_of
 from processor.ownership.settings import OwnershipSettings
-from statehouse.epochs import is_newer
-from statehouse.membership import FORGET_AFTER_SESSIONS, LEAVING_STATES, Member, NodeState, ReplicaReport, TaskState
-from statehouse.topology import Role, TaskId
+from statehouse.contract.epochs import is_newer
+from statehouse.contract.membership import (
+    FORGET_AFTER_SESSIONS,
+    LEAVING_STATES,
+    Member,
+    NodeState,
+    ReplicaReport,
+    TaskState,
+)
+from statehouse.contract.topology import Role, TaskId
 
 StoresOf = Mapping[int, tuple[str, ...]]
 """Store names by sub-topology."""

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from processor.ownership.planning.loads import Loads
 from processor.ownership.planning.model import LiveNodes
 from processor.ownership.planning.shares import exact_shares
-from statehouse.assignment import TaskAssignment
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import TaskId
 
 
 def seat_ephemeral(

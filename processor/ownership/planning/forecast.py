@@ -9,8 +9,8 @@ from typing import Final
 
 from processor.ownership.planning.model import NodeView, PlannerSettings, ReplicaView
 from processor.ownership.planning.planner import plan
-from statehouse.assignment import TaskAssignment
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import TaskId
 
 # Each step needs a plan, up to a second in the largest fleet; no real change takes this many steps.
 STEPS_MAX: Final = 10_000

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 
-from statehouse.assignment import TaskAssignment
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import TaskId
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from processor.ownership.planning.model import (
     slots_of,
 )
 from processor.ownership.planning.standbys import place_standbys, start_warm_ups
-from statehouse.assignment import TaskAssignment
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import TaskId
 
 __all__ = ["NodeView", "Plan", "PlannerSettings", "Readiness", "ReplicaView", "plan"]
 

@@ -9,12 +9,12 @@ from functools import partial
 
 from processor.ownership.machine.takeover import ControllerRecord, Takeover
 from processor.ownership.topics.controller_record import read_controller
-from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader
-from statehouse.brokers import Brokers
+from statehouse.contract.assignment import CONTROLLER_KEY, Assignment, AssignmentReader
+from statehouse.contract.topology import assignment_topic
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned
-from statehouse.topology import assignment_topic
+from statehouse.settings.brokers import Brokers
 
 
 class AssignmentLog:

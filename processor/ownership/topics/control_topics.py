@@ -8,8 +8,8 @@ import structlog
 from confluent_kafka.admin import AdminClient
 
 from processor.ownership.declarations import StoreDeclaration
+from statehouse.contract.topology import control_topic_names
 from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics, topic_settings
-from statehouse.topology import control_topic_names
 
 log = structlog.get_logger(__name__)
 

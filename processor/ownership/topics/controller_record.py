@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from processor.ownership.declared_settings import declared_settings, ownership_settings
 from processor.ownership.machine.takeover import ControllerRecord
-from statehouse.assignment import CONTROLLER_KEY, read_controller_record
-from statehouse.checked import checked_count
+from statehouse.contract.assignment import CONTROLLER_KEY, read_controller_record
+from statehouse.contract.formats import ASSIGNMENT, NewerFormatError
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ConfigurationError, ContractError
-from statehouse.formats import ASSIGNMENT, NewerFormatError
+from statehouse.errors.checked import checked_count
 from statehouse.settings import PlanningSettings
 
 # Who waits for so long waits for ever, and more can't be written as seconds and back.

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Final
 
 from processor.ownership.machine.core import OwnershipCore
-from statehouse.brokers import Brokers
-from statehouse.clocks import process_clock
+from statehouse.contract.membership import decode_member
+from statehouse.contract.topology import members_topic
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
-from statehouse.membership import decode_member
 from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned
-from statehouse.topology import members_topic
+from statehouse.runtime.clocks import process_clock
+from statehouse.settings.brokers import Brokers
 
 _QUEUE_MAX: Final = 10_000
 _WAIT_S: Final = 0.1

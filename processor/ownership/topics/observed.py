@@ -14,13 +14,13 @@ from processor.ownership.machine.takeover import ControllerRecord
 from processor.ownership.planning.model import NodeView
 from processor.ownership.settings import OwnershipSettings
 from processor.ownership.topics.controller_record import read_controller
-from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, TaskAssignment
-from statehouse.brokers import Brokers
+from statehouse.contract.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, TaskAssignment
+from statehouse.contract.membership import Member, decode_member
+from statehouse.contract.topology import StoreSpec, TaskId, assignment_topic, members_topic
 from statehouse.errors import ConfigurationError, ContractError, LookupFailure, Reason
 from statehouse.kafka.control_read import read_to_ends
-from statehouse.membership import Member, decode_member
 from statehouse.observability.unreadable_records import UnreadableRecords
-from statehouse.topology import StoreSpec, TaskId, assignment_topic, members_topic
+from statehouse.settings.brokers import Brokers
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaException, Producer
 
-from statehouse.brokers import Brokers
+from statehouse.contract.topology import assignment_topic, members_topic
 from statehouse.errors import StatehouseError
 from statehouse.kafka.access import refusal
 from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, meaning_of
-from statehouse.topology import assignment_topic, members_topic
+from statehouse.settings.brokers import Brokers
 
 
 class FencedError(StatehouseError):

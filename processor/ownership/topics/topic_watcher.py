@@ -15,10 +15,10 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaException
 
-from statehouse.brokers import Brokers
 from statehouse.kafka.renewed import RenewedAdmin
+from statehouse.kafka.topic_changes import FoundState, TopicState
 from statehouse.kafka.topics import topic_states
-from statehouse.topic_changes import FoundState, TopicState
+from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from statehouse.client import conversion
 from statehouse.client.peers import Method
 from statehouse.client.routers import RouterCall
-from statehouse.key_columns import columns_of_text, key_text
-from statehouse.request_target import check_escapes
+from statehouse.keys.columns import columns_of_text, key_text
+from statehouse.runtime.request_target import check_escapes
 from statehouse.security.concealed import concealed_message
 from statehouse.v1 import types_pb2
 from statehouse.web.api import json_text

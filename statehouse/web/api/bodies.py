@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from statehouse.client import conversion
 from statehouse.client.answers import Explanation, Location, Stamp
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason
-from statehouse.positions import Token
 from statehouse.serdes import SERDES
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from statehouse.web.api import json_text

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from statehouse.client import conversion
 from statehouse.client.answers import InputRecord, KeyLike
 from statehouse.client.keys import to_key
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason, shown
-from statehouse.positions import Token
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from statehouse.web.api import bodies
 from statehouse.web.api.api_request import ApiRequest, json_response

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from statehouse.json_documents import named, read_json
+from statehouse.serdes.json_documents import named, read_json
 
 _SEPARATORS: Final = (",", ":")
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from statehouse.consistency import ANY, Freshness
+from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from statehouse.contract.positions import token_of_texts
 from statehouse.errors import LookupFailure, Reason, shown
-from statehouse.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
-from statehouse.positions import token_of_texts
 
 MAX_INT64: Final = 2**63 - 1
 MIN_INT64: Final = -(2**63)

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import Final
 
-from statehouse.background import BackgroundWork
 from statehouse.errors import LookupFailure
+from statehouse.runtime.background import BackgroundWork
 from statehouse.v1 import fleet_service_pb2
 from statehouse.web.gateway import Gateway
 

@@ -22,7 +22,6 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client import conversion
 from statehouse.client.answers import KeyLike, Update
 from statehouse.client.keys import to_key
@@ -31,8 +30,9 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.authorized import ASKED_AGAIN_S
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.streams import SILENCE_S, TAKEN_WITHIN_S
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
+from statehouse.runtime.waiting import is_told_to_end
 from statehouse.v1 import query_service_pb2
-from statehouse.waiting import is_told_to_end
 from statehouse.web.api import bodies, json_text
 from statehouse.web.api.api_request import ApiRequest
 from statehouse.web.api.bodies import Reader

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from statehouse.client.node_readings import NodeReading
-from statehouse.counter_rates import grown
+from statehouse.observability.counter_rates import grown
 
 StorePlace = tuple[str, int]
 """A store and one of its partitions."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import structlog
 from starlette.requests import Request
 
+from statehouse.contract.membership import target
 from statehouse.errors import LookupFailure
-from statehouse.membership import target
 from statehouse.web.gateway import Gateway
 from statehouse.web.pages.poller import Poller
 from statehouse.web.pages.recorder import Recorder

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from statehouse.client.answers import Fleet, Replica, Store, Task
-from statehouse.membership import TaskState
+from statehouse.contract.membership import TaskState
 from statehouse.web.pages.contacts import Contact, NodeContact
 
 BEHIND: Final = 10_000

@@ -20,17 +20,17 @@ import grpc
 import grpc.aio
 import structlog
 
-from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client import Node, conversion
 from statehouse.client.node_readings import read_node
 from statehouse.client.peers import Peer
+from statehouse.contract.membership import target
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import target
 from statehouse.rpc.credentials import ClientTls, ssl_context
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
+from statehouse.runtime.waiting import is_told_to_end
 from statehouse.settings import WebSettings
 from statehouse.v1 import fleet_service_pb2, node_service_pb2
-from statehouse.waiting import is_told_to_end
 from statehouse.web.gateway import Gateway
 from statehouse.web.pages.contacts import Contact
 from statehouse.web.pages.recorder import Moment, Recorder

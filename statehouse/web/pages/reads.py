@@ -12,9 +12,9 @@ from starlette.datastructures import QueryParams
 
 from statehouse.client import AsyncWatch, Session, Store, Window, conversion
 from statehouse.client.keys import to_key
-from statehouse.consistency import Freshness
+from statehouse.contract.consistency import Freshness
+from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import LookupFailure
-from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.web.gateway import Gateway
 from statehouse.web.pages.figures import key_text, value_text

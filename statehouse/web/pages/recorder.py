@@ -13,7 +13,7 @@ from typing import Final
 
 from statehouse.client.answers import ChangelogSettings, Fleet, Store, Task
 from statehouse.client.node_readings import NodeReading, ReplicaPlace
-from statehouse.restore_rates import RestoreRates, RunningRestore
+from statehouse.client.restore_rates import RestoreRates, RunningRestore
 from statehouse.web.pages.contacts import QUIET_S, Contact, NodeContact, StorePlace, answered_between
 from statehouse.web.pages.epochs import EpochLog
 from statehouse.web.pages.partitions import Condition, partition_count, partitions_of, tasks_by_id

@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from statehouse.counter_rates import grown
+from statehouse.observability.counter_rates import grown
 
 WINDOW_S: Final = 15.0
 """Rates and latencies are of so long."""

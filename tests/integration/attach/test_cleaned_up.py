@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from processor.run.start_check import last_commits
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic
 from tests.integration.attach import rate_job
 from tests.integration.attach.jobs import PROVIDERS
 from tests.integration.attach.running import AttachProcess, newest

@@ -13,10 +13,10 @@ from typing import Final
 import httpx
 import pytest
 
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.jars import waiting_lock
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
-from statehouse.topology import changelog_topic
 from tests.integration.attach.events import made_events, write_events
 from tests.integration.attach.running import AttachProcess, Jobs
 from tests.integration.attach.states import as_toml, states_of

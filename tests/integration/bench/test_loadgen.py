@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from bench.data import key_of, value_of
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from tests.support.fleet import STORE, ServerProcess

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from statehouse.assignment import TaskAssignment
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.main import app
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.membership import TaskState
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.membership import TaskState
 from statehouse.v1 import fleet_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import produce_placed

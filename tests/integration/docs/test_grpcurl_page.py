@@ -15,7 +15,7 @@ import pytest
 from word_sketch.sketches import new_sketch
 
 from processor.reports.commits import CommitsPublisher, StoreChangelog
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.control.v1 import commits_pb2
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from google.rpc import code_pb2
 
-from statehouse.assignment import TaskAssignment
 from statehouse.client import AsyncClient
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import REASONS, LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
 from statehouse.serdes import SERDES, exact_json
-from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.differential.cases import GET, Read, made_read
 from tests.support.differential.command_line import CommandLine

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from statehouse.rpc.proxy import NONE
+from statehouse.link.proxy import NONE
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,8 +10,8 @@ from typing import Self
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
 from statehouse.client import Answer, AsyncClient, Freshness, Lookup, Token
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from tests.support.fleet import STORE, Fleet, ServerProcess

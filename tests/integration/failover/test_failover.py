@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from statehouse.contract.topology import Role, TaskId
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import Role, TaskId
 from statehouse.v1 import types_pb2
 from tests.support.fleet import STORE, Fleet
 from tests.support.lookups import LookupLoad

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port

@@ -10,10 +10,10 @@ import grpc
 import pytest
 from typer.testing import CliRunner, Result
 
-from statehouse.assignment import TaskAssignment
 from statehouse.cli.main import app
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import members_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import members_topic
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import read_all

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
-from statehouse.composite import WindowKey
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess

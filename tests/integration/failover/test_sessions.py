@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from processor.reports.commits import CommitsPublisher, StoreChangelog
-from statehouse.assignment import TaskAssignment
 from statehouse.client import Answer, Client, Freshness, InputRecord, Lookup, Token
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port

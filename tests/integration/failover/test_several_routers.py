@@ -15,12 +15,12 @@ from typing import NamedTuple, Self
 import pytest
 import structlog
 
-from statehouse.assignment import TaskAssignment
 from statehouse.client import AsyncClient, Client
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.link.proxy import NONE
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.rpc.proxy import NONE
 from tests.robustness.figures import percentile
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.polling import poll_until, poll_until_async

@@ -19,10 +19,10 @@ import pytest
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.engine import Unknown
 from query_service.stores.rocksdb_engine import RocksDBEngine
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.membership import decode_member
+from statehouse.contract.topology import members_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.membership import decode_member
-from statehouse.topology import members_topic
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import read_all_with_timestamps
 from tests.support.lookups import LookupLoad

@@ -16,9 +16,9 @@ from processor.states.lifecycle import ApplicationState, ControllerState, QueryS
 from processor.states.listeners import ProcessorListeners
 from processor.states.processor_states import ProcessorStates
 from query_service.states.faults import Fault, FaultOutcome
-from statehouse.assignment import TaskAssignment
-from statehouse.composite import WindowKey
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
+from statehouse.keys.composite import WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.v1 import query_service_pb2, types_pb2

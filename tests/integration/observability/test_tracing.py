@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import statehouse.client.spans
 from processor.reports.commits import CommitsPublisher, StoreChangelog
-from statehouse.assignment import TaskAssignment
 from statehouse.client import AsyncClient
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2, types_pb2

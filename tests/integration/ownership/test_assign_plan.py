@@ -16,10 +16,10 @@ import pytest
 
 from processor.ownership.preview import preview
 from processor.ownership.topics.observed import ObservedFleet, observe
+from statehouse.contract.topology import assignment_topic
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.topology import assignment_topic
 from tests.support.fleet import ServerProcess
 from tests.support.kafka import create_topic, read_all
 from tests.support.polling import poll_until

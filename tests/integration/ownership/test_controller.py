@@ -25,15 +25,15 @@ from processor.ownership.topics.observed import check_published
 from processor.ownership.topics.publisher import AssignmentPublisher, PublishError
 from processor.reports.metrics import ProcessorMetrics
 from processor.states.lifecycle import ControllerState, next_state
-from statehouse.assignment import Assignment, AssignmentReader
+from statehouse.contract.assignment import Assignment, AssignmentReader
+from statehouse.contract.membership import encode_member
+from statehouse.contract.topology import assignment_topic, members_topic
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.membership import encode_member
-from statehouse.topology import assignment_topic, members_topic
 from tests.support.kafka import produce, read_all
 from tests.support.members import FakeMember
 from tests.support.polling import poll_until

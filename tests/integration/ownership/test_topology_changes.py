@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from processor.ownership.declarations import StoreDeclaration
+from statehouse.contract.topology import TaskId, changelog_topic
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import TaskId, changelog_topic
 from statehouse.v1 import query_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import create_topic, produce

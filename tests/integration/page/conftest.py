@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
 from tests.support.browser import Reader, chromium, reader

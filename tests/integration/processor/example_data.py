@@ -7,8 +7,8 @@ import random
 from collections import OrderedDict, defaultdict
 from typing import Any
 
+from statehouse.contract.partitioning import partition_for
 from statehouse.local.samples import Sample
-from statehouse.partitioning import partition_for
 
 BEGAN_MS = 1_700_000_000_000
 MINUTE_MS = 60_000

@@ -13,8 +13,8 @@ from processor.application.topology import Topology
 from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
 from statehouse.client import Client
+from statehouse.contract.topology import dead_letters_topic
 from statehouse.errors import LookupFailure
-from statehouse.topology import dead_letters_topic
 from tests.integration.processor.support import headers, messages
 from tests.support.fleet import ServerProcess, Servers
 from tests.support.polling import poll_until

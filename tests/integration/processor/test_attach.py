@@ -29,10 +29,10 @@ from processor.run.supervision import QueryDied
 from processor.settings import ProcessorSettings
 from processor.testing import shared_session
 from statehouse.client import Client
+from statehouse.contract.topology import changelog_topic
 from statehouse.errors import LookupFailure
 from statehouse.local.jars import resolve_jars
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import ProcessorProcess, kill_with_jvm, messages, store_of
 from tests.support.fleet import Servers
 from tests.support.kafka import create_topic, produce

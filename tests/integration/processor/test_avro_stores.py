@@ -20,8 +20,8 @@ from processor.operators.text_records import parse_text
 from processor.testing import Record, TopologyTest
 from statehouse.errors import ConfigurationError
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.registry.wire_format import unframed
-from statehouse.serde_plugins import SerdeOptions
+from statehouse.serdes.plugins import SerdeOptions
+from statehouse.serdes.registry.wire_format import unframed
 from tests.integration.processor import avro_orders
 from tests.integration.processor.running import running_example
 from tests.support.kafka import create_topic, produce

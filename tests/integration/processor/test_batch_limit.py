@@ -20,8 +20,8 @@ from processor.run.kept_rate import NOTE, KeptRate
 from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
 from processor.spark.checkpoint import CheckpointReader
+from statehouse.contract.topology import commits_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import commits_topic
 from tests.integration.processor.backlogs import fill
 from tests.integration.processor.support import ProcessorProcess, commits, writing_checksums
 from tests.support.kafka import create_topic, produce

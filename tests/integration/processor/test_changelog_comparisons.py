@@ -7,12 +7,12 @@ from typing import Final
 
 from processor.reports.commits import CommitsPublisher, StoreChangelog
 from processor.topics.comparisons import ChangelogComparisons
+from statehouse.contract.processor_reports import decode_commit
+from statehouse.contract.topology import commits_topic
 from statehouse.control.v1 import commits_pb2
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import TopicSpec, ensure_topics
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.processor_reports import decode_commit
-from statehouse.topology import commits_topic
 from tests.support.kafka import alter_topic, create_topic, read_all
 from tests.support.polling import poll_until
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.process import ProcessIdentity
-from statehouse.partitioning import partition_for
-from statehouse.topology import changelog_topic
 from statehouse.v1 import query_service_pb2
 from tests.integration.processor.counters import EVENTS, STORE, application_id
 from tests.integration.processor.support import ProcessorProcess, check_counts, is_alive

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import changelog_topic, updates_topic
 from statehouse.errors import LookupFailure
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import topic_settings
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.partitioning import partition_for
-from statehouse.topology import changelog_topic, updates_topic
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.integration.processor import every_kind
 from tests.integration.processor.every_kind import CLICKS, MAX_ENTRIES, PAGES, VISITORS, application_id

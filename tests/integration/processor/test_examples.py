@@ -17,11 +17,11 @@ from examples.compaction import sample as readings
 from examples.compaction import topology as compaction
 from examples.lru_counts.topology import MAX_ENTRIES
 from examples.topic_configs import topology as topic_configs
+from statehouse.contract.topology import changelog_topic
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import topic_settings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.samples import Sample, create_topics, send
-from statehouse.topology import changelog_topic
 from tests.integration.processor import example_data as data
 from tests.integration.processor.running import SERVED_S, running_example
 from tests.integration.processor.support import messages, store_of

@@ -15,11 +15,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from statehouse.assignment import TaskAssignment
 from statehouse.client import Client
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.partitioning import partition_for
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.partitioning import partition_for
 from statehouse.serdes import SERDES
 from tests.support.fleet import STORE, ServerProcess, is_answered_by_active
 from tests.support.kafka import produce_placed

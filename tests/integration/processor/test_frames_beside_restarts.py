@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import end_offsets
 from statehouse.local.kafka import EmbeddedKafka

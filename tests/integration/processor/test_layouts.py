@@ -13,8 +13,8 @@ from processor.sink.layouts import FrameLayout
 from processor.sink.partitions import placed
 from processor.sink.records import OutputRows, records, sink_rows
 from processor.sink.task_rows import TASK_COLUMNS
-from statehouse.composite import SessionKey, WindowKey
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
+from statehouse.keys.composite import SessionKey, WindowKey
 
 PARTITIONS = 5
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

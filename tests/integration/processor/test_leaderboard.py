@@ -23,12 +23,12 @@ from confluent_kafka import Message, Producer
 from examples.leaderboard import sample
 from examples.leaderboard.model import Score, leaderboards
 from examples.leaderboard.topology import PLAYERS, PRODUCTS, SCORES, STORE, application_id
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import changelog_topic, commits_topic, dead_letters_topic
 from statehouse.kafka.clients import admin
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.samples import create_topics
-from statehouse.partitioning import partition_for
-from statehouse.topology import changelog_topic, commits_topic, dead_letters_topic
 from tests.integration.processor.support import (
     ProcessorProcess,
     commits,
@@ -376,7 +376,7 @@ def test_a_batch_that_the_sink_had_committed_is_skipped_when_spark_runs_it_again
     if processor.is_running:
         stop_after_a_record(processor, feed, board)
     # A crash in the gap between the sink's commit and Spark's leaves just this: a batch planned, not yet committed.
-    directory = processor.spark.checkpoint / application_id / STORE
+    directory = processor.checkpoint / application_id / STORE
     last = max(batch_ids(directory / "offsets"))
     remove(directory / "commits", last)
     before = len(messages(broker.bootstrap, CHANGELOG))

@@ -11,10 +11,10 @@ import structlog
 
 from examples.window_join.topology import ORDERS, PAID, PAYMENTS, application_id
 from statehouse.client import Client
+from statehouse.contract.topology import changelog_topic
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.samples import Sample, create_topics, send
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import ProcessorProcess, messages
 from tests.support.fleet import Servers
 from tests.support.kafka import alter_topic
@@ -47,7 +47,7 @@ class Days:
         self._directories = {
             "node": [at / "n1"],
             "changelog": [path for name in CHANGELOGS for path in (at / "kafka").rglob(f"{name}-0")],
-            "checkpoint": [processor.spark.checkpoint],
+            "checkpoint": [processor.checkpoint],
         }
         self._rng = random.Random(1)
         self._orders = 0

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from processor.operators.workers.lru import lru
 from processor.operators.workers.recency import StoreUpdate, bounded
 from processor.spark.failures import beginning
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
 
 SCHEMA = (
     "key string, value string, timestamp timestamp, topic string, partition int, offset long, reason string, "

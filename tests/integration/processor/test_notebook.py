@@ -21,12 +21,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.notebook import publish
+from statehouse.contract.topology import changelog_topic
 from statehouse.errors import ConfigurationError, LookupFailure
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.local.jars import resolve_jars
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import check_counts, messages
 from tests.support.fleet import Servers
 from tests.support.kafka import create_topic, produce

@@ -15,12 +15,12 @@ from examples.patient_monitoring import model
 from examples.patient_monitoring.http_api import READS, ROOT, answer
 from examples.patient_monitoring.sample import BEGAN_MS, FEVER, PATIENT, PULSE_RECORDS, TOPICS, pulse, temperature
 from examples.patient_monitoring.topology import ALERTS, HIGH_PULSES, PULSE_COUNTS, PULSES, TEMPERATURES
+from statehouse.contract.topology import changelog_topic, dead_letters_topic
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import partition_counts, topic_settings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.samples import Sample, create_topics, send
 from statehouse.settings import WebSettings
-from statehouse.topology import changelog_topic, dead_letters_topic
 from statehouse.web.app import build_app
 from statehouse.web.gateway import Gateway
 from tests.integration.processor.running import Running, running_example

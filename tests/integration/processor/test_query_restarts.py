@@ -22,8 +22,8 @@ from processor.run.reset import carry_out, plan_reset
 from processor.run.supervision import QueryDied
 from processor.settings import ProcessorSettings
 from processor.states.lifecycle import ApplicationState, ControllerState, QueryState
+from statehouse.contract.topology import changelog_topic, commits_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic, commits_topic
 from tests.integration.processor.support import commits, messages
 from tests.support.kafka import create_topic, produce
 from tests.support.plugins import install

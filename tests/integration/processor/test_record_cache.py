@@ -17,8 +17,8 @@ from processor.application.topology import Topology
 from processor.operators.text_records import parse_text
 from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import messages, store_of
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
@@ -56,7 +56,7 @@ def test_rows_are_written_saved_and_counted_by_store(
 
     def counted(store: str, metric: str, **labels: str) -> float | None:
         named = {"query": queries[store], "output": store} | labels
-        return processor.reports.metrics.registry.get_sample_value(
+        return processor.metrics.registry.get_sample_value(
             f"statehouse_processor_{metric}_records_total", named
         )
 

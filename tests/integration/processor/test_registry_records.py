@@ -28,8 +28,8 @@ from processor.operators.registry_records import (
 )
 from processor.rows import ORIGIN
 from processor.testing import Record, TopologyTest
-from statehouse.registry.wire_format import framed, with_indexes
-from statehouse.serde_plugins import SerdeOptions
+from statehouse.serdes.plugins import SerdeOptions
+from statehouse.serdes.registry.wire_format import framed, with_indexes
 from tests.support.registry import registry_of
 
 OLD = {"type": "record", "name": "View", "fields": [{"name": "n", "type": "long"}, {"name": "page", "type": "string"}]}

@@ -18,9 +18,9 @@ from processor.operators.joins import JoinedTable, global_table_aggregate
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
 from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import messages, store_of
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until

@@ -19,14 +19,8 @@ from processor.ownership.machine.takeover import ControllerRecord
 from processor.ownership.topics.controller_record import encode_controller
 from processor.run.reset import ALIVE_S, ResetRefused
 from processor.settings import ProcessorSettings
-from statehouse.assignment import TaskAssignment
-from statehouse.control.v1 import commits_pb2
-from statehouse.errors import ConfigurationError, LookupFailure
-from statehouse.kafka import clients
-from statehouse.kafka.topics import partition_counts
-from statehouse.local.kafka import EmbeddedKafka
-from statehouse.local.ports import free_port
-from statehouse.topology import (
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import (
     StoreSpec,
     assignment_topic,
     changelog_topic,
@@ -34,6 +28,12 @@ from statehouse.topology import (
     dead_letters_topic,
     updates_topic,
 )
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import ConfigurationError, LookupFailure
+from statehouse.kafka import clients
+from statehouse.kafka.topics import partition_counts
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import create_topic, produce, produce_placed, read_all
 from tests.support.polling import poll_until

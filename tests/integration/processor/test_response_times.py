@@ -12,7 +12,7 @@ from response_times.topology import KIND, REQUESTS, STORE, application_id, build
 
 from processor.application import Application
 from processor.testing import Record, TopologyTest
-from statehouse.topology import WINDOW
+from statehouse.contract.topology import WINDOW
 
 pytestmark = pytest.mark.timeout(240)
 MINUTE_MS = 60_000

@@ -25,9 +25,9 @@ from processor.sink.protocol import (
     produce_record,
 )
 from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import commits_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
-from statehouse.topology import commits_topic
 from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
 from tests.support.polling import poll_until

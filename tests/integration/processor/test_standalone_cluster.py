@@ -12,10 +12,10 @@ import pytest
 from examples.leaderboard import sample
 from examples.leaderboard.model import Score, leaderboards
 from examples.leaderboard.topology import PLAYERS, PRODUCTS, SCORES, STORE, application_id
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.process import ProcessIdentity, descendants
 from statehouse.local.samples import create_topics
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import ProcessorProcess, messages, store_of
 from tests.support.kafka import produce, produce_placed
 from tests.support.polling import poll_until

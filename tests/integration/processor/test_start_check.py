@@ -16,8 +16,8 @@ from processor.reports.commits import CommitsPublisher, StoreChangelog
 from processor.run.start_check import CheckpointMisfit, refuse_misfit
 from processor.sink.protocol import OutputTopic, PartitionWriter, SinkTarget, produce_record
 from processor.spark.checkpoint import CheckpointReader
+from statehouse.contract.topology import changelog_topic, commits_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic, commits_topic
 from tests.support.kafka import create_topic
 from tests.support.settings import SINK_LIMITS
 

@@ -23,8 +23,8 @@ from processor.spark.plans import as_many_as_cores, is_row_by_row
 from processor.spark.state_operators import NOTE, WITH_PANDAS, settings_to_go_on
 from processor.spark.worker_memory import keep_modules
 from processor.testing import Record, TopologyTest
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import messages, writing_checksums
 from tests.support.kafka import create_topic, produce
 from tests.support.operator_metadata import metadata
@@ -99,7 +99,7 @@ def test_a_processor_goes_on_from_an_older_checkpoint(
         processor.start()
         try:
             changelog = changelog_topic(application, "visits")
-            what = f"count {expected}, {processor.states.processor_states.queries}"
+            what = f"count {expected}, {processor.states.queries}"
             poll_until(lambda: b"%d" % expected in [m.value() for m in messages(kafka.bootstrap, changelog)], 90, what)
         finally:
             processor.stop()

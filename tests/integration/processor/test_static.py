@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from processor.ownership.static import StaticTopology
-from statehouse.composite import WindowKey
+from statehouse.contract.membership import encode_member
+from statehouse.contract.topology import changelog_topic, members_topic
 from statehouse.errors import ConfigurationError, LookupFailure
+from statehouse.keys.composite import WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.membership import encode_member
-from statehouse.topology import changelog_topic, members_topic
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fleet import ServerProcess
 from tests.support.kafka import create_topic, produce

@@ -17,9 +17,9 @@ from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.protocol import OutputTopic, SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
 from processor.sink.records import OutputRows
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import commits_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
-from statehouse.topology import commits_topic
 from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic, produce
 from tests.support.settings import SINK_LIMITS

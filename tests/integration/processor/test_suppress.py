@@ -16,8 +16,8 @@ from processor.application.topology import Topology
 from processor.operators.suppression import Buffer, TimeLimit
 from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import messages
 from tests.support.kafka import create_topic, produce_placed
 from tests.support.polling import poll_until
@@ -49,7 +49,7 @@ def test_what_is_held_back_outlives_the_processor_and_passes_once_its_time_has_c
 
         def metric(name: str, **labels: str) -> float:
             name = f"statehouse_processor_{name}"
-            return processor.reports.metrics.registry.get_sample_value(name, {"query": "latest", **labels}) or 0.0
+            return processor.metrics.registry.get_sample_value(name, {"query": "latest", **labels}) or 0.0
 
         def has_taken_them() -> bool:
             assert time.monotonic() < deadline, "the scores were not processed"

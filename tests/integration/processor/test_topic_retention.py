@@ -21,8 +21,8 @@ from confluent_kafka import Producer
 from processor.application import Application
 from processor.settings import ProcessorSettings
 from processor.topics.creation import create_topics
-from statehouse.composite import WindowKey
 from statehouse.kafka.clients import admin
+from statehouse.keys.composite import WindowKey
 from statehouse.local.broker_config import LOG_DIR
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.support import messages

@@ -11,11 +11,17 @@ from structlog.testing import capture_logs
 from processor.application import Application
 from processor.settings import ProcessorSettings
 from processor.topics.creation import create_missing_sources, create_topics, wait_for_sources
+from statehouse.contract.topology import (
+    assignment_topic,
+    changelog_topic,
+    commits_topic,
+    dead_letters_topic,
+    members_topic,
+)
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import partition_counts, topic_settings
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import assignment_topic, changelog_topic, commits_topic, dead_letters_topic, members_topic
 from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
 

@@ -13,10 +13,16 @@ from typer.testing import CliRunner, Result
 
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.main import app
+from statehouse.contract.topology import (
+    assignment_topic,
+    changelog_topic,
+    commits_topic,
+    dead_letters_topic,
+    members_topic,
+)
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import found_topics
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import assignment_topic, changelog_topic, commits_topic, dead_letters_topic, members_topic
 from tests.support.kafka import create_topic
 
 TOPOLOGY = """

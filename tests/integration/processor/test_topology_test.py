@@ -30,8 +30,8 @@ from processor.reports.progress_listener import QueryProgressListener, Subscript
 from processor.spark.failures import beginning
 from processor.testing import Record, TopologyTest
 from processor.testing import topology_test as testing
-from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import ConfigurationError
+from statehouse.keys.composite import SessionKey, WindowKey
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.timeout(240)

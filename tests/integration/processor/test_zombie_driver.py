@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.process import ProcessIdentity, descendants
-from statehouse.topology import changelog_topic
 from tests.integration.processor.counters import EVENTS, STORE, application_id
 from tests.integration.processor.support import ProcessorProcess, check_counts, messages, store_of
 from tests.support.chaos import NumberFeed

@@ -13,10 +13,10 @@ import grpc
 import grpc.aio
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.link import LinkContext
+from statehouse.link.proxy import Proxy, ProxyLimits, ProxyTls
 from statehouse.local.ports import LOOPBACK
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import LinkContext
-from statehouse.rpc.proxy import Proxy, ProxyLimits, ProxyTls
 from statehouse.rpc.server import RpcServer
 from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.security.shown import Shown

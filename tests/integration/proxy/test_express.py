@@ -12,16 +12,16 @@ import grpc.aio
 import pytest
 
 from router.choice.express import Decided, ExpressCompiler, ExpressLimits, decided
+from statehouse.contract.topology import Role
 from statehouse.control.v1.express_pb2 import KEY_FORM_TEXT, ExpressSnapshot, ExpressSums
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.handed import HandedLookup
+from statehouse.link.link import CallFailed, LinkContext, ToProxy
 from statehouse.local.ports import free_port
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.handed import HandedLookup
-from statehouse.rpc.link import CallFailed, LinkContext, ToProxy
-from statehouse.topology import Role
+from statehouse.serdes.wire import framed, frames, result_of
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.wire import framed, frames, result_of
 from tests.integration.proxy.served import GET, MAX_BYTES, TWICE, Served, call, served
 from tests.support.express_cases import made_request, made_table
 from tests.support.polling import poll_until_async

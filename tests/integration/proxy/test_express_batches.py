@@ -11,16 +11,16 @@ from typing import Any, Final
 import grpc.aio
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.control.v1.express_pb2 import ExpressSnapshot, ExpressSums
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.handed import HandedLookup
+from statehouse.link.link import CallFailed, FromProxy, LinkContext
 from statehouse.local.ports import free_port
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.handed import HandedLookup
-from statehouse.rpc.link import CallFailed, FromProxy, LinkContext
+from statehouse.serdes.wire import delimited, framed, frames, result_of
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.wire import delimited, framed, frames, result_of
 from tests.integration.proxy.served import BATCH_GET, MAX_BYTES, Served, call, served
 from tests.integration.proxy.test_express import REQUEST, by_the_node, snapshot_of, tell
 from tests.support.polling import poll_until_async

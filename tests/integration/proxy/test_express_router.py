@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.proxy import NONE
+from statehouse.link.proxy import NONE
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
 from tests.support.proxy import PROXY

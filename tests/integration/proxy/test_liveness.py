@@ -8,9 +8,9 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.link import ToProxy
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import ToProxy
 from tests.integration.proxy.served import BATCH_GET, GET, MAX_BYTES, TWICE, call, served, set_within, until
 
 WATCH = "/grpc.health.v1.Health/Watch"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from tests.support.fleet import Fleet, ServerProcess, is_answered_by_active

@@ -21,11 +21,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.link.link import VERSION, CallFailed, FromProxy, ToProxy, first_frame, frame
+from statehouse.link.proxy import Proxy, ProxyEnded, ProxyLimits, find_program
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import VERSION, CallFailed, FromProxy, ToProxy, first_frame, frame
-from statehouse.rpc.proxy import Proxy, ProxyEnded, ProxyLimits, find_program
 from tests.integration.proxy.served import (
     BATCH_GET,
     BOUNDS,

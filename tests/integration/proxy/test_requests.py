@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.proxy import ProxyLimits
 from statehouse.rpc.channels import channel
-from statehouse.rpc.proxy import ProxyLimits
 from tests.integration.proxy.served import BATCH_GET, GET, TWICE, call, served
 
 MIB = 1024 * 1024

@@ -14,11 +14,11 @@ import grpc.aio
 import pytest
 
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.link.link import CallFailed
+from statehouse.link.proxy import ProxyTls
 from statehouse.local.ports import LOOPBACK
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import CallFailed
-from statehouse.rpc.proxy import ProxyTls
 from statehouse.security.shown import NOTHING_SHOWN, Shown
 from tests.integration.proxy.served import (
     BATCH_GET,

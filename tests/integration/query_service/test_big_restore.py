@@ -17,7 +17,7 @@ from typing import Self
 import pytest
 from confluent_kafka import Producer
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.local.kafka import EmbeddedKafka
 from tests.support.fleet import STORE, Fleet
 from tests.support.lookups import LookupLoad

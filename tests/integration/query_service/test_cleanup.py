@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from query_service.disk.directory import TaskDirectory
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.membership import Member, decode_member
+from statehouse.contract.topology import Role, TaskId, members_topic
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.membership import Member, decode_member
-from statehouse.topology import Role, TaskId, members_topic
 from tests.support.fleet import STORE, Fleet
 from tests.support.kafka import read_all
 from tests.support.metrics import scrape

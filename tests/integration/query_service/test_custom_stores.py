@@ -13,10 +13,10 @@ import pytest
 from word_sketch.sketches import new_sketch
 
 from query_service.stores.custom import GROUP
-from statehouse.assignment import TaskAssignment
 from statehouse.client import Client, Freshness
-from statehouse.composite import SessionKey
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import SessionKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import node_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess

@@ -12,10 +12,10 @@ from response_times.histograms import BUCKETS
 
 from query_service.stores.custom import GROUP
 from statehouse.client import Client
-from statehouse.composite import WindowKey
+from statehouse.contract.partitioning import partition_for
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import WindowKey
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
 from tests.support.fleet import ServerProcess, Servers
 from tests.support.kafka import create_topic, produce_placed
 from tests.support.plugins import install

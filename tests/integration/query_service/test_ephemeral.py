@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import members_topic
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import members_topic
 from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed, is_at_end
 from tests.support.kafka import read_all

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.membership import decode_member
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import StoreSpec, members_topic
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.membership import decode_member
-from statehouse.partitioning import partition_for
-from statehouse.topology import StoreSpec, members_topic
 from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, is_at_end
 from tests.support.kafka import create_topic, produce, produce_placed, read_all

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import members_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import members_topic
 from tests.support.fleet import STORE, Fleet
 from tests.support.kafka import read_all
 from tests.support.plugins import install

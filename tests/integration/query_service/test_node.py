@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2, types_pb2

@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 
 from statehouse.cli.main import app
 from statehouse.client import Answer, AsyncClient, Client, Lookup
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.partitioning import partition_for
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fleet import Fleet, ServerProcess, produce_placed
 from tests.support.polling import poll_until

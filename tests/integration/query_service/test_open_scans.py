@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.rpc.failures import from_rpc_error

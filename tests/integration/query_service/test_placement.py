@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from statehouse.composite import WindowKey
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import Fleet, ServerProcess

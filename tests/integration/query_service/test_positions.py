@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
-from statehouse.composite import WindowKey
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import VERSIONED, WINDOW
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.topology import VERSIONED, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fleet import Fleet
 from tests.support.metrics import scrape

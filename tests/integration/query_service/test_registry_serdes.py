@@ -19,14 +19,14 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from statehouse.assignment import TaskAssignment
 from statehouse.client import Answer, Client, Lookup
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import WINDOW, StoreSpec, changelog_topic
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
-from statehouse.registry.wire_format import framed
-from statehouse.topology import WINDOW, StoreSpec, changelog_topic
+from statehouse.serdes.registry.wire_format import framed
 from tests.support.fleet import Fleet
 from tests.support.kafka import create_topic, produce_placed
 from tests.support.polling import poll_until

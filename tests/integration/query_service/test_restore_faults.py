@@ -23,13 +23,13 @@ from query_service.disk.directory import TaskDirectory
 from query_service.states.checkpoint import FORMAT_VERSION
 from query_service.states.faults import Fault, FaultOutcome
 from query_service.stores.rocksdb_engine import RocksDBEngine
-from statehouse.assignment import Assignment, TaskAssignment, encode
-from statehouse.composite import WindowKey
+from statehouse.contract.assignment import Assignment, TaskAssignment, encode
+from statehouse.contract.topology import StoreSpec, SubTopology, TaskId, assignment_topic, changelog_topic
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka.topics import topic_settings
+from statehouse.keys.composite import WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.topology import StoreSpec, SubTopology, TaskId, assignment_topic, changelog_topic
 from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import alter_topic, create_topic, produce, read_all

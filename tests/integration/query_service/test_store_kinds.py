@@ -20,8 +20,8 @@ from statehouse.client import (
     VersionedRecord,
     Window,
 )
-from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fleet import Fleet, ServerProcess

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2, types_pb2

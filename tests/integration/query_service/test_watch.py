@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from statehouse.assignment import TaskAssignment
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import Reason
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2
 from tests.support.kafka import produce, read_all

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.local.ports import free_port
 from tests.integration.routing.routed import Links
 from tests.support.fault_proxy import FaultProxy

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import TaskId
 from statehouse.errors import LookupFailure, reason_name
 from statehouse.local.ports import free_port
-from statehouse.topology import TaskId
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
 from tests.support.fault_proxy import BOTH, FaultProxy
 from tests.support.fleet import STORE, Fleet, ServerProcess

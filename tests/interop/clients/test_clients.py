@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.java import find_java
 from statehouse.local.kafka import EmbeddedKafka

@@ -12,9 +12,9 @@ import pytest
 from examples.leaderboard import sample as leaderboard
 from examples.leaderboard.sample import Record
 from examples.patient_monitoring import sample as patients
+from statehouse.contract.partitioning import partition_for
 from statehouse.local.java import find_java
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
 from tests.support.kafka import create_topic, read_all
 from tests.support.tools import TOOLS, built
 

@@ -21,10 +21,10 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer
 
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.partitioning import partition_for
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.partitioning import partition_for
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.interop.kafka_streams.program import KafkaStreamsPrograms
 from tests.support.fleet import ServerProcess

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
+from statehouse.contract.partitioning import CONFORMANCE_VECTORS, murmur2, partition_for
 from statehouse.local.jars import class_path, resolve_jars
 from statehouse.local.java import find_java
-from statehouse.partitioning import CONFORMANCE_VECTORS, murmur2, partition_for
 
 KEYS: Final = 20_000
 SEED: Final = 20_240_501

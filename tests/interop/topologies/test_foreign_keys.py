@@ -18,9 +18,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from processor.rows import DELETED, KEY
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import messages
 from tests.interop.kafka_streams.program import KafkaStreamsPrograms
 from tests.interop.topologies import foreign_keys, twin

@@ -29,10 +29,10 @@ from examples.patient_monitoring.sample import iso
 from processor.application.topology import Topology
 from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.samples import create_topics
-from statehouse.partitioning import partition_for
-from statehouse.topology import changelog_topic
 from tests.integration.processor.support import messages, store_of
 from tests.interop.kafka_streams.program import KafkaStreamsPrograms
 from tests.interop.topologies import twin

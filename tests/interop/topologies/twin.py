@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from statehouse.composite import WindowKey
+from statehouse.keys.composite import WindowKey
 from tests.integration.processor.support import messages, store_of
 from tests.interop.kafka_streams.program import KafkaStreamsPrograms
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from processor.ownership.planning.model import NodeView, PlannerSettings, Readiness, ReplicaView, readiness_of
 from processor.ownership.planning.planner import Plan, plan
-from statehouse.assignment import TaskAssignment
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import TaskId
 
 CAUGHT_UP = ReplicaView(restored=True, lag=0)
 BEHIND = 1_000_000

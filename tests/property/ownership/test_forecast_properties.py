@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from processor.ownership.planning.forecast import forecast
 from processor.ownership.planning.model import NodeView, PlannerSettings
-from statehouse.topology import TaskId
+from statehouse.contract.topology import TaskId
 from tests.property.ownership.fleets import SimulatedFleet, Situation, situations
 from tests.property.ownership.test_planner_properties import check_quiet
 from tests.support.examples import given_many

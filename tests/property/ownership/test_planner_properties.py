@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from processor.ownership.planning.model import NodeView, Plan, PlannerSettings, Readiness, ReplicaView
 from processor.ownership.planning.planner import plan
-from statehouse.assignment import TaskAssignment
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import TaskId
 from tests.property.ownership.fleets import CAUGHT_UP, SimulatedFleet, Situation, exact_shares, situations, skew
 from tests.support.examples import given_many
 from tests.support.settings import planner

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from processor.ownership.planning.model import PlannerSettings
-from statehouse.topology import TaskId
+from statehouse.contract.topology import TaskId
 from tests.property.ownership.fleets import SimulatedFleet
 from tests.robustness.history import EpochRecord, FaultRecord
 from tests.support.examples import given_many

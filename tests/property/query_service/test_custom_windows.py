@@ -15,9 +15,9 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.windows import SESSIONS, TimedStore
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.topology import SESSION, WINDOW, StoreSpec
 from statehouse.errors import LookupFailure, Reason
-from statehouse.topology import SESSION, WINDOW, StoreSpec
+from statehouse.keys.composite import SessionKey, WindowKey
 
 RETENTION_MS = 200_000
 KEYS = (b"a", b"a\0", b"a\0\xff", b"b")

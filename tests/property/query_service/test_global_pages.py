@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from query_service.reads.scans import _one_per_key
 from query_service.stores.base import RangePage
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
 
 KEYS = [bytes([letter]) for letter in b"abcdefgh"] + [b""]
 Entries = dict[bytes, bytes]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from query_service.stores.walk import Walk
-from statehouse.paging import KeyRange
-from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
+from statehouse.contract.paging import KeyRange
+from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
 from tests.support.changelogs import (
     RETENTION_MS,
     apply_rest,

@@ -27,9 +27,9 @@ from query_service.stores.versioned import (
 )
 from query_service.stores.walk import Walk
 from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
-from statehouse import ordered_keys
-from statehouse.composite import SessionKey, WindowKey
-from statehouse.paging import KeyRange, escaped_range
+from statehouse.contract.paging import KeyRange, escaped_range
+from statehouse.keys import ordered as ordered_keys
+from statehouse.keys.composite import SessionKey, WindowKey
 
 # Few keys, so that they meet; with zero bytes and prefixes of each other, so that encodings are tried.
 KEY = st.sampled_from([b"", b"\0", b"\0\1", b"a", b"a\0", b"a\xff", b"\xff"])

@@ -19,10 +19,10 @@ from router.fleet.table import PartitionRoutes, RoutedNode, RoutedReplica
 from router.lookups.dispatch import Call, NodeAnswer
 from router.lookups.scatter import Scatter
 from router.telemetry.metrics import RouterMetrics
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import Role, StoreSpec, TaskId
 from statehouse.rpc.deadline import Deadline
 from statehouse.serdes import SERDES
-from statehouse.topology import Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
 PARTITIONS: Final = 3

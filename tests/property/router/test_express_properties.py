@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from router.choice.candidates import ask_order
 from router.choice.express import Decided, ExpressCompiler, ExpressLimits, Obstacle, decided
 from router.lookups.locate import keyed_call
-from statehouse.consistency import ANY
+from statehouse.contract.consistency import ANY
 from tests.support.express_cases import made_request, made_table
 
 PORTS = {"a": 1, "b": 2, "c": 3}

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.lookups.pages import joined
-from statehouse.batches import BatchCapacity
+from statehouse.contract.paging import RangeRequest, next_page_token, page_size
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import RangeRequest, next_page_token, page_size
+from statehouse.runtime.batches import BatchCapacity
 from statehouse.serdes import SERDES, json_value
 from statehouse.v1 import query_service_pb2, types_pb2
 

@@ -13,8 +13,8 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.versioned import VersionedStore
 from router.lookups.scatter import Scatter
+from statehouse.contract.topology import VERSIONED, StoreSpec
 from statehouse.errors import LookupFailure, Reason
-from statehouse.topology import VERSIONED, StoreSpec
 from statehouse.v1 import query_service_pb2
 from tests.property.router.partitioned import PARTITIONS, Nodes, ordered_bounds, page_of, router
 

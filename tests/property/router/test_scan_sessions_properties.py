@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.windows import SESSIONS, TimedStore
-from statehouse.composite import SessionKey
-from statehouse.topology import SESSION, StoreSpec
+from statehouse.contract.topology import SESSION, StoreSpec
+from statehouse.keys.composite import SessionKey
 from statehouse.v1 import query_service_pb2
 from tests.property.router.partitioned import PARTITIONS, Nodes, ordered_bounds, page_of, router
 

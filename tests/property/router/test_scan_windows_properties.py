@@ -11,8 +11,8 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.windows import WINDOWS, TimedStore
 from router.lookups.scatter import Scatter
-from statehouse.composite import WindowKey
-from statehouse.topology import WINDOW, StoreSpec
+from statehouse.contract.topology import WINDOW, StoreSpec
+from statehouse.keys.composite import WindowKey
 from statehouse.v1 import query_service_pb2
 from tests.property.router.partitioned import PARTITIONS, Nodes, ordered_bounds, page_of, router
 

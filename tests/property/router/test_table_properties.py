@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from router.choice.candidates import Eligibility, Suspicion, ask_order, judge
 from router.fleet.table import compile_table
 from router.fleet_api.describe import describe_key
-from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.consistency import ANSWERS_AS_ACTIVE, Freshness
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.consistency import ANSWERS_AS_ACTIVE, Freshness
+from statehouse.contract.membership import GlobalReport, Member, ReplicaReport, StorePosition
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import Role, StoreSpec, TaskId
 from statehouse.errors import Reason
-from statehouse.membership import GlobalReport, Member, ReplicaReport, StorePosition
-from statehouse.partitioning import partition_for
-from statehouse.topology import Role, StoreSpec, TaskId
 from statehouse.v1 import fleet_service_pb2, types_pb2
 
 NAMES = ["a", "b", "c", "d", "e"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment, encode
+from statehouse.contract.assignment import Assignment, AssignmentReader, TaskAssignment, encode
+from statehouse.contract.topology import StoreSpec, SubTopology, TaskId
 from statehouse.control.v1 import assignment_pb2
-from statehouse.topology import StoreSpec, SubTopology, TaskId
 
 NODES = st.sampled_from(["a", "b", "c"])
 HOLDERS = st.builds(

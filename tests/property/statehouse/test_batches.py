@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.batches import MAX_ENTRIES, BatchCapacity, chunks, fits, fitting, halves, is_too_big, kept_within
 from statehouse.errors import LookupFailure, Reason
+from statehouse.runtime.batches import (
+    MAX_ENTRIES,
+    BatchCapacity,
+    chunks,
+    fits,
+    fitting,
+    halves,
+    is_too_big,
+    kept_within,
+)
 from statehouse.settings import NodeSettings
 
 sizes_of_entries = st.lists(st.integers(0, 60), max_size=30)

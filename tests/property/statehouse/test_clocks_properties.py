@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.clocks import MachineClock
+from statehouse.contract.processor_reports import ProcessorReports, ReportTimes, written_at_s
 from statehouse.control.v1 import commits_pb2
-from statehouse.processor_reports import ProcessorReports, ReportTimes, written_at_s
+from statehouse.runtime.clocks import MachineClock
 
 STEPS_S = (-172_800.0, -600.0, -1.0, 1.0, 600.0, 172_800.0)
 WALL_S = 1_700_000_000.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.consistency import Freshness, ReplicaFreshness, violation
+from statehouse.contract.consistency import Freshness, ReplicaFreshness, violation
+from statehouse.contract.positions import Token
+from statehouse.contract.topology import Role
 from statehouse.errors import Reason
-from statehouse.positions import Token
-from statehouse.topology import Role
 
 few = st.integers(0, 4)
 unknown_or_few = st.none() | few

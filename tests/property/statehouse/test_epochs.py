@@ -8,9 +8,9 @@ from typing import Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment, encode
-from statehouse.epochs import EPOCH_MAX, OLDER_MAX, following, is_newer, newest
-from statehouse.topology import StoreSpec, SubTopology, TaskId
+from statehouse.contract.assignment import Assignment, AssignmentReader, TaskAssignment, encode
+from statehouse.contract.epochs import EPOCH_MAX, OLDER_MAX, following, is_newer, newest
+from statehouse.contract.topology import StoreSpec, SubTopology, TaskId
 
 _EDGES: Final = (1, 2, OLDER_MAX, OLDER_MAX + 1, EPOCH_MAX // 2, EPOCH_MAX - OLDER_MAX, EPOCH_MAX - 1, EPOCH_MAX)
 EPOCHS: Final = st.one_of(

@@ -22,8 +22,20 @@ from query_service.states.task_events import Assigned, Open
 from query_service.states.task_machine import TaskMachine
 from router.choice.express import ExpressCompiler, ExpressLimits
 from router.fleet.table import compile_table
-from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment, encode
-from statehouse.checked import (
+from statehouse.contract.assignment import Assignment, AssignmentReader, TaskAssignment, encode
+from statehouse.contract.epochs import EPOCH_MAX, following, is_newer
+from statehouse.contract.membership import (
+    GlobalReport,
+    Member,
+    ReplicaReport,
+    StorePosition,
+    decode_member,
+    encode_member,
+)
+from statehouse.contract.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.control.v1 import members_pb2
+from statehouse.errors import ContractError
+from statehouse.errors.checked import (
     CAPACITY_MAX,
     COUNT_MAX,
     HOLDERS_MAX,
@@ -31,11 +43,6 @@ from statehouse.checked import (
     STORES_MAX,
     SUB_TOPOLOGIES_MAX,
 )
-from statehouse.control.v1 import members_pb2
-from statehouse.epochs import EPOCH_MAX, following, is_newer
-from statehouse.errors import ContractError
-from statehouse.membership import GlobalReport, Member, ReplicaReport, StorePosition, decode_member, encode_member
-from statehouse.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
 from tests.support.poison import poisoned
 from tests.support.settings import ownership
 

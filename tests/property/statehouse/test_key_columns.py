@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.key_columns import KeyColumn, can_be_named, column_of_text, columns_of_text, key_text
+from statehouse.keys.columns import KeyColumn, can_be_named, column_of_text, columns_of_text, key_text
 
 COLUMNS = [KeyColumn("user", "string"), KeyColumn("at", "timestamp"), KeyColumn("amount", "decimal(6,2)")]
 TYPES = [

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.key_ranges import Comparison, KeyValue, Operator, common_ranges, key_value, ranges_of
-from statehouse.paging import KeyRange
+from statehouse.contract.key_ranges import Comparison, KeyValue, Operator, common_ranges, key_value, ranges_of
+from statehouse.contract.paging import KeyRange
 from statehouse.serdes import SERDES
 
 COMPARED: Final = [each for each in Operator if each not in {Operator.PREFIX, Operator.ONE_OF}]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statehouse.contract.paging import parsed_key
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import parsed_key
 from statehouse.serdes import SERDES, shown_key
 
 # What Python's constructors read, and no serde writes.

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse import ordered_keys
-from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import ContractError
+from statehouse.keys import ordered as ordered_keys
+from statehouse.keys.composite import SessionKey, WindowKey
 
 KEY = st.lists(st.sampled_from([b"\0", b"\1", b"\xff", b"a"]), max_size=5).map(b"".join)
 TIME = st.integers(0, 2**63 - 1)

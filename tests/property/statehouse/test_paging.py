@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse import paging
+from statehouse.contract import paging
+from statehouse.contract.scan_ranges import key_range
 from statehouse.errors import LookupFailure, Reason
-from statehouse.scan_ranges import key_range
 from statehouse.serdes import SERDES
 from statehouse.v1 import query_service_pb2, types_pb2
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statehouse.contract.partitioning import partition_for
 from statehouse.kafka import partitioner as module
 from statehouse.kafka.partitioner import partitioner
-from statehouse.partitioning import partition_for
 
 COMPILED = partitioner()
 

@@ -35,10 +35,8 @@ from router.fleet.table import compile_table
 from router.lookups import keyed
 from router.lookups.dispatch import Call, NodeAnswer
 from router.lookups.locate import keyed_call
-from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.composite import SessionKey, WindowKey
-from statehouse.errors import LookupFailure
-from statehouse.membership import (
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import (
     Member,
     NodeState,
     ReplicaReport,
@@ -47,10 +45,12 @@ from statehouse.membership import (
     decode_member,
     encode_member,
 )
-from statehouse.partitioning import partition_for
-from statehouse.placement import FleetPlacements, StorePlacement, log_number
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.placement import FleetPlacements, StorePlacement, log_number
+from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW, AnyTaskId, Role, StoreSpec, TaskId
+from statehouse.errors import LookupFailure
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.rpc.deadline import Deadline
-from statehouse.topology import KEY_VALUE, SESSION, WINDOW, AnyTaskId, Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
 PARTITIONS = 3

@@ -19,11 +19,8 @@ from processor.ownership.topics.controller_record import encode_controller, read
 from query_service.disk.directory import StateDirectory
 from query_service.states.ownership import NodeOwnership
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
-from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, TaskAssignment, encode
-from statehouse.checked import COUNT_MAX, PARTITIONS_MAX
-from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2
-from statehouse.errors import ContractError
-from statehouse.membership import (
+from statehouse.contract.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, TaskAssignment, encode
+from statehouse.contract.membership import (
     STARTED_AHEAD_MAX_MS,
     GlobalReport,
     Member,
@@ -32,9 +29,12 @@ from statehouse.membership import (
     decode_member,
     encode_member,
 )
-from statehouse.processor_reports import ReportTimes, decode_commit, written_at_s
+from statehouse.contract.processor_reports import ReportTimes, decode_commit, written_at_s
+from statehouse.contract.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2
+from statehouse.errors import ContractError
+from statehouse.errors.checked import COUNT_MAX, PARTITIONS_MAX
 from statehouse.settings.common import SESSION_TIMEOUT_MAX_MS
-from statehouse.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
 from tests.support.poison import poisoned
 from tests.support.settings import ownership
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.consistency import Freshness, ReplicaFreshness, violation
+from statehouse.contract.consistency import Freshness, ReplicaFreshness, violation
+from statehouse.contract.positions import MAX_POSITIONS, Token
+from statehouse.contract.topology import Role
 from statehouse.errors import Reason
-from statehouse.positions import MAX_POSITIONS, Token
-from statehouse.topology import Role
 from statehouse.v1 import types_pb2
 
 places = st.tuples(st.sampled_from(["a", "b", "c-c"]), st.integers(0, 3))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statehouse.contract.processor_reports import ProcessorReports, written_at_s
 from statehouse.control.v1 import commits_pb2
-from statehouse.processor_reports import ProcessorReports, written_at_s
 
 # The wall clock when our monotonic clock is 0.
 WALL_MS = 1_000_000

@@ -13,10 +13,10 @@ from confluent_kafka.schema_registry.serde import SchemaId
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.registry.avro import decoder
-from statehouse.registry.client import RegisteredText
-from statehouse.registry.wire_format import framed, split_indexes, unframed, with_indexes
 from statehouse.serdes import json_value, named_floats
+from statehouse.serdes.registry.avro import decoder
+from statehouse.serdes.registry.client import RegisteredText
+from statehouse.serdes.registry.wire_format import framed, split_indexes, unframed, with_indexes
 
 IDS = st.integers(0, 2**32 - 1)
 PATHS = st.lists(st.integers(0, 2**20), min_size=1, max_size=8)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from statehouse import paging
+from statehouse.contract import paging
+from statehouse.contract.paging import KeyRange, escaped_range
+from statehouse.contract.scan_ranges import key_range, range_between, serialized_prefix
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import KeyRange, escaped_range
-from statehouse.scan_ranges import key_range, range_between, serialized_prefix
 from statehouse.serdes import SERDES
 from statehouse.v1 import query_service_pb2, types_pb2
 

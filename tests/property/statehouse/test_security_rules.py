@@ -28,8 +28,8 @@ from statehouse.security.gate import Gate
 from statehouse.security.rights import RIGHTS, stores_asked
 from statehouse.security.rules import matches
 from statehouse.security.shown import Shown
+from statehouse.serdes.wire import framed
 from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2, types_pb2
-from statehouse.wire import framed
 from tests.support.bearer_tokens import AUDIENCE, ISSUER, TokenIssuer
 from tests.support.certificates import Authority
 

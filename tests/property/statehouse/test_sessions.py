@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from statehouse.client import Answer, AsyncReadSession, Token
 from statehouse.client.conversion import from_get
-from statehouse.consistency import Freshness, ReplicaFreshness, violation
+from statehouse.contract.consistency import Freshness, ReplicaFreshness, violation
+from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure
-from statehouse.topology import Role
 from statehouse.v1 import query_service_pb2, types_pb2
 
 REPLICAS, PARTITIONS = 3, 2

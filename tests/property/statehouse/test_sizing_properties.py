@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bench.sizing.fit import lookup_cost
 from statehouse.cli.sizes import read_coefficients
-from statehouse.sizing import AskedHosts, AskedLoad, LookupCost, Way, needs, size
+from statehouse.cli.sizing import AskedHosts, AskedLoad, LookupCost, Way, needs, size
 
 KNOWN = read_coefficients()
 LOADS = st.builds(

@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 from processor.ownership.topics.topic_watcher import TopicWatcher
 from query_service.replicas.topic_watch import TopicWatch
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse import topic_changes
 from statehouse.errors import LookupFailure, Reason
-from statehouse.topic_changes import COMPACT, DELETE, MISSING_S, FoundState, TopicState
+from statehouse.kafka import topic_changes
+from statehouse.kafka.topic_changes import COMPACT, DELETE, MISSING_S, FoundState, TopicState
 from statehouse.v1 import types_pb2
 from tests.unit.query_service.one_node import PARTITIONS, admission_of
 

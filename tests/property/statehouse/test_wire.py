@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statehouse.serdes.wire import LOOKUP_BYTES_MAX, framed, frames, is_too_much
 from statehouse.v1 import query_service_pb2
-from statehouse.wire import LOOKUP_BYTES_MAX, framed, frames, is_too_much
 
 ELEMENTS = st.lists(st.binary(max_size=300), max_size=60)
 UNKNOWN = st.sampled_from([b"", b"\x10\x01", b"\x19" + bytes(8), b"\x25" + bytes(4), b"\x12\x03abc"])

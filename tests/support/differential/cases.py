@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from statehouse.topology import SESSION, VERSIONED, WINDOW
+from statehouse.contract.topology import SESSION, VERSIONED, WINDOW
 from tests.support.differential.stores import BEGAN_MS, MINUTE_MS, MadeStore, made_text
 
 Key = str | bytes

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.serdes import SERDES
-from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
 from tests.support.json_cases import JSON_CASES
 
 BEGAN_MS: Final = 1_699_999_980_000

@@ -13,7 +13,7 @@ from bench.shape import Shape
 from bench.sides.servers import Copy, is_settled
 from bench.workloads.build import last_records
 from bench.workloads.starts import first
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
 
 SHAPE = Shape(keys=10, partitions=2, nodes=2)
 SETTLED = [

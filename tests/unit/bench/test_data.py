@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from bench.data import VALUE_LENGTH, key_of, value_of
-from statehouse.partitioning import CONFORMANCE_VECTORS, partition_for
+from statehouse.contract.partitioning import CONFORMANCE_VECTORS, partition_for
 
 _DATA = json.loads((Path(__file__).parents[3] / "bench" / "loadgen" / "testdata" / "data.json").read_text())
 

@@ -10,7 +10,7 @@ import pytest
 from bench.sizing.fit import as_toml, coefficients
 from bench.sizing.fleets import Measured, MeasuredFleet
 from statehouse.cli.sizes import read_coefficients
-from statehouse.sizing import AskedHosts, Coefficients, Way, needs
+from statehouse.cli.sizing import AskedHosts, Coefficients, Way, needs
 
 SMALL = MeasuredFleet(keys=400_000, value_bytes=100, nodes=2, partitions=2)
 LARGE = MeasuredFleet(keys=40_000, value_bytes=3_000, nodes=2, partitions=2)

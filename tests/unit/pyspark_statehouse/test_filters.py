@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_statehouse.filters import Pushed, pushed
-from statehouse.paging import KeyRange
+from statehouse.contract.paging import KeyRange
 
 ALL: Final = Pushed((KeyRange(),))
 KEY: Final = ("key",)

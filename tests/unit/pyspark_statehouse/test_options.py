@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pyspark_statehouse.options import ReadOptions
-from statehouse.consistency import Freshness
+from statehouse.contract.consistency import Freshness
+from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError
-from statehouse.positions import Token
 
 
 def test_a_store_is_enough() -> None:

@@ -13,9 +13,9 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, InputPartition
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 import pyspark_statehouse
+from statehouse.contract.partitioning import partition_for
 from statehouse.errors import ConfigurationError, LookupFailure
 from statehouse.local.certificates import make_certificates
-from statehouse.partitioning import partition_for
 from tests.support.fake_router import PARTITIONS, FakeRouter, fake_router
 
 NAMES = [f"name-{number:02}" for number in range(30)]

@@ -16,11 +16,11 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.membership import TaskState
-from statehouse.partitioning import partition_for
-from statehouse.processor_reports import ProcessorReport
-from statehouse.topology import AnyTaskId, Role, StoreSpec, TaskId
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.processor_reports import ProcessorReport
+from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, TaskId
 from statehouse.v1 import types_pb2
 
 PARTITIONS = 3

@@ -15,10 +15,10 @@ from query_service import control_topics
 from query_service.control_topics import ControlTopics
 from query_service.reads.fleet_view import FleetView
 from query_service.states.ownership import NodeOwnership
-from statehouse.assignment import Assignment, TaskAssignment, encode
+from statehouse.contract.assignment import Assignment, TaskAssignment, encode
+from statehouse.contract.topology import StoreSpec, SubTopology, TaskId
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.settings import NodeSettings
-from statehouse.topology import StoreSpec, SubTopology, TaskId
 
 TASK = TaskId(0, 0)
 OLD = StoreSpec("old", "app-old-changelog", 1, 0)

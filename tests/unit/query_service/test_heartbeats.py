@@ -23,8 +23,8 @@ from query_service.heartbeat_process import (
     whole_frames,
 )
 from query_service.heartbeats import Heartbeats, HeartbeatsEnded
-from statehouse.brokers import Brokers, KafkaSecurity
-from statehouse.membership import Member, counted, decode_member, encode_member
+from statehouse.contract.membership import Member, counted, decode_member, encode_member
+from statehouse.settings.brokers import Brokers, KafkaSecurity
 from tests.support.polling import poll_until, poll_until_async
 
 OPTIONS = HeartbeatOptions(

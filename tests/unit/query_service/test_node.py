@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 from query_service.node import QueryNode
+from statehouse.contract.topology import TaskId
 from statehouse.control.v1 import commits_pb2
 from statehouse.settings import NodeSettings
-from statehouse.topology import TaskId
 from tests.unit.query_service import one_node
 
 

@@ -12,13 +12,13 @@ import pytest
 from grpc_status import rpc_status
 
 from router.server import RouterServer
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.paging import next_page_token
+from statehouse.contract.scan_ranges import key_range
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import next_page_token
+from statehouse.errors.statuses import to_status
+from statehouse.link.proxy import NONE
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.proxy import NONE
-from statehouse.rpc.status import to_status
-from statehouse.scan_ranges import key_range
 from statehouse.serdes import SERDES, shown_key, shown_value
 from statehouse.settings import RouterSettings
 from statehouse.v1 import errors_pb2, query_service_pb2, query_service_pb2_grpc, types_pb2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.membership import Member, NodeState, ReplicaReport, StorePosition, TaskState
-from statehouse.topology import Role, StoreSpec, SubTopology, TaskId
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import Member, NodeState, ReplicaReport, StorePosition, TaskState
+from statehouse.contract.topology import Role, StoreSpec, SubTopology, TaskId
 
 STORE = "scores"
 

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from router.fleet.table import RoutedNode
 from statehouse.errors import LookupFailure
+from statehouse.serdes.wire import frames
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.wire import frames
 
 NODE = RoutedNode("a", "127.0.0.1", 7101)
 

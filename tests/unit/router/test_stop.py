@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
-from statehouse.stop_deadline import EXIT_CODE
+from statehouse.runtime.stop_deadline import EXIT_CODE
 
 _BEGIN: Final = """
 import asyncio, threading, sys
-from statehouse import stop_deadline
+from statehouse.runtime import stop_deadline
 stop_deadline._THREADS_END_S = 0.3
 for_ever = threading.Event().wait
 

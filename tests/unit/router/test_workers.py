@@ -18,8 +18,8 @@ from router.workers import hold_port, settings_of_worker, worker_child
 from statehouse.errors import ConfigurationError
 from statehouse.local.ports import LOOPBACK
 from statehouse.rpc.server import RpcServer
+from statehouse.runtime.waiting import StopSignals
 from statehouse.settings import RouterSettings, load
-from statehouse.waiting import StopSignals
 
 
 def _server(port: int, *, share_port: bool) -> RpcServer:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.store_queries import arguments_of
 from statehouse.client.conversion import from_query_store, from_value, to_arguments
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import SERDES, DocumentSerde, JsonValue, exact_json, from_json_value, json_value
-from statehouse.topology import StoreSpec
 from statehouse.v1 import query_service_pb2, types_pb2
 
 JSON: Final = SERDES["json"]

@@ -14,10 +14,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from statehouse.assignment import Assignment, TaskAssignment, encode
-from statehouse.membership import Member, ReplicaReport, StorePosition, TaskState, encode_member
-from statehouse.paging import next_page_token
-from statehouse.topology import Role, StoreSpec, SubTopology, TaskId
+from statehouse.contract.assignment import Assignment, TaskAssignment, encode
+from statehouse.contract.membership import Member, ReplicaReport, StorePosition, TaskState, encode_member
+from statehouse.contract.paging import next_page_token
+from statehouse.contract.topology import Role, StoreSpec, SubTopology, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
 ROOT = Path(__file__).parents[3]

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.errors import EngineError, LookupFailure, Reason
+from statehouse.errors.statuses import to_status
+from statehouse.link.link import CallFailed, FromProxy, Link, LinkContext, ToProxy
 from statehouse.rpc.failures import from_rpc_error, from_status
-from statehouse.rpc.link import CallFailed, FromProxy, Link, LinkContext, ToProxy
-from statehouse.rpc.status import to_status
 from statehouse.security.shown import NOTHING_SHOWN, Shown
 from tests.support.panic import Panic
 

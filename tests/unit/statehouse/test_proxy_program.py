@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from statehouse.errors import ConfigurationError
-from statehouse.rpc import proxy
-from statehouse.rpc.proxy import AUTO, NONE, PROGRAM, find_program, proxy_for
+from statehouse.link import proxy
+from statehouse.link.proxy import AUTO, NONE, PROGRAM, find_program, proxy_for
 from statehouse.settings import ServerSettings
 
 

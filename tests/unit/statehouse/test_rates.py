@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.counter_rates import CounterRates, grown
-from statehouse.restore_rates import RestoreRates, RestoreSample, RunningRestore
+from statehouse.client.restore_rates import RestoreRates, RestoreSample, RunningRestore
+from statehouse.observability.counter_rates import CounterRates, grown
 
 
 def sample(

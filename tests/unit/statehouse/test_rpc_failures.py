@@ -9,8 +9,8 @@ from google.protobuf import any_pb2
 from google.rpc import status_pb2
 
 from statehouse.errors import Reason
+from statehouse.link.link import CallFailed
 from statehouse.rpc.failures import from_rpc_error, from_status
-from statehouse.rpc.link import CallFailed
 
 
 @pytest.mark.parametrize(

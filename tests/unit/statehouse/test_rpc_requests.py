@@ -19,9 +19,9 @@ from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.requests import TolerantServer
 from statehouse.rpc.server import RpcServer
 from statehouse.rpc.status import Context, failing_cleanly
+from statehouse.serdes.wire import LOOKUP_BYTES_MAX
 from statehouse.settings import RouterSettings
 from statehouse.v1 import types_pb2
-from statehouse.wire import LOOKUP_BYTES_MAX
 
 
 @failing_cleanly

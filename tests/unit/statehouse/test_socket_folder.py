@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from statehouse.errors import ConfigurationError
-from statehouse.rpc.socket_folder import SocketFolder
+from statehouse.link.socket_folder import SocketFolder
 
 
 @pytest.fixture(autouse=True)

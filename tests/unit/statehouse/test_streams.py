@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from statehouse.address_limits import AddressLimit
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HELD_BYTES_MAX
 from statehouse.rpc.streams import CallerLeftError, OpenStreams
+from statehouse.runtime.address_limits import AddressLimit
+from statehouse.runtime.held_bytes import HELD_BYTES_MAX
 
 
 async def _until_cancelled(failure: Exception) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from statehouse.client.answers import Fleet, Node
-from statehouse.membership import LEAVING_STATES, TaskState
+from statehouse.contract.membership import LEAVING_STATES, TaskState
 from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.contacts import Contact, NodeContact
 from statehouse.web.pages.epochs import task_order

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from statehouse.client.answers import ChangelogSettings, Controller, Fleet
-from statehouse.membership import LEAVING_STATES
+from statehouse.contract.membership import LEAVING_STATES
 from statehouse.web.pages.contacts import Contact
 from statehouse.web.pages.partitions import BEHIND, Condition, partition_count, partitions_of
 from statehouse.web.pages.recorder import Recorder

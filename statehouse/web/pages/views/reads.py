@@ -15,8 +15,8 @@ from statehouse.client.answers import (
     Store,
     StoreValue,
 )
+from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import LookupFailure
-from statehouse.topology import SESSION, WINDOW
 from statehouse.web.pages.figures import key_text, value_text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from statehouse.membership import TaskState
+from statehouse.contract.membership import TaskState
 from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.epochs import task_order
 from statehouse.web.pages.recorder import Recorder

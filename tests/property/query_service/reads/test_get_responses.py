@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.get_responses import answer, stamped
 from query_service.stores.timestamps import NO_TIMESTAMP
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import SERDES
-from statehouse.topology import StoreSpec
+from statehouse.serdes.wire import framed, frames, result_of
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.wire import framed, frames, result_of
 
 # Around the lengths at which a length takes a byte more, or is no longer at hand.
 LENGTHS = st.one_of(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.page_responses import entry_writer
 from query_service.stores.timestamps import NO_TIMESTAMP, shown_timestamp
+from statehouse.contract.topology import StoreSpec
 from statehouse.serdes import SERDES, shown_key, shown_value
-from statehouse.topology import StoreSpec
 from statehouse.v1 import query_service_pb2
 
 # Of each serde, and of none.

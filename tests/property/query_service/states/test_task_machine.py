@@ -38,9 +38,9 @@ from query_service.states.task_events import (
     Step,
 )
 from query_service.states.task_machine import TaskMachine
-from statehouse.assignment import Assignment
-from statehouse.membership import TaskState
-from statehouse.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
 
 TASKS = [TaskId(0, partition) for partition in range(3)]
 STORES = [StoreSpec(name, "topic-" + name, 3, 0) for name in "ab"]

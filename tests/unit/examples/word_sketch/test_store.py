@@ -14,8 +14,8 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.rocksdb_engine import RocksDBEngine
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure, Reason
-from statehouse.topology import StoreSpec
 
 SPEC = StoreSpec("sketches", "t", 1, 0, "count-min-sketch", value_serde="bytes")
 AT = Checkpoint("t", "id", 1, 1)

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from processor.operators import registry_records
-from statehouse.serde_plugins import SerdeOptions
 from statehouse.serdes import DocumentSerde, FetchNeeded, JsonValue, SerdeUnavailable
+from statehouse.serdes.plugins import SerdeOptions
 
 
 class Documents(DocumentSerde):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from processor.ownership.declarations import StoreDeclaration
+from statehouse.contract.topology import SESSION, VERSIONED, WINDOW
 from statehouse.errors import ConfigurationError
-from statehouse.topology import SESSION, VERSIONED, WINDOW
 
 TIMES = {"retention_ms": 5, "window_size_ms": 5}
 

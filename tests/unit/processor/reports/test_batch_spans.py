@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from processor.reports.batch_spans import QueryBatchSpans
-from statehouse.trace_context import TraceContext
+from statehouse.runtime.trace_context import TraceContext
 from tests.support.spans import id_of, kept_in_memory
 
 FRAME = cast("Any", None)

@@ -11,9 +11,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 import processor.reports.commits
 from processor.reports.commits import CommitsPublisher, IdleRepeater, StoreChangelog, Superseded
+from statehouse.contract.first_batch import ends_proven
+from statehouse.contract.processor_reports import decode_commit
 from statehouse.control.v1 import commits_pb2
-from statehouse.first_batch import ends_proven
-from statehouse.processor_reports import decode_commit
 from tests.support.polling import poll_until
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from processor.rows import KEY, PARTITION, REASON
 from processor.sink.partitions import placed
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, SUFFIX
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
 from tests.support.task_rows import type_of
 
 COUNTS = (3, 7, 1)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from query_service.disk.cleanup import IdleFolders
-from statehouse.topology import AnyTaskId, GlobalId, TaskId
+from statehouse.contract.topology import AnyTaskId, GlobalId, TaskId
 
 TASKS: list[AnyTaskId] = [TaskId(0, 0), TaskId(0, 1), GlobalId("countries")]
 ids = st.sets(st.sampled_from(TASKS))

@@ -25,9 +25,9 @@ from query_service.stores.catalog import open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import DiskRefused, RocksDBEngine
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, GlobalId, StoreSpec, TaskId
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
-from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, GlobalId, StoreSpec, TaskId
+from statehouse.keys.composite import SessionKey, WindowKey
 
 AT = Checkpoint("topic", "id", 7, 1_700_000_000_000)
 ENTRIES = [(b"k%04d" % nth, os.urandom(200)) for nth in range(5_000)]

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.errors import LookupFailure, Reason
-from statehouse.processor_reports import ProcessorReport
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.unit.query_service.one_node import PARTITIONS, admission_of
 

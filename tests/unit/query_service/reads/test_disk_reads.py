@@ -24,8 +24,8 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.errors import LookupFailure, Reason, reason_from_number
+from statehouse.link.link import LinkContext
 from statehouse.rpc.deadline import RequestTimes
-from statehouse.rpc.link import LinkContext
 from statehouse.v1 import query_service_pb2
 from tests.support.polling import poll_until_async
 from tests.unit.query_service.one_node import admission_of

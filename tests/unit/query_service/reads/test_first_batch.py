@@ -21,12 +21,12 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.processor_reports import ProcessorReports
+from statehouse.contract.topology import Role, StoreSpec, TaskId
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import TaskState
-from statehouse.processor_reports import ProcessorReports
-from statehouse.topology import Role, StoreSpec, TaskId
 from statehouse.v1 import types_pb2
 
 SPEC = StoreSpec("s", "t", 1, 0, value_serde="string", committed=True)

@@ -9,11 +9,11 @@ import pytest
 from query_service.reads.admission import Admission
 from query_service.reads.decoded_values import decoded_value
 from query_service.reads.fleet_view import view_of
-from statehouse.assignment import Assignment
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.paging import serialized_key
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
-from statehouse.paging import serialized_key
 from statehouse.serdes import Serde, known_serde
-from statehouse.topology import StoreSpec
 from statehouse.v1 import types_pb2
 
 

@@ -18,10 +18,10 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.versioned import VersionedStore
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.contract.topology import VERSIONED, Role, StoreSpec
 from statehouse.control.v1 import page_token_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import SERDES
-from statehouse.topology import VERSIONED, Role, StoreSpec
 from statehouse.v1 import query_service_pb2, types_pb2
 
 RETENTION_MS = 1_000

@@ -17,10 +17,10 @@ from query_service.stores.base import ChangelogRecord, StateStore
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.batches import is_too_big
+from statehouse.contract.topology import Role, StoreSpec
 from statehouse.errors import LookupFailure, Reason, reason_from_number
+from statehouse.runtime.batches import is_too_big
 from statehouse.serdes import SERDES
-from statehouse.topology import Role, StoreSpec
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.unit.query_service.one_node import admission_of
 

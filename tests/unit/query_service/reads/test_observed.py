@@ -13,9 +13,9 @@ from query_service.reads.batches import batch_of
 from query_service.reads.observed import ReadObserver
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.link import LinkContext
 from statehouse.observability.lookup_log import LookupLog
-from statehouse.rpc.link import LinkContext
-from statehouse.trace_context import TraceContext
+from statehouse.runtime.trace_context import TraceContext
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.spans import CALLER, TRACE, TRACEPARENT, kept_in_memory, parent_of
 

@@ -30,14 +30,14 @@ from query_service.stores.versioned import VersionedStore
 from query_service.stores.walk import Walk, WalkCancelled
 from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.paging import KeyRange
+from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, Role, StoreSpec
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import KeyRange
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.requests import TolerantServer
 from statehouse.serdes import SERDES
-from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, Role, StoreSpec
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 
 AT = Checkpoint("t", "id", 1, 1)

@@ -23,9 +23,9 @@ from query_service.stores.versioned import VersionedStore
 from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.client.conversion import from_value
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, Role, StoreSpec
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.serdes import SERDES
-from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, Role, StoreSpec
 from statehouse.v1 import query_service_pb2 as pb
 from statehouse.v1 import types_pb2
 

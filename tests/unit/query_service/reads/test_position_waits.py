@@ -26,13 +26,13 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import TaskState
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.requests import TolerantServer
-from statehouse.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.support.polling import poll_until_async
 

@@ -17,8 +17,8 @@ from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.stores.versioned import BeforeHistory, Version, VersionedStore
 from query_service.stores.walk import Walk
 from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
-from statehouse.composite import SessionKey, WindowKey
-from statehouse.paging import LAST_MS, KeyRange
+from statehouse.contract.paging import LAST_MS, KeyRange
+from statehouse.keys.composite import SessionKey, WindowKey
 
 SEGMENT_MS = 60_000
 RETENTION_MS = 2 * SEGMENT_MS

@@ -28,17 +28,17 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.client.conversion import from_value
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import Role, StoreSpec, SubTopology, TaskId
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import TaskState
-from statehouse.registry.wire_format import framed
+from statehouse.link.link import LinkContext
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import LinkContext
 from statehouse.rpc.requests import TolerantServer
-from statehouse.serde_plugins import SerdeOptions, Serdes
-from statehouse.topology import Role, StoreSpec, SubTopology, TaskId
+from statehouse.serdes.plugins import SerdeOptions, Serdes
+from statehouse.serdes.registry.wire_format import framed
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.support.registry import registry_of
 

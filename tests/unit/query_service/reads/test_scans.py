@@ -16,8 +16,8 @@ from query_service.stores import walk
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.walk import Walk
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.contract.partitioning import partition_for
 from statehouse.errors import LookupFailure, Reason
-from statehouse.partitioning import partition_for
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.unit.query_service.one_node import PARTITIONS, admission_of
 

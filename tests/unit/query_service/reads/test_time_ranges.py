@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from query_service.reads.time_ranges import sessions_in, windows_in
-from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.v1 import query_service_pb2
 
 LEAST, MOST = -(2**63), 2**63 - 1

@@ -16,8 +16,8 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.walk import Walk, WalkTooLong
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.paging import KeyRange
-from statehouse.topology import Role, StoreSpec
+from statehouse.contract.paging import KeyRange
+from statehouse.contract.topology import Role, StoreSpec
 
 
 def replica_at(position: int, tail: Tail | None = None, ends_valid_s: float | None = None) -> StoreReplica:

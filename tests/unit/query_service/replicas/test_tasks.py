@@ -28,9 +28,9 @@ from query_service.stores.resources import StoreResources
 from query_service.stores.walk import Walk
 from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.membership import TaskState
-from statehouse.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
 from tests.support.panic import Panic
 from tests.support.polling import poll_until_async
 

@@ -12,7 +12,7 @@ from query_service.stores.catalog import layout_of
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.windows import WINDOWS, TimedStore
-from statehouse.topology import WINDOW, StoreSpec
+from statehouse.contract.topology import WINDOW, StoreSpec
 
 LOG = Changelog("topic", "id-1", 10, 100, 60_000)
 NOW = 1_000_000

@@ -13,8 +13,8 @@ from query_service.states.lifecycle import (
     role_changes,
     settled_state,
 )
-from statehouse.membership import NodeState, TaskState
-from statehouse.topology import Role, TaskId
+from statehouse.contract.membership import NodeState, TaskState
+from statehouse.contract.topology import Role, TaskId
 
 ALLOWED = {
     "CREATED": "REBALANCING RUNNING PENDING_SHUTDOWN NOT_RUNNING",

@@ -8,9 +8,8 @@ import pytest
 
 from query_service.states.lifecycle import InvalidTransition
 from query_service.states.ownership import NodeOwnership, active_tasks, claimed_role, with_dormant
-from statehouse.assignment import Assignment, TaskAssignment, encode
-from statehouse.errors import ContractError
-from statehouse.membership import (
+from statehouse.contract.assignment import Assignment, TaskAssignment, encode
+from statehouse.contract.membership import (
     Member,
     NodeState,
     ReplicaReport,
@@ -19,7 +18,8 @@ from statehouse.membership import (
     decode_member,
     encode_member,
 )
-from statehouse.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.contract.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.errors import ContractError
 
 A, B = TaskId(0, 0), TaskId(0, 1)
 

@@ -36,9 +36,9 @@ from query_service.states.task_events import (
     Stopped,
 )
 from query_service.states.task_machine import RETRIES, TaskMachine
-from statehouse.assignment import Assignment
-from statehouse.membership import TaskState
-from statehouse.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.contract.assignment import Assignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
 
 T = TaskId(0, 0)
 A, B = (StoreSpec(name, "topic-" + name, 1, 0) for name in "ab")

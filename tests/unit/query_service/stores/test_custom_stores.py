@@ -13,8 +13,8 @@ from query_service.stores.custom import GROUP, PluginFailed
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import RocksDBEngine
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import ConfigurationError
-from statehouse.topology import StoreSpec
 from tests.support.plugins import install
 
 MODULE = """

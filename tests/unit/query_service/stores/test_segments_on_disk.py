@@ -14,7 +14,7 @@ from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.stores.walk import Walk
 from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
-from statehouse.composite import SessionKey, WindowKey
+from statehouse.keys.composite import SessionKey, WindowKey
 from tests.support.polling import poll_until
 
 MINUTE = 60_000

@@ -13,7 +13,7 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.timestamps import NO_TIMESTAMP, Timestamped
 from query_service.stores.walk import Walk
-from statehouse.paging import KeyRange
+from statehouse.contract.paging import KeyRange
 
 AT = Checkpoint("t", "id", 1, 1)
 

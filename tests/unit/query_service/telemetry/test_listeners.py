@@ -12,7 +12,7 @@ import pytest
 
 from query_service.telemetry.events import StorePartition
 from query_service.telemetry.listeners import GROUP, Listeners
-from statehouse.membership import NodeState
+from statehouse.contract.membership import NodeState
 from statehouse.observability import listeners as module
 from tests.support.polling import poll_until
 

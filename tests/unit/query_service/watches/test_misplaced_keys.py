@@ -23,12 +23,12 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.watches.watch_handler import WatchHandler
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import TaskState
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.placement import StorePlacement
+from statehouse.contract.topology import Role, StoreSpec, TaskId
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import TaskState
-from statehouse.partitioning import partition_for
-from statehouse.placement import StorePlacement
-from statehouse.topology import Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
 SPEC = StoreSpec("s", "t", 2, 0, value_serde="string", foreign=True)

@@ -12,9 +12,9 @@ from router.calls.attempts import AttemptLimits, Attempts
 from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes
 from router.fleet.table import RoutedNode
-from statehouse.backoff import BackoffPolicy
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
+from statehouse.runtime.backoff import BackoffPolicy
 from tests.unit.router.making_calls import NODE
 
 _NEVER = BackoffPolicy("probe", 3_600.0, 3_600.0)

@@ -12,11 +12,11 @@ from router.calls.express_way import ExpressWay, why_handed
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
 from router.choice.express import ExpressLimits
+from statehouse.contract.topology import Role
 from statehouse.control.v1.express_pb2 import ExpressSnapshot, ExpressSums
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.handed import HandedLookup
-from statehouse.rpc.link import CallFailed, ToProxy
-from statehouse.topology import Role
+from statehouse.link.handed import HandedLookup
+from statehouse.link.link import CallFailed, ToProxy
 from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE
 

@@ -9,8 +9,8 @@ import pytest
 
 from router.calls.health import NodeHealth
 from router.fleet.table import RoutedNode
-from statehouse.backoff import BackoffPolicy
 from statehouse.errors import Reason
+from statehouse.runtime.backoff import BackoffPolicy
 from tests.support.polling import poll_until_async
 
 A = RoutedNode("a", "127.0.0.1", 1, incarnation="first")

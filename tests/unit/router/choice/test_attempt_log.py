@@ -6,8 +6,8 @@ import pytest
 
 from router.choice.attempt_log import AttemptLog
 from router.fleet.table import RoutedReplica
+from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure, Reason
-from statehouse.topology import Role
 
 MANY = 1_000
 

@@ -8,12 +8,12 @@ import pytest
 
 from router.choice.candidates import Eligibility, Suspicion, ask_order, judge
 from router.fleet.table import PartitionRoutes, compile_table
-from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.consistency import ANY, Freshness
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.membership import LEAVING_STATES, GlobalReport, Member, StorePosition
+from statehouse.contract.positions import Token
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import Reason
-from statehouse.membership import LEAVING_STATES, GlobalReport, Member, StorePosition
-from statehouse.positions import Token
-from statehouse.topology import StoreSpec
 from statehouse.v1 import errors_pb2
 from tests.unit.router.fleets import STORE, assignment, member, members, report
 

@@ -16,11 +16,11 @@ from router.choice.express import (
     standing_obstacle,
 )
 from router.fleet.table import RoutingTable, compile_table
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import GlobalReport, Member, NodeState, StorePosition, TaskState
+from statehouse.contract.topology import StoreSpec
 from statehouse.control.v1.express_pb2 import ExpressSnapshot
 from statehouse.errors import Reason
-from statehouse.membership import GlobalReport, Member, NodeState, StorePosition, TaskState
-from statehouse.topology import StoreSpec
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from tests.unit.router.fleets import STORE, assignment, member, members, report
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
-from statehouse.membership import GlobalReport, StorePosition
-from statehouse.topology import StoreSpec
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.membership import GlobalReport, StorePosition
+from statehouse.contract.topology import StoreSpec
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet

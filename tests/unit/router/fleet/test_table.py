@@ -8,10 +8,10 @@ import pytest
 
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import compile_table
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import Role, StoreSpec
 from statehouse.errors import LookupFailure, Reason
-from statehouse.partitioning import partition_for
-from statehouse.topology import Role, StoreSpec
 from statehouse.v1 import query_service_pb2
 from tests.unit.router.fleets import STORE, assignment, member, members, report
 

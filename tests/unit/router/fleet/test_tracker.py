@@ -10,16 +10,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 import router.cli
+import router.control_topics
 import router.server
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
 from router.fleet.tracker import FleetTracker
-from statehouse.assignment import TaskAssignment
 from statehouse.cli.main import app
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import EngineError
+from statehouse.runtime.waiting import StopSignals
 from statehouse.settings import RouterSettings
 from statehouse.v1 import errors_pb2, fleet_service_pb2, fleet_service_pb2_grpc, types_pb2
-from statehouse.waiting import StopSignals
 from tests.support.panic import Panic
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet
@@ -213,7 +214,7 @@ async def test_a_broken_reader_ends_the_router(monkeypatch: pytest.MonkeyPatch) 
 
         def stop(self) -> None: ...
 
-    monkeypatch.setattr(router.server, "ControlLogReader", Broken)
+    monkeypatch.setattr(router.control_topics, "ControlLogReader", Broken)
     settings = RouterSettings(application_id="app", router_port=0, proxy="none")
     with pytest.raises(RuntimeError, match="a defect"):
         await asyncio.wait_for(router.server.serve(settings, StopSignals()), 10)
@@ -252,9 +253,9 @@ async def test_a_defect_in_what_a_record_leads_to_ends_the_router(
     def breaks(*_: object, **__: object) -> None:
         raise defect
 
-    monkeypatch.setattr(router.server, "ControlLogReader", Reader)
+    monkeypatch.setattr(router.control_topics, "ControlLogReader", Reader)
     plan = assignment([TaskAssignment("a")])
-    monkeypatch.setattr(router.server.AssignmentReader, "feed", lambda *_: plan)
+    monkeypatch.setattr(router.control_topics.AssignmentReader, "feed", lambda *_: plan)
     if where == "a record":
         monkeypatch.setattr(FleetTracker, "on_assignment", breaks)
     else:

@@ -9,11 +9,11 @@ import grpc.aio
 import pytest
 
 from router.fleet_api.inputs import Inputs
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HELD_BYTES_MAX
-from statehouse.positions import Token
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.runtime.held_bytes import HELD_BYTES_MAX
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
 from tests.unit.router.commits import CLICKS, commit
 from tests.unit.router.fake_nodes import Fleet

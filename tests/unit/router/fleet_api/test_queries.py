@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
+from statehouse.contract.topology import StoreSpec
 from statehouse.control.v1 import assignment_pb2, commits_pb2
-from statehouse.topology import StoreSpec
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
 from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from router.lookups.locate import keyed_call
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.rpc.deadline import Deadline
 from statehouse.v1 import query_service_pb2, types_pb2

@@ -14,11 +14,11 @@ from router.lookups.dispatch import NodeAnswer
 from router.lookups.keyed import KeyLookups
 from router.lookups.locate import keyed_call
 from statehouse.errors import LookupFailure, Reason, reason_name
+from statehouse.link.handed import HandedLookup
+from statehouse.link.link import CallFailed
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.handed import HandedLookup
-from statehouse.rpc.link import CallFailed
+from statehouse.serdes.wire import framed, result_of
 from statehouse.v1 import query_service_pb2
-from statehouse.wire import framed, result_of
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE

@@ -11,10 +11,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router.lookups.limit import LookupLimit
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason, reason_from_number
-from statehouse.held_bytes import HELD_BYTES_MAX
-from statehouse.positions import Token
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.runtime.held_bytes import HELD_BYTES_MAX
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet

@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.spans import CALLER, TRACE, TRACEPARENT, id_of, of_router, parent_of

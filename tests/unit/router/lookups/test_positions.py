@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason
-from statehouse.positions import Token
 from statehouse.v1 import types_pb2
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import FakeNode, Fleet, failure_of

@@ -11,12 +11,12 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.partitioning import partition_for
 from statehouse.errors import LookupFailure, Reason, reason_from_number
-from statehouse.partitioning import partition_for
-from statehouse.rpc.link import LinkContext
+from statehouse.link.link import LinkContext
+from statehouse.serdes.wire import framed, frames
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.wire import framed, frames
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet, failure_of
 from tests.unit.router.fleets import STORE, assignment

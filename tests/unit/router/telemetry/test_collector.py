@@ -10,7 +10,7 @@ from router.choice.candidates import Suspicion
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable, compile_table
 from router.telemetry.collector import TableCollector
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import Reason
 from tests.support.metrics import Scrape, scrape_registry
 from tests.unit.router.fleets import assignment, member, members, report

@@ -13,11 +13,11 @@ import pytest
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable, compile_table
 from router.watches.fleet_watch import FleetWatch
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.membership import GlobalReport, Member, StorePosition
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure, Reason
-from statehouse.membership import GlobalReport, Member, StorePosition
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.topology import StoreSpec
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from router.watches import watch_relay as relay
-from statehouse.assignment import TaskAssignment
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, types_pb2

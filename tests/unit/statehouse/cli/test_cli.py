@@ -17,10 +17,10 @@ from typer.testing import CliRunner, Result
 
 from statehouse.cli.exits import ExitCode, code_of, run_reporting
 from statehouse.cli.main import app
+from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.local.errors import LocalError
 from statehouse.local.ports import free_port
-from statehouse.positions import Token
 from statehouse.v1 import fleet_service_pb2, types_pb2
 from tests.support.fake_router import UNREACHABLE, WRITTEN_MS, FakeRouter, fake_router
 

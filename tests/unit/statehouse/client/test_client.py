@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from statehouse.backoff import BackoffPolicy
 from statehouse.client import (
     Answer,
     AsyncClient,
@@ -25,6 +24,7 @@ from statehouse.client import (
 )
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
+from statehouse.runtime.backoff import BackoffPolicy
 from statehouse.v1 import fleet_service_pb2, query_service_pb2
 from tests.support.fake_router import UNREACHABLE, WRITTEN_MS, FakeRouter, fake_router
 from tests.support.polling import poll_until

@@ -13,8 +13,8 @@ import pytest
 from statehouse.client.answers import Store
 from statehouse.client.columns import PageColumns, checked_columns, columns_of
 from statehouse.client.store_frame import StoreFrame
+from statehouse.contract.paging import KeyRange
 from statehouse.errors import ConfigurationError
-from statehouse.paging import KeyRange
 from statehouse.serdes import json_value
 from statehouse.v1 import query_service_pb2, types_pb2
 

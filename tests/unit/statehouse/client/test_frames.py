@@ -13,9 +13,9 @@ import pytest
 from statehouse.client import AsyncClient, Client, Freshness
 from statehouse.client.connections import Connections
 from statehouse.client.frames import AsyncFrameReads
+from statehouse.contract.partitioning import partition_for
+from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
-from statehouse.partitioning import partition_for
-from statehouse.positions import Token
 from statehouse.v1 import query_service_pb2
 from tests.support.fake_router import PARTITIONS, FakeRouter, fake_router
 from tests.support.polling import poll_until_async

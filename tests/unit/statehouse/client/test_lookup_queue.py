@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import pytest
 
-from statehouse.batches import MAX_ENTRIES
 from statehouse.client import lookup_queue
 from statehouse.client.answers import Answer, Host
 from statehouse.client.batches import LookupOutcome
 from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
 from statehouse.errors import LookupFailure, Reason
+from statehouse.runtime.batches import MAX_ENTRIES
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
 

@@ -9,8 +9,8 @@ from itertools import chain
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
 from statehouse.client import Answer, AsyncClient, Client, Freshness, Lookup, Token, routes
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
 from tests.support.polling import poll_until_async

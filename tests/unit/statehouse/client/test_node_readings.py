@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statehouse.client.node_readings import read_node
-from statehouse.restore_rates import RestoreSample
+from statehouse.client.restore_rates import RestoreSample
 from statehouse.v1 import node_service_pb2, types_pb2
 
 

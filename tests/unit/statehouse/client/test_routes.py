@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statehouse.client.routes import FleetRoutes, KeyRoute
-from statehouse.partitioning import partition_for
+from statehouse.contract.partitioning import partition_for
 from statehouse.v1 import fleet_service_pb2, types_pb2
 
 COPY = {"role": types_pb2.REPLICA_ROLE_GLOBAL, "state": "running"}

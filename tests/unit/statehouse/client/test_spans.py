@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 import statehouse.client.spans
 from statehouse.client.spans import LookupSpans
 from statehouse.errors import LookupFailure, Reason
-from statehouse.trace_context import TraceContext
+from statehouse.runtime.trace_context import TraceContext
 from statehouse.v1 import query_service_pb2
 from tests.support.spans import id_of, parent_of
 

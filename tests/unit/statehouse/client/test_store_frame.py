@@ -9,9 +9,9 @@ import pytest
 
 from statehouse.client.answers import Store
 from statehouse.client.store_frame import FramePart, StoreFrame, named_store, parts_of, scan_request
+from statehouse.contract.paging import KeyRange
+from statehouse.contract.partitioning import partition_for
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import KeyRange
-from statehouse.partitioning import partition_for
 from statehouse.v1 import query_service_pb2
 
 STORE = Store("s", "key-value", "string", "json", "t", 3, 0, partitioner="murmur2")

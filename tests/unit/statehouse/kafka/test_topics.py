@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import topics
+from statehouse.kafka.topic_changes import FoundState
 from statehouse.kafka.topics import TopicSpec, ensure_topics, topic_states
-from statehouse.topic_changes import FoundState
 
 
 class FakeAdmin:

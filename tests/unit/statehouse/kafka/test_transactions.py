@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.kafka import clients, codes
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
 
 
 def failure(code: int = KafkaError.UNKNOWN, *, retriable: bool = False, requires_abort: bool = False) -> KafkaException:

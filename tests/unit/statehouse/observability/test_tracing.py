@@ -16,9 +16,9 @@ from statehouse.errors import ConfigurationError
 from statehouse.observability import tracing as tracing_module
 from statehouse.observability.tracing import Tracing, provider_of, tracing_for
 from statehouse.rpc.traced import caller_of
+from statehouse.runtime.trace_context import TraceContext
 from statehouse.settings import RouterSettings
 from statehouse.settings.declaration import InvalidSettings
-from statehouse.trace_context import TraceContext
 from tests.support.spans import CALLER, TRACE, TRACEPARENT, id_of, kept_in_memory, parent_of
 
 

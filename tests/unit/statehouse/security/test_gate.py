@@ -20,8 +20,8 @@ from statehouse.rpc.requests import Unreadable
 from statehouse.security import gate as gates
 from statehouse.security.gate import Gate
 from statehouse.security.shown import NOTHING_SHOWN, Shown
+from statehouse.serdes.wire import framed
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
-from statehouse.wire import framed
 from tests.support.bearer_tokens import AUDIENCE, ISSUER, TokenIssuer
 from tests.support.certificates import Authority, Issued
 from tests.support.polling import poll_until_async

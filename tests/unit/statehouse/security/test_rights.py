@@ -11,8 +11,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.requests import Unreadable
 from statehouse.security.rights import BATCH_ENTRIES_MAX, METRICS, RIGHTS, STORE_RIGHTS, Right, stores_asked
+from statehouse.serdes.wire import framed
 from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2, types_pb2
-from statehouse.wire import framed
 
 QUERY: Final = "/statehouse.v1.QueryService/"
 FLEET: Final = "/statehouse.v1.FleetService/"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from statehouse.address_limits import AddressLimit
 from statehouse.local.ports import LOOPBACK
+from statehouse.runtime.address_limits import AddressLimit
 from statehouse.web.connection_limit import ServerSocket
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from processor.operators.workers.json_text import compact_json
-from statehouse.json_documents import read_json
+from statehouse.serdes.json_documents import read_json
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from processor.ownership.machine.core import OwnershipCore
 from processor.ownership.machine.sessions import MemberSessions
 from processor.ownership.planning.model import ReplicaView
 from processor.ownership.settings import OwnershipSettings
-from statehouse.assignment import Assignment, encode
+from statehouse.contract.assignment import Assignment, encode
+from statehouse.contract.membership import Member, ReplicaReport, StorePosition
+from statehouse.contract.topology import Role, TaskId
 from statehouse.errors import ConfigurationError
-from statehouse.membership import Member, ReplicaReport, StorePosition
-from statehouse.topology import Role, TaskId
 from tests.support.members import FakeMember
 from tests.support.settings import ownership, planner
 

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from processor.ownership.machine.figures import OwnershipFigures, PlacedTasks
 from processor.reports.metrics import ProcessorMetrics
-from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.topology import TaskId
 from tests.support.metrics import scrape_registry
 
 TASKS = tuple(TaskId(0, partition) for partition in range(4))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from processor.ownership.machine.takeover import ControllerRecord, Takeover
 from processor.ownership.topics.controller_record import decode_controller, encode_controller
-from statehouse.assignment import CONTROLLER_KEY
+from statehouse.contract.assignment import CONTROLLER_KEY
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
 from tests.support.settings import ownership

@@ -10,9 +10,9 @@ from processor.ownership.planning.forecast import Forecast, forecast
 from processor.ownership.planning.model import NodeView, ReplicaView
 from processor.ownership.preview import added_nodes, preview
 from processor.ownership.topics.observed import ObservedFleet
-from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.contract.assignment import Assignment, TaskAssignment
+from statehouse.contract.topology import StoreSpec, TaskId
 from statehouse.errors import ConfigurationError
-from statehouse.topology import StoreSpec, TaskId
 from tests.support.members import FakeMember
 from tests.support.settings import ownership, planner
 from tests.unit.processor.ownership.machine.test_core import SETTINGS, Bench, fleet, scores

@@ -8,8 +8,8 @@ from fractions import Fraction
 from processor.ownership.planning.model import NodeView, ReplicaView
 from processor.ownership.planning.planner import plan
 from processor.ownership.planning.shares import exact_shares
-from statehouse.assignment import TaskAssignment
-from statehouse.topology import TaskId
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.contract.topology import TaskId
 from tests.support.settings import planner
 
 T0, T1, T2, T3 = (TaskId(0, partition) for partition in range(4))

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from router.telemetry.metrics import RouterMetrics
-from statehouse.topology import Role
+from statehouse.contract.topology import Role
 from statehouse.web.pages.recorder import Recorder
 from statehouse.web.pages.routing_counts import WINDOW_S, RoutingCounts
 from statehouse.web.pages.views.routing import routing_view
