@@ -56,9 +56,7 @@ def test_rows_are_written_saved_and_counted_by_store(
 
     def counted(store: str, metric: str, **labels: str) -> float | None:
         named = {"query": queries[store], "output": store} | labels
-        return processor.metrics.registry.get_sample_value(
-            f"statehouse_processor_{metric}_records_total", named
-        )
+        return processor.metrics.registry.get_sample_value(f"statehouse_processor_{metric}_records_total", named)
 
     try:
         processor.start()
