@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict, TypeVar
 
 import typer
 
@@ -23,7 +23,15 @@ from statehouse.cli.options import (
     takes_router,
 )
 from statehouse.cli.output import Column, OutputFormat, OutputOption
-from statehouse.cli.reads import KeyArgument, KeysArgument, PrefixOption, WholeKeyArgument, takes_bounds_and_keys
+from statehouse.cli.reads import (
+    KeyArgument,
+    KeysArgument,
+    OptionGroup,
+    PrefixOption,
+    WholeKeyArgument,
+    takes_bounds_and_keys,
+    takes_groups,
+)
 from statehouse.client import (
     Answer,
     Client,
@@ -43,6 +51,7 @@ from statehouse.contract.consistency import ANY
 from statehouse.errors import LookupFailure
 
 _TIMEOUT_S = 5.0
+T = TypeVar("T")
 Valued = Entry | Window | Session | KeyedWindow | KeyedSession
 
 FromKeyOption = Annotated[KeyLike | None, typer.Option("--from", metavar="KEY", help="Lowest key, inclusive.")]
@@ -50,8 +59,7 @@ ToKeyOption = Annotated[KeyLike | None, typer.Option("--to", metavar="KEY", help
 LimitOption = Annotated[int, typer.Option(min=0, help="Most to show; 0 shows all.")]
 PageSizeOption = Annotated[int, typer.Option(min=1, max=1_000, help="How many to ask for at a time.")]
 LatestFirstOption = Annotated[bool, typer.Option("--reverse", help="Latest first.")]
-RawValuesOption = Annotated[bool, typer.Option("--raw", help="Show values as the bytes in the changelog.")]
-RawScanOption = Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")]
+RawOption = Annotated[bool, typer.Option("--raw", help="Show the bytes in the changelog, undecoded.")]
 
 _KEY: Final = Column[Entry | KeyedWindow | KeyedSession]("KEY", lambda each: each.key)
 _START: Final = Column[Window | Session | KeyedWindow | KeyedSession]("START", lambda each: each.start_ms)
@@ -69,24 +77,106 @@ _VERSIONS: Final[Sequence[Column[VersionedRecord]]] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Asking(OptionGroup):
+    """How a read is asked: how fresh its answer must be, in which form it is shown, who is asked."""
+
+    freshness: Freshness = ANY
+    fmt: OutputOption = OutputFormat.TABLE
+    router: RouterAddress = SOME_ROUTER
+    timeout: TimeoutOption = _TIMEOUT_S
+
+    def client(self, *, direct: bool = True) -> Client:
+        """Return a client of the router."""
+        return Client(self.router.target, tls=self.router.tls, timeout=self.timeout, direct=direct)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(OptionGroup):
+    """How a list is asked for and shown: as an answer is, and how much of it."""
+
+    limit: LimitOption = 0
+    page_size: PageSizeOption = 100
+    freshness: Freshness = ANY
+    raw: RawOption = False
+    fmt: OutputOption = OutputFormat.TABLE
+    router: RouterAddress = SOME_ROUTER
+    timeout: TimeoutOption = _TIMEOUT_S
+
+    @property
+    def pages(self) -> PageOptions:
+        """What the client's method takes of these."""
+        size = min(self.page_size, self.limit or self.page_size)
+        return {"page_size": size, "freshness": self.freshness, "raw": self.raw}
+
+    def client(self) -> Client:
+        """Return a client of the router."""
+        return Client(self.router.target, tls=self.router.tls, timeout=self.timeout)
+
+    def show(self, columns: Sequence[Column[T]], found: Iterable[T], name: Callable[[T], object], one: str) -> None:
+        """Show what was found, one by one, and how many there were; `one` says what each is."""
+        shown = output.show_each(self.fmt, columns, found, name, self.limit)
+        plural = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
+        output.note(f"{shown} {one if shown == 1 else plural}")
+
+
+class PageOptions(TypedDict):
+    """How pages of a list are asked for."""
+
+    page_size: int
+    freshness: Freshness
+    raw: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange(OptionGroup):
+    """Which keys a scan is of."""
+
+    from_key: FromKeyOption = None
+    to_key: ToKeyOption = None
+    prefix: PrefixOption = None
+
+    def checked(self) -> KeyBounds:
+        """Return what the client's method takes.
+
+        Raises:
+            typer.BadParameter: a prefix is given beside a range.
+
+        """
+        if self.prefix is not None and (self.from_key is not None or self.to_key is not None):
+            raise typer.BadParameter("--prefix excludes --from and --to")
+        return {"from_key": self.from_key, "to_key": self.to_key, "prefix": self.prefix}
+
+
+class KeyBounds(TypedDict):
+    """The keys that a scan is of."""
+
+    from_key: KeyLike | None
+    to_key: KeyLike | None
+    prefix: KeyLike | None
+
+
+_ASKING: Final = Asking()
+_LISTING: Final = Listing()
+_ALL_KEYS: Final = KeyRange()
+
+
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def get(
     store: StoreArgument,
     key: KeyArgument,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"For a versioned store: the value at this time. {TIME_HELP}")
     ] = None,
-    freshness: Freshness = ANY,
     after_input: AfterInputOption = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Show the value as the bytes in the changelog.")] = False,
+    raw: RawOption = False,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Show which replicas the router asked, in which order, and what each said."),
     ] = False,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    asking: Asking = _ASKING,
 ) -> None:
     """Look one key up; exit code 3 if the store does not hold it or, with --as-of, did not hold it then.
 
@@ -96,16 +186,16 @@ def get(
     if explain and as_of_ms is not None:
         raise typer.BadParameter("--explain excludes --as-of")
     records = input_records(after_input)
-    with Client(router.target, tls=router.tls, timeout=timeout, direct=False) as client:
+    with asking.client(direct=False) as client:
         seen = client.await_input(store, *records) if records else None
-        told = client.explain(store, key, freshness=freshness, at_least=seen, raw=raw) if explain else None
+        told = client.explain(store, key, freshness=asking.freshness, at_least=seen, raw=raw) if explain else None
         answer: Answer | None
         if told is not None:
             answer = told.answer
         elif as_of_ms is None:
-            answer = client.get(store, key, freshness=freshness, at_least=seen, raw=raw)
+            answer = client.get(store, key, freshness=asking.freshness, at_least=seen, raw=raw)
         else:
-            answer = client.get_as_of(store, key, as_of_ms, freshness=freshness, at_least=seen, raw=raw)
+            answer = client.get_as_of(store, key, as_of_ms, freshness=asking.freshness, at_least=seen, raw=raw)
 
     def tables(_is_wide: bool) -> None:
         if answer is not None:
@@ -114,7 +204,7 @@ def get(
             routes.print_explanation(told)
 
     is_found = answer is not None and answer.found
-    output.show(fmt, answer if told is None else told, [key] if is_found else [], tables)
+    output.show(asking.fmt, answer if told is None else told, [key] if is_found else [], tables)
     if told is not None and told.failure is not None:
         raise told.failure
     if answer is not None and not answer.found:
@@ -143,24 +233,22 @@ _OUTCOMES: Final[Sequence[Column[KeyOutcome]]] = (
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def batch(
     store: StoreArgument,
     keys: KeysArgument,
-    freshness: Freshness = ANY,
-    raw: RawValuesOption = False,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    raw: RawOption = False,
+    asking: Asking = _ASKING,
 ) -> None:
     """Look several keys up at once; exit code 3 if the store does not hold one of them. JSON has one outcome a line.
 
     Example: statehouse batch leader-boards 1 6
     """
-    with Client(router.target, tls=router.tls, timeout=timeout, direct=False) as client:
-        answers = client.batch_get(Lookup(store, key, freshness=freshness, raw=raw) for key in keys)
+    with asking.client(direct=False) as client:
+        answers = client.batch_get(Lookup(store, key, freshness=asking.freshness, raw=raw) for key in keys)
     outcomes = [_outcome(key, answer) for key, answer in zip(keys, answers, strict=True)]
-    listed = [each for each in outcomes if each.found] if fmt is OutputFormat.NAME else outcomes
-    output.show_each(fmt, _OUTCOMES, listed, lambda each: each.key)
+    listed = [each for each in outcomes if each.found] if asking.fmt is OutputFormat.NAME else outcomes
+    output.show_each(asking.fmt, _OUTCOMES, listed, lambda each: each.key)
     failed = next((each.failure for each in outcomes if each.failure is not None), None)
     if failed is not None:
         raise failed
@@ -176,52 +264,38 @@ def _outcome(key: KeyLike, answer: Answer | LookupFailure) -> KeyOutcome:
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def scan(
     store: StoreArgument,
-    from_key: FromKeyOption = None,
-    to_key: ToKeyOption = None,
-    prefix: PrefixOption = None,
+    keys: KeyRange = _ALL_KEYS,
     reverse: Annotated[bool, typer.Option("--reverse", help="Highest key first.")] = False,
-    limit: LimitOption = 0,
-    page_size: PageSizeOption = 100,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"Of a versioned store: the entries at this time. {TIME_HELP}")
     ] = None,
-    freshness: Freshness = ANY,
-    raw: RawScanOption = False,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    listing: Listing = _LISTING,
 ) -> None:
     """List a store's entries in key order (byte order); JSON output has one entry a line.
 
     Example: statehouse scan leader-boards --from 1 --to 6
     """
-    _refuse_prefix_with_range(prefix, from_key, to_key)
     as_of_ms = epoch_ms("--as-of", as_of)
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with listing.client() as client:
         entries = client.scan(
             store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
+            **keys.checked(),
             reverse=reverse,
-            page_size=min(page_size, limit or page_size),
+            **listing.pages,
             as_of_ms=as_of_ms,
-            freshness=freshness,
-            raw=raw,
         )
-        shown = output.show_each(fmt, _ENTRIES, entries, lambda entry: entry.key, limit)
-    output.note(f"{shown} {'entry' if shown == 1 else 'entries'}")
+        listing.show(_ENTRIES, entries, lambda entry: entry.key, "entry")
 
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def scan_windows(
     store: StoreArgument,
-    from_key: FromKeyOption = None,
-    to_key: ToKeyOption = None,
-    prefix: PrefixOption = None,
+    keys: KeyRange = _ALL_KEYS,
     from_ms: Annotated[
         int | None, typer.Option(metavar="MS", help="Earliest window start, inclusive, epoch milliseconds.")
     ] = None,
@@ -231,13 +305,7 @@ def scan_windows(
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Highest key first, and each key's latest window first.")
     ] = False,
-    limit: LimitOption = 0,
-    page_size: PageSizeOption = 100,
-    freshness: Freshness = ANY,
-    raw: RawScanOption = False,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    listing: Listing = _LISTING,
 ) -> None:
     """List the windows of a range of keys, in key order (byte order), each key's by start.
 
@@ -245,31 +313,24 @@ def scan_windows(
 
     Example: statehouse scan-windows per-minute --prefix a --from-ms 1700000000000
     """
-    _refuse_prefix_with_range(prefix, from_key, to_key)
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with listing.client() as client:
         windows = client.scan_windows(
             store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
+            **keys.checked(),
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
-            page_size=min(page_size, limit or page_size),
-            freshness=freshness,
-            raw=raw,
+            **listing.pages,
         )
-        shown = output.show_each(fmt, _KEYED_SPANS, windows, lambda window: window.key, limit)
-    output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
+        listing.show(_KEYED_SPANS, windows, lambda window: window.key, "window")
 
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def scan_sessions(
     store: StoreArgument,
-    from_key: FromKeyOption = None,
-    to_key: ToKeyOption = None,
-    prefix: PrefixOption = None,
+    keys: KeyRange = _ALL_KEYS,
     from_ms: Annotated[
         int | None, typer.Option(metavar="MS", help="Leave out those that end before, epoch milliseconds.")
     ] = None,
@@ -279,13 +340,7 @@ def scan_sessions(
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Highest key first, and each key's latest session first.")
     ] = False,
-    limit: LimitOption = 0,
-    page_size: PageSizeOption = 100,
-    freshness: Freshness = ANY,
-    raw: RawScanOption = False,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    listing: Listing = _LISTING,
 ) -> None:
     """List the sessions of a range of keys, in key order (byte order), each key's by start.
 
@@ -293,26 +348,21 @@ def scan_sessions(
 
     Example: statehouse scan-sessions visits --prefix a --from-ms 1700000000000
     """
-    _refuse_prefix_with_range(prefix, from_key, to_key)
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with listing.client() as client:
         sessions = client.scan_sessions(
             store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
+            **keys.checked(),
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
-            page_size=min(page_size, limit or page_size),
-            freshness=freshness,
-            raw=raw,
+            **listing.pages,
         )
-        shown = output.show_each(fmt, _KEYED_SPANS, sessions, lambda session: session.key, limit)
-    output.note(f"{shown} {'session' if shown == 1 else 'sessions'}")
+        listing.show(_KEYED_SPANS, sessions, lambda session: session.key, "session")
 
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def windows(
     store: StoreArgument,
     key: KeyArgument,
@@ -323,36 +373,28 @@ def windows(
         str | None, typer.Option("--to", metavar="TIME", help="Latest window start, inclusive, likewise.")
     ] = None,
     reverse: LatestFirstOption = False,
-    limit: LimitOption = 0,
-    page_size: PageSizeOption = 100,
-    freshness: Freshness = ANY,
-    raw: RawValuesOption = False,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    listing: Listing = _LISTING,
 ) -> None:
     """List the windows of a key, oldest first; JSON output has one window a line.
 
     Example: statehouse windows per-minute a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with listing.client() as client:
         found = client.fetch_windows(
             store,
             key,
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
-            page_size=min(page_size, limit or page_size),
-            freshness=freshness,
-            raw=raw,
+            **listing.pages,
         )
-        shown = output.show_each(fmt, _SPANS, found, lambda span: span.start_ms, limit)
-    output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
+        listing.show(_SPANS, found, lambda span: span.start_ms, "window")
 
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def sessions(
     store: StoreArgument,
     key: KeyArgument,
@@ -363,36 +405,28 @@ def sessions(
         str | None, typer.Option("--to", metavar="TIME", help="Leave out sessions that start after it, likewise.")
     ] = None,
     reverse: LatestFirstOption = False,
-    limit: LimitOption = 0,
-    page_size: PageSizeOption = 100,
-    freshness: Freshness = ANY,
-    raw: RawValuesOption = False,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    listing: Listing = _LISTING,
 ) -> None:
     """List the sessions of a key, oldest first; JSON output has one session a line.
 
     Example: statehouse sessions visits a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with listing.client() as client:
         found = client.fetch_sessions(
             store,
             key,
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
-            page_size=min(page_size, limit or page_size),
-            freshness=freshness,
-            raw=raw,
+            **listing.pages,
         )
-        shown = output.show_each(fmt, _SPANS, found, lambda span: span.start_ms, limit)
-    output.note(f"{shown} {'session' if shown == 1 else 'sessions'}")
+        listing.show(_SPANS, found, lambda span: span.start_ms, "session")
 
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def history(
     store: StoreArgument,
     key: KeyArgument,
@@ -404,45 +438,34 @@ def history(
         str | None, typer.Option("--to", metavar="TIME", help="Leave out those that are valid only after, likewise.")
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Newest first.")] = False,
-    limit: LimitOption = 0,
-    page_size: PageSizeOption = 100,
-    freshness: Freshness = ANY,
-    raw: RawValuesOption = False,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    listing: Listing = _LISTING,
 ) -> None:
     """List the versions of a key of a versioned store, oldest first; JSON output has one version a line.
 
     Example: statehouse history prices a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with listing.client() as client:
         found = client.get_history(
             store,
             key,
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
-            page_size=min(page_size, limit or page_size),
-            freshness=freshness,
-            raw=raw,
+            **listing.pages,
         )
-        shown = output.show_each(fmt, _VERSIONS, found, lambda version: version.valid_from_ms, limit)
-    output.note(f"{shown} {'version' if shown == 1 else 'versions'}")
+        listing.show(_VERSIONS, found, lambda version: version.valid_from_ms, "version")
 
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def query(
     store: StoreArgument,
     key: WholeKeyArgument,
     name: Annotated[str, typer.Argument(metavar="QUERY", help="One of the store's own queries.", show_default=False)],
     arguments: Annotated[str, typer.Option(metavar="JSON", help="The query's arguments beside the key.")] = "{}",
-    freshness: Freshness = ANY,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    asking: Asking = _ASKING,
 ) -> None:
     """Ask a custom store one of its own queries.
 
@@ -454,72 +477,68 @@ def query(
         raise typer.BadParameter(f"--arguments is not JSON: {error}") from error
     if not isinstance(given, dict):
         raise typer.BadParameter('--arguments must be a JSON object, as {"item": "spark"}')
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with asking.client() as client:
         answer = client.query_store(
             store,
             key,
             name,
             given,
-            freshness=freshness,
+            freshness=asking.freshness,
         )
 
     def tables(_is_wide: bool) -> None:
         output.print_facts([("result", _shown(answer.result))])
         print_stamps((answer.replica,))
 
-    output.show(fmt, answer, [key], tables)
+    output.show(asking.fmt, answer, [key], tables)
 
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def count(
     store: StoreArgument,
     exact: Annotated[bool, typer.Option("--exact", help="Count by a scan instead of the engines' estimate.")] = False,
-    freshness: Freshness = ANY,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    asking: Asking = _ASKING,
 ) -> None:
     """Count a store's entries, and show who counted each partition.
 
     Example: statehouse count leader-boards --exact
     """
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with asking.client() as client:
         counted = client.count(
             store,
             exact=exact,
-            freshness=freshness,
+            freshness=asking.freshness,
         )
 
     def tables(_is_wide: bool) -> None:
         output.print_facts([("count", counted.count), ("exact", counted.exact)])
         print_stamps(counted.replicas)
 
-    output.show(fmt, counted, [store], tables)
+    output.show(asking.fmt, counted, [store], tables)
 
 
 @takes_bounds_and_keys
 @takes_router
+@takes_groups
 def locate(
     store: StoreArgument,
     key: KeyArgument,
-    freshness: Freshness = ANY,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    asking: Asking = _ASKING,
 ) -> None:
     """Show where a key lives, and for each replica whether a lookup would use it, and why not.
 
     Example: statehouse locate leader-boards 1 --active-only
     """
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with asking.client() as client:
         place = client.locate(
             store,
             key,
-            freshness=freshness,
+            freshness=asking.freshness,
         )
     usable = [candidate.host.instance_id for candidate in place.candidates if candidate.eligible]
-    output.show(fmt, place, usable, lambda _is_wide: routes.print_location(place))
+    output.show(asking.fmt, place, usable, lambda _is_wide: routes.print_location(place))
 
 
 def _print_answer(answer: Answer) -> None:
@@ -540,11 +559,6 @@ def _print_answer(answer: Answer) -> None:
             *([] if answer.since_ms is None else [("updates since", output.wall_clock(answer.since_ms))]),
         ]
     )
-
-
-def _refuse_prefix_with_range(prefix: KeyLike | None, from_key: KeyLike | None, to_key: KeyLike | None) -> None:
-    if prefix is not None and (from_key is not None or to_key is not None):
-        raise typer.BadParameter("--prefix excludes --from and --to")
 
 
 def _shown(value: StoreValue) -> object:

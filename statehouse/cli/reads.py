@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
@@ -123,6 +124,36 @@ class KeyCommand(TyperCommand):
 
         parser._process_opts = take  # type: ignore[method-assign, assignment] # noqa: SLF001 - as above
         return parser
+
+
+@dataclass(frozen=True, slots=True)
+class OptionGroup:
+    """Options that several commands have: the fields of a dataclass, each declared as a command's parameter is."""
+
+
+def takes_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function: in the place of each parameter that is an `OptionGroup` are the group's options."""
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, OptionGroup)}
+
+    @functools.wraps(function)
+    def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
+        made = {
+            name: group(**{each.name: arguments.pop(each.name) for each in fields(group)})
+            for name, group in groups.items()
+        }
+        function(**made, **arguments)
+
+    parameters: list[Parameter] = []
+    for each in signature(function).parameters.values():
+        if each.name in groups:
+            declared = get_type_hints(groups[each.name], include_extras=True)
+            parameters += [_option(one.name, declared[one.name], one.default) for one in fields(groups[each.name])]
+        else:
+            parameters.append(each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY))
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer reads
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
 def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:

@@ -132,16 +132,16 @@ def from_host(host: types_pb2.Host) -> Host:
 def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
     """Return the stamp that came with an answer."""
     return Stamp(
-        stamp.partition,
-        stamp.epoch,
-        from_host(stamp.host),
-        role_name(stamp.role),
-        stamp.position if stamp.HasField("position") else None,
-        stamp.lag if stamp.HasField("lag") else None,
-        stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
-        stamp.since_ms if stamp.HasField("since_ms") else None,
-        stamp.processor_age_ms if stamp.HasField("processor_age_ms") else None,
-        stamp.input_backlog if stamp.HasField("input_backlog") else None,
+        partition=stamp.partition,
+        epoch=stamp.epoch,
+        host=from_host(stamp.host),
+        role=role_name(stamp.role),
+        position=stamp.position if stamp.HasField("position") else None,
+        lag=stamp.lag if stamp.HasField("lag") else None,
+        staleness_ms=stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
+        since_ms=stamp.since_ms if stamp.HasField("since_ms") else None,
+        processor_age_ms=stamp.processor_age_ms if stamp.HasField("processor_age_ms") else None,
+        input_backlog=stamp.input_backlog if stamp.HasField("input_backlog") else None,
     )
 
 
@@ -159,20 +159,20 @@ def _answer(
     response: query_service_pb2.GetResponse | query_service_pb2.GetAsOfResponse, stamp: Stamp, token: Token
 ) -> Answer:
     return Answer(
-        response.found,
-        from_value(response.value) if response.found else None,
-        stamp.partition,
-        stamp.epoch,
-        stamp.host,
-        stamp.role,
-        stamp.position,
-        stamp.lag,
-        stamp.staleness_ms,
-        stamp.since_ms,
-        _timestamp(response),
-        token,
-        stamp.processor_age_ms,
-        stamp.input_backlog,
+        found=response.found,
+        value=from_value(response.value) if response.found else None,
+        partition=stamp.partition,
+        epoch=stamp.epoch,
+        host=stamp.host,
+        role=stamp.role,
+        position=stamp.position,
+        lag=stamp.lag,
+        staleness_ms=stamp.staleness_ms,
+        since_ms=stamp.since_ms,
+        timestamp_ms=_timestamp(response),
+        token=token,
+        processor_age_ms=stamp.processor_age_ms,
+        input_backlog=stamp.input_backlog,
     )
 
 
@@ -234,12 +234,12 @@ def from_scan_windows(response: query_service_pb2.ScanWindowsResponse, store: st
     return WindowPage(
         tuple(
             KeyedWindow(
-                from_key(each.key),
-                each.window.start_ms,
-                each.window.end_ms,
-                from_value(each.window.value),
-                each.sequence,
-                _timestamp(each.window),
+                key=from_key(each.key),
+                start_ms=each.window.start_ms,
+                end_ms=each.window.end_ms,
+                value=from_value(each.window.value),
+                sequence=each.sequence,
+                timestamp_ms=_timestamp(each.window),
             )
             for each in response.windows
         ),
@@ -319,14 +319,14 @@ def from_watch(response: query_service_pb2.WatchResponse, store: str) -> Update:
     stamp = from_stamp(response.replica)
     position = WatchPosition(stamp.partition, response.position, response.topic_id)
     return Update(
-        stamp.partition,
-        tuple(map(_change, response.events)),
-        response.current,
-        response.begins,
-        response.gap,
-        position if response.HasField("position") else None,
-        stamp,
-        _watched_token(response, store),
+        partition=stamp.partition,
+        changes=tuple(map(_change, response.events)),
+        current=response.current,
+        begins=response.begins,
+        gap=response.gap,
+        position=position if response.HasField("position") else None,
+        replica=stamp,
+        token=_watched_token(response, store),
     )
 
 
@@ -341,26 +341,26 @@ def _watched_token(response: query_service_pb2.WatchResponse, store: str) -> Tok
 
 def _change(event: query_service_pb2.WatchEvent) -> Change:
     return Change(
-        from_key(event.key),
-        from_value(event.value) if event.HasField("value") else None,
-        not event.HasField("value"),
-        event.offset if event.HasField("offset") else None,
-        _timestamp(event),
-        event.start_ms if event.HasField("start_ms") else None,
-        event.end_ms if event.HasField("end_ms") else None,
+        key=from_key(event.key),
+        value=from_value(event.value) if event.HasField("value") else None,
+        deleted=not event.HasField("value"),
+        offset=event.offset if event.HasField("offset") else None,
+        timestamp_ms=_timestamp(event),
+        start_ms=event.start_ms if event.HasField("start_ms") else None,
+        end_ms=event.end_ms if event.HasField("end_ms") else None,
     )
 
 
 def from_candidate(candidate: errors_pb2.Candidate) -> Candidate:
     """Return a candidate's verdict."""
     return Candidate(
-        from_host(candidate.host),
-        role_name(candidate.role),
-        candidate.eligible,
-        reason_name(candidate.reason) if candidate.reason else None,
-        candidate.detail,
-        candidate.position if candidate.HasField("position") else None,
-        candidate.lag if candidate.HasField("lag") else None,
+        host=from_host(candidate.host),
+        role=role_name(candidate.role),
+        eligible=candidate.eligible,
+        reason=reason_name(candidate.reason) if candidate.reason else None,
+        detail=candidate.detail,
+        position=candidate.position if candidate.HasField("position") else None,
+        lag=candidate.lag if candidate.HasField("lag") else None,
     )
 
 
@@ -373,41 +373,43 @@ def from_explain(response: fleet_service_pb2.ExplainGetResponse) -> Explanation:
     """Return an explained lookup."""
     is_answered = response.HasField("response")
     return Explanation(
-        from_get(response.response, response.route.store) if is_answered else None,
-        None if is_answered else LookupFailure.from_proto(response.error),
-        _location(response.route, response.candidates),
-        tuple(map(_attempt, response.attempts)),
-        response.took_ms,
-        response.hedge_after_ms,
-        response.retry_budget_refused or None,
-        not response.express_obstacle if response.HasField("express_obstacle") else None,
-        _name(_OBSTACLES, response.express_obstacle, "EXPRESS_OBSTACLE_") if response.express_obstacle else "",
-        response.express_detail,
+        answer=from_get(response.response, response.route.store) if is_answered else None,
+        failure=None if is_answered else LookupFailure.from_proto(response.error),
+        location=_location(response.route, response.candidates),
+        attempts=tuple(map(_attempt, response.attempts)),
+        took_ms=response.took_ms,
+        hedge_after_ms=response.hedge_after_ms,
+        retry_budget_refused=response.retry_budget_refused or None,
+        takes_express_way=not response.express_obstacle if response.HasField("express_obstacle") else None,
+        express_obstacle=_name(_OBSTACLES, response.express_obstacle, "EXPRESS_OBSTACLE_")
+        if response.express_obstacle
+        else "",
+        express_detail=response.express_detail,
     )
 
 
 def _location(route: errors_pb2.Route, candidates: Iterable[errors_pb2.Candidate]) -> Location:
     return Location(
-        route.store,
-        route.partition,
-        route.epoch,
-        from_host(route.active) if route.HasField("active") else None,
-        tuple(map(from_host, route.standbys)),
-        tuple(map(from_candidate, candidates)),
+        store=route.store,
+        partition=route.partition,
+        epoch=route.epoch,
+        active=from_host(route.active) if route.HasField("active") else None,
+        standbys=tuple(map(from_host, route.standbys)),
+        candidates=tuple(map(from_candidate, candidates)),
     )
 
 
 def _attempt(attempt: fleet_service_pb2.LookupAttempt) -> Attempt:
     return Attempt(
-        from_host(attempt.host),
-        role_name(attempt.role),
-        attempt.round,
-        attempt.hedge,
-        attempt.sent_after_ms,
-        attempt.took_ms,
-        _name(_OUTCOMES, attempt.outcome, "ATTEMPT_OUTCOME_"),
-        reason_name(attempt.reason) if attempt.reason else None,
-        attempt.detail,
+        host=from_host(attempt.host),
+        role=role_name(attempt.role),
+        round=attempt.round,
+        hedge=attempt.hedge,
+        sent_after_ms=attempt.sent_after_ms,
+        took_ms=attempt.took_ms,
+        outcome=_name(_OUTCOMES, attempt.outcome, "ATTEMPT_OUTCOME_"),
+        reason=reason_name(attempt.reason) if attempt.reason else None,
+        detail=attempt.detail,
     )
 
 
@@ -420,15 +422,17 @@ def _name(kind: EnumDescriptor, number: int, prefix: str) -> str:
 def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
     """Return the fleet."""
     return Fleet(
-        response.application_id,
-        response.epoch,
-        response.reason,
-        tuple(map(from_store, response.stores)),
-        tuple(map(_node, response.nodes)),
-        tuple(map(_task, response.tasks)),
-        tuple(map(_query, response.queries)),
-        _controller(response.controller) if response.HasField("controller") else None,
-        _name(_SERVED_BY, response.served_by, "SERVED_BY_").lower().replace("_", " ") if response.served_by else None,
+        application_id=response.application_id,
+        epoch=response.epoch,
+        reason=response.reason,
+        stores=tuple(map(from_store, response.stores)),
+        nodes=tuple(map(_node, response.nodes)),
+        tasks=tuple(map(_task, response.tasks)),
+        queries=tuple(map(_query, response.queries)),
+        controller=_controller(response.controller) if response.HasField("controller") else None,
+        served_by=_name(_SERVED_BY, response.served_by, "SERVED_BY_").lower().replace("_", " ")
+        if response.served_by
+        else None,
     )
 
 
@@ -466,13 +470,13 @@ def from_partitions(response: fleet_service_pb2.ListPartitionsResponse) -> tuple
 def _partition(partition: fleet_service_pb2.PartitionInfo) -> Partition:
     route = partition.route
     return Partition(
-        route.store,
-        route.partition,
-        partition.task,
-        route.epoch,
-        from_host(route.active) if route.HasField("active") else None,
-        tuple(map(from_host, route.standbys)),
-        tuple(map(_replica, partition.replicas)),
+        store=route.store,
+        partition=route.partition,
+        task=partition.task,
+        epoch=route.epoch,
+        active=from_host(route.active) if route.HasField("active") else None,
+        standbys=tuple(map(from_host, route.standbys)),
+        replicas=tuple(map(_replica, partition.replicas)),
     )
 
 
@@ -482,28 +486,28 @@ def _controller(controller: fleet_service_pb2.ControllerInfo) -> Controller:
 
 def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:
     return ProcessorQuery(
-        query.name,
-        tuple(query.stores),
-        query.idle,
-        query.stopped,
-        query.record_age_ms,
-        query.batch_id,
-        query.batch_age_ms if query.HasField("batch_age_ms") else None,
-        _query_status(query.status) if query.HasField("status") else None,
-        query.input_backlog if query.HasField("input_backlog") else None,
+        name=query.name,
+        stores=tuple(query.stores),
+        idle=query.idle,
+        stopped=query.stopped,
+        record_age_ms=query.record_age_ms,
+        batch_id=query.batch_id,
+        batch_age_ms=query.batch_age_ms if query.HasField("batch_age_ms") else None,
+        status=_query_status(query.status) if query.HasField("status") else None,
+        input_backlog=query.input_backlog if query.HasField("input_backlog") else None,
     )
 
 
 def _query_status(status: fleet_service_pb2.QueryStatus) -> QueryStatus:
     return QueryStatus(
-        status.input_rows_per_second,
-        status.backlog,
-        status.backlog_eta_ms if status.HasField("backlog_eta_ms") else None,
-        status.watermark_ms if status.HasField("watermark_ms") else None,
-        status.state_rows,
-        status.state_bytes,
-        status.dead_letters,
-        status.batch_ms if status.HasField("batch_ms") else None,
+        input_rows_per_second=status.input_rows_per_second,
+        backlog=status.backlog,
+        backlog_eta_ms=status.backlog_eta_ms if status.HasField("backlog_eta_ms") else None,
+        watermark_ms=status.watermark_ms if status.HasField("watermark_ms") else None,
+        state_rows=status.state_rows,
+        state_bytes=status.state_bytes,
+        dead_letters=status.dead_letters,
+        batch_ms=status.batch_ms if status.HasField("batch_ms") else None,
     )
 
 
@@ -515,45 +519,45 @@ def from_key_columns(store: fleet_service_pb2.StoreInfo) -> tuple[KeyColumn, ...
 def from_store(store: fleet_service_pb2.StoreInfo) -> Store:
     """Return a store."""
     return Store(
-        store.name,
-        store.kind,
-        store.key_serde,
-        store.value_serde,
-        store.changelog_topic,
-        store.partition_count,
-        store.sub_topology if store.HasField("sub_topology") else None,
-        getattr(store, "global"),  # `global` is a Python keyword
-        store.ephemeral,
-        store.partitioner,
-        store.not_built,
-        tuple(store.warnings),
-        from_key_columns(store),
+        name=store.name,
+        kind=store.kind,
+        key_serde=store.key_serde,
+        value_serde=store.value_serde,
+        changelog_topic=store.changelog_topic,
+        partition_count=store.partition_count,
+        sub_topology=store.sub_topology if store.HasField("sub_topology") else None,
+        is_global=getattr(store, "global"),  # `global` is a Python keyword
+        ephemeral=store.ephemeral,
+        partitioner=store.partitioner,
+        not_built=store.not_built,
+        warnings=tuple(store.warnings),
+        key_columns=from_key_columns(store),
     )
 
 
 def _node(node: fleet_service_pb2.NodeInfo) -> Node:
     return Node(
-        from_host(node.host),
-        node.incarnation,
-        node.rack,
-        node.state,
-        node.version,
-        node.epoch,
-        node.heartbeat_age_ms,
-        node.reachable,
-        node.capacity,
-        node.dynamic,
+        host=from_host(node.host),
+        incarnation=node.incarnation,
+        rack=node.rack,
+        state=node.state,
+        version=node.version,
+        epoch=node.epoch,
+        heartbeat_age_ms=node.heartbeat_age_ms,
+        reachable=node.reachable,
+        capacity=node.capacity,
+        dynamic=node.dynamic,
     )
 
 
 def _task(task: fleet_service_pb2.TaskInfo) -> Task:
     return Task(
-        task.task,
-        task.active or None,
-        tuple(task.standbys),
-        tuple(task.warm_ups),
-        task.reason,
-        tuple(map(_replica, task.replicas)),
+        task=task.task,
+        active=task.active or None,
+        standbys=tuple(task.standbys),
+        warm_ups=tuple(task.warm_ups),
+        reason=task.reason,
+        replicas=tuple(map(_replica, task.replicas)),
     )
 
 
