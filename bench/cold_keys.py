@@ -37,10 +37,7 @@ _RATE: Final = 300
 _WARM_UP_S: Final = 5.0
 _LOOKUP_MS: Final = 5_000
 _MEMORY_BYTES: Final = 1024 * _MIB
-_ENVIRONMENT: Final = {
-    "STATEHOUSE_BLOCK_CACHE_BYTES": str(64 * _MIB),
-    "STATEHOUSE_WRITE_BUFFER_BYTES": str(16 * _MIB),
-}
+_ENVIRONMENT: Final = {"STATEHOUSE_BLOCK_CACHE_BYTES": str(64 * _MIB)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,9 +118,7 @@ class QueryNode:
         self._host = types_pb2.Host(
             instance_id=self._ownership.instance_id, host=settings.advertised_host or settings.bind_host
         )
-        self._tracing = tracing_for(
-            settings.tracing_endpoint, "node", **{"service.instance.id": self._host.instance_id}
-        )
+        self._tracing = tracing_for("node", **{"service.instance.id": self._host.instance_id})
         self._reads = new_reads(
             settings, client_id, self._host, self._tasks.replicas, self._control, self._metrics, self._tracing
         )

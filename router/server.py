@@ -59,7 +59,7 @@ class RouterServer:
         self.skipped = UnreadableRecords(metrics.registry, "statehouse_router")
         self.tables = CurrentTable()
         bind = f"{settings.bind_host}:{settings.router_port}"
-        self._tracing = tracing_for(settings.tracing_endpoint, "router")
+        self._tracing = tracing_for("router")
         self._proxy = proxy_for(
             settings,
             bind,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STATE: Final = "State"
 _ENTRIES: Final = "Entries"
 # What only queries of our own have.
-_NOT_OURS: Final = ("checkpoint_dir", "commit_interval_ms", "max_batch_ms", "max_offsets")
+_NOT_OURS: Final = ("checkpoint_dir", "commit_interval_ms", "max_offsets")
 _DEFAULT_STORE: Final = "default"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from processor.ownership.declared_settings import declared_settings, ownership_settings
+from processor.ownership.declared_settings import declared_settings, ownership_settings, settings_of_record
 from processor.ownership.machine.takeover import ControllerRecord
 from processor.ownership.preview import added_nodes, preview, show
 from processor.ownership.process import run_standby
@@ -85,8 +85,9 @@ def assign(
     given = {name: getattr(settings, name) for name in _PLANNED_BY if loaded.sources[name] != SettingSource.DEFAULT}
 
     def planned_by(acting: ControllerRecord | None) -> OwnershipSettings:
-        known = {} if acting is None else declared_settings(acting.settings)
-        return ownership_settings(PlanningSettings(**(known | given)))
+        if acting is None:
+            return ownership_settings(PlanningSettings(**given))
+        return settings_of_record(declared_settings(acting.settings) | given)
 
     fleet = observe(settings.brokers, settings.application_id, planned_by, timeout)
     show(preview(fleet, joining, remove or [], fleet.settings.planner), output)

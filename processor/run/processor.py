@@ -112,7 +112,7 @@ class Processor:
     def _start(self) -> None:
         settings, application_id = self._settings, self._topology.application_id
         check_login(settings.brokers, f"{application_id}-processor")
-        self._tracing = tracing_for(settings.tracing_endpoint, "processor")
+        self._tracing = tracing_for("processor")
         began = time.monotonic()
         log.info("starting Spark")
         session = self._session = self._open_spark(application_id, settings)

@@ -54,7 +54,7 @@ def check_compaction_lags(output: Output, settings: Mapping[str, str]) -> None:
     elif store is not None and store.kind == VERSIONED and not store.ephemeral:
         lower = "lower the store's history retention, which the second is a day longer than"
     elif store is not None and not store.ephemeral:
-        lower = f"name {_MIN_LAG} in the store's config too, or lower the setting min_compaction_lag_ms"
+        lower = f"name {_MIN_LAG} in the store's config too"
     else:
         lower = f"name {_MIN_LAG} in its config too"
     raise ConfigurationError(

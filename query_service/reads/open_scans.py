@@ -64,7 +64,7 @@ class OpenScans:
         if len(self._walks) >= self._max_open:
             raise LookupFailure(
                 Reason.OVERLOADED,
-                f"{self._max_open} scans are open on this node, as many as max_open_scans admits",
+                f"{self._max_open} scans are open on this node, which is the most",
                 {"max_open_scans": str(self._max_open)},
             )
         walk = Walk(self._timeout_s, _is_one_closing(replicas))

@@ -92,7 +92,7 @@ class PositionWaits:
         if len(self._open) >= self._max_waits:
             raise LookupFailure(
                 Reason.OVERLOADED,
-                f"{self._max_waits} requests wait for a position on this node, as many as max_position_waits admits",
+                f"{self._max_waits} requests wait for a position on this node, which is the most",
                 {"max_position_waits": str(self._max_waits)},
             )
         with behind.replica.advanced.waiter(behind.is_over) as over:

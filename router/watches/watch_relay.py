@@ -113,8 +113,8 @@ class WatchRelay:
         if self._partitions + len(partitions) > self._max_partitions:
             raise LookupFailure(
                 Reason.OVERLOADED,
-                f"this router watches {self._partitions} partitions: {len(partitions)} more are too many for "
-                "max_watched_partitions; watch a key, or one partition",
+                f"this router watches {self._partitions} partitions: {len(partitions)} more are too many, "
+                f"{self._max_partitions} is the most; watch a key, or one partition",
                 {"max_watched_partitions": str(self._max_partitions)},
             )
         turn = self._round_robin.take(store.partition(partitions[0]))  # one for all, so that they stay together

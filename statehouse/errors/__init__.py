@@ -54,3 +54,7 @@ __all__ = (
     "unknown_store",
     "wire_name",
 )
+
+# Tracebacks and pickles name them as people import them.
+for _kind in (StatehouseError, ConfigurationError, ContractError, EngineError, LookupFailure, UsageError, Reason):
+    _kind.__module__ = __name__

@@ -237,7 +237,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             code_pb2.DEADLINE_EXCEEDED,
             False,
             "A scan or exact count took longer than the node allows.",
-            "Ask for smaller pages or a narrower range, take the estimated count, or raise the node's scan_timeout_ms.",
+            "Ask for smaller pages or a narrower range, or take the estimated count.",
         ),
         Reason.POSITION_NOT_REACHED: ReasonSpec(
             code_pb2.FAILED_PRECONDITION,

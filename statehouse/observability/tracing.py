@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from statehouse.errors import ConfigurationError
 from statehouse.runtime.trace_context import TraceContext
 
 if TYPE_CHECKING:
@@ -107,31 +106,23 @@ def _context_of(context: TraceContext) -> SpanContext:
     return trace.SpanContext(int(context.trace_id, 16), int(context.span_id, 16), is_remote=True, trace_flags=flags)
 
 
-def tracing_for(endpoint: str | None, component: str, **about: str) -> Tracing | None:
-    """Return what makes spans for a process; None if nobody asks for them.
+def tracing_for(component: str, **about: str) -> Tracing | None:
+    """Return what makes spans for a process, if OpenTelemetry's own variables name a collector; else None.
 
-    `endpoint`: the setting tracing_endpoint. Without it OpenTelemetry's own variables count. `component`: "router",
-    "node" or "processor". `about`: further attributes of the process.
-
-    Raises:
-        ConfigurationError: the setting asks for spans, and OpenTelemetry isn't installed.
-
+    `component`: "router", "node" or "processor". `about`: further attributes of the process.
     """
-    by_variables = any(os.environ.get(name) for name in _ENDPOINTS)
     is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    if is_disabled or (endpoint is None and not by_variables):
+    if is_disabled or not any(os.environ.get(name) for name in _ENDPOINTS):
         return None
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as above
-    except ImportError as error:
-        if endpoint is None:
-            log.warning("OTEL_… variables ask for spans, and OpenTelemetry isn't installed: there are none")
-            return None
-        raise ConfigurationError(
-            "tracing_endpoint needs OpenTelemetry, which isn't installed: pip install 'statehouse[tracing]'"
-        ) from error
-    log.info("spans are sent", endpoint=endpoint or "as the OTEL_… variables say")
-    return Tracing(provider_of(OTLPSpanExporter(endpoint=endpoint), component, about))
+    except ImportError:
+        log.warning(
+            "OTEL_… variables ask for spans, and OpenTelemetry isn't installed: pip install 'statehouse[tracing]'"
+        )
+        return None
+    log.info("spans are sent, as the OTEL_… variables say")
+    return Tracing(provider_of(OTLPSpanExporter(), component, about))
 
 
 def provider_of(exporter: SpanExporter, component: str, about: Mapping[str, str]) -> TracerProvider:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
@@ -21,7 +20,6 @@ LogLevel = Annotated[
 SESSION_TIMEOUT_MAX_MS: Final = 600_000
 """A standby controller waits for so long at most before it takes over: it goes by the settings of the one before it,
 which it reads in a topic."""
-_ENDPOINT: Final = re.compile(r"https?://[^/\s@]+/?")
 
 
 class TlsSettings(DeclaredSettings):
@@ -199,15 +197,6 @@ class ProcessSettings(ListenSettings, KafkaSecuritySettings):
         ge=0,
         le=65_535,
     )
-
-    tracing_endpoint: str | None = setting(
-        None,
-        "Where spans of traced lookups and batches are sent, by OTLP over gRPC: http(s)://host:port. Needs the extra "
-        "tracing.",
-        SettingGroup.OBSERVABILITY,
-        unset="as OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT says, else no spans are made",
-    )
-
     require_signed_records: bool = setting(
         False,
         "Refuse records of control topics that have no signature. Turn it on when each process of the application has "
@@ -221,16 +210,6 @@ class ProcessSettings(ListenSettings, KafkaSecuritySettings):
             raise ValueError(
                 "require_signed_records needs tls_certificate and tls_key, which records are signed with, and tls_ca, "
                 "which they are judged by"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _tracing_endpoint_is_one_and_has_no_password(self) -> Self:
-        # Checked for the whole, because what a single setting is refused for is printed.
-        if self.tracing_endpoint is not None and not _ENDPOINT.fullmatch(self.tracing_endpoint):
-            raise ValueError(
-                "tracing_endpoint must be http(s)://host:port; secrets for the collector go into "
-                "OTEL_EXPORTER_OTLP_HEADERS"
             )
         return self
 
@@ -271,6 +250,9 @@ class CommonSettings(ProcessSettings, SessionSettings):
 class RegistrySettings(DeclaredSettings):
     """What those need who read Avro and Protobuf."""
 
+    schema_registry_timeout_ms: ClassVar[int] = 2_000
+    """Longest wait for a schema: clients keep those they have, so a registry is asked once for each."""
+
     schema_registry_url: str = setting(
         "",
         "The schema registry, for the serdes avro and protobuf: an http(s) URL, or several separated by commas.",
@@ -288,13 +270,6 @@ class RegistrySettings(DeclaredSettings):
         "File with the certificates that the registry's is checked with.",
         SettingGroup.REGISTRY,
         unset="those that the registry's client brings",
-    )
-    schema_registry_timeout_ms: int = setting(
-        2_000,
-        "Longest time that a read waits for a schema that this process does not know yet.",
-        SettingGroup.REGISTRY,
-        ge=1,
-        le=60_000,
     )
 
     @model_validator(mode="after")
@@ -368,6 +343,9 @@ class ApplicationSettings(CommonSettings, ApplicationIdSettings):
 class CallSettings(DeclaredSettings):
     """Bounds of what callers may ask, alike for gRPC and HTTP."""
 
+    max_timeout_ms: ClassVar[int] = 60_000
+    """Longest time of a request, whatever its caller's deadline: no place is held longer. Watches have no bound."""
+
     max_connections: int = setting(
         10_000,
         "Most connections at once; further ones are closed.",
@@ -382,12 +360,6 @@ class CallSettings(DeclaredSettings):
         unset="as many as are left for others",
         ge=1,
     )
-    max_timeout_ms: int = setting(
-        60_000,
-        "Longest time that a request may take, whatever deadline its caller gives. Watches have no bound.",
-        SettingGroup.ADDRESS,
-        ge=1_000,
-    )
     max_message_bytes: int = setting(
         16 * 1024 * 1024,
         "Largest gRPC message. Set it alike on clients, routers and nodes.",
@@ -399,25 +371,15 @@ class CallSettings(DeclaredSettings):
 class ServerSettings(ApplicationSettings, CallSettings):
     """What every process that serves lookups needs."""
 
+    max_connection_age_ms: ClassVar[int] = 600_000
+    """With TLS, a connection's age at which it is closed in order: so long may a revoked certificate be used."""
+
     proxy: str = setting(
         "auto",
         "The program that serves gRPC in front of the process: auto takes statehouse-proxy from PATH if it is there, "
         "none serves without one, anything else is its path.",
         SettingGroup.ADDRESS,
         min_length=1,
-    )
-    max_connection_age_ms: int = setting(
-        600_000,
-        "With TLS: after this time a connection is closed in order, once its calls are done; clients connect again.",
-        SettingGroup.SECURITY,
-        ge=1_000,
-    )
-    max_held_bytes: int = setting(
-        64 * 1024 * 1024,
-        "Most bytes of requests of more than 64 KiB that are on their way through the proxy; further ones wait. At "
-        "least max_message_bytes.",
-        SettingGroup.ADDRESS,
-        ge=65_536,
     )
 
     lookup_log_sample: float = setting(
@@ -428,16 +390,13 @@ class ServerSettings(ApplicationSettings, CallSettings):
         ge=0,
         le=1,
     )
-    lookup_log_keys: bool = setting(
-        False,
-        "Lines about lookups have their keys.",
-        SettingGroup.OBSERVABILITY,
-    )
 
-    @model_validator(mode="after")
-    def _one_message_is_held(self) -> Self:
-        if self.max_held_bytes < self.max_message_bytes:
-            raise ValueError(
-                "max_held_bytes must be at least max_message_bytes, or the largest message never arrives: raise it"
-            )
-        return self
+    @property
+    def lookup_log_keys(self) -> bool:
+        """Whether lines about lookups have their keys, which may say who somebody is: for those who debug."""
+        return self.log_level == "debug"
+
+    @property
+    def max_held_bytes(self) -> int:
+        """Bytes of large requests on their way through the proxy: four of the largest. Further ones wait."""
+        return 4 * self.max_message_bytes

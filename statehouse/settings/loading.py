@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from statehouse.settings.declaration import (
 )
 from statehouse.settings.node import NodeSettings
 from statehouse.settings.processor import ControllerSettings, ProcessorSettings
+from statehouse.settings.removed import REMOVED
 from statehouse.settings.router import RouterSettings
 from statehouse.settings.web import WebSettings
 
@@ -139,17 +141,26 @@ def _given(cls: type[DeclaredSettings], flags: Mapping[str, Any], file: Path | N
     declared = cls.declared()
     if file is not None:
         content = _read(file)
+        for name in REMOVED.keys() & content.keys():
+            _tell_of_removed(name, str(file))
         own = {name: value for name, value in content.items() if name in declared}
         problems = [*_unknown(content), *_mistyped(cls, own)]
         if problems:
             raise InvalidSettings(problems)
         yield from ((name, value, SettingSource.FILE) for name, value in own.items())
+    for name in REMOVED:
+        if f"{ENV_PREFIX}{name.upper()}" in os.environ:
+            _tell_of_removed(name, f"the variable {ENV_PREFIX}{name.upper()}")
     for setting in declared.values():
         if setting.variable in os.environ:
             yield setting.name, _plain(setting, os.environ[setting.variable]), SettingSource.ENVIRONMENT
     for name, value in flags.items():
         if value is not None:
             yield name, _plain(declared[name], value), SettingSource.FLAG
+
+
+def _tell_of_removed(name: str, where: str) -> None:
+    sys.stderr.write(f"warning: the setting {name} is gone ({REMOVED[name]}): take it out of {where}\n")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -162,7 +173,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _unknown(content: Mapping[str, Any]) -> list[SettingProblem]:
     """Return a problem for each key that no process has: otherwise a typing error would silently leave a default."""
     known = {name for cls in PROCESSES.values() for name in cls.declared()}
-    known.add(UP_TABLE)
+    known |= {UP_TABLE, *REMOVED}
     return [unknown(name, known) for name in content if name not in known]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 
@@ -17,6 +17,25 @@ _MIB = 1024 * 1024
 
 class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
     """A query node."""
+
+    checkpoint_interval_ms: ClassVar[int] = 10_000
+    """How often stores are written to disk: a crash costs as much of the log to read again, in milliseconds."""
+    confirm_interval_ms: ClassVar[int] = 250
+    """How often the ends of changelogs are asked for: one request for all, which brokers don't notice."""
+    restore_batch_records: ClassVar[int] = 250
+    """Records that a restore reads and writes at once: more gained nothing (docs/adr/0005)."""
+    max_open_scans: ClassVar[int] = 64
+    """Scans, exact counts and pages that are read at once: each holds a snapshot, and threads are few."""
+    scan_timeout_ms: ClassVar[int] = 30_000
+    """Longest time of one, whatever its caller's deadline: a page is read in milliseconds."""
+    max_position_waits: ClassVar[int] = 1_000
+    """Requests that wait for a position at once; each takes some memory and no thread."""
+    position_wait_timeout_ms: ClassVar[int] = 5_000
+    """Longest wait for a position of a request without a deadline: as long as routers wait."""
+    watch_tail_bytes: ClassVar[int] = _MIB
+    """Memory for the latest changes of a partition, which watches read: seconds of most changelogs."""
+    max_batch_entries: ClassVar[int] = 1_000
+    """Lookups in one BatchGet: as many as routers and clients send, which is part of the contract."""
 
     instance_id: str = setting(
         "",
@@ -54,22 +73,6 @@ class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
     state_dir: Path = setting(
         Path("~/.local/share/statehouse/state"), "Directory that the node keeps its state in.", SettingGroup.STATE
     )
-    checkpoint_interval_ms: int = setting(
-        10_000,
-        "How often the stores' content is written to disk and noted in checkpoints. After a crash a node reads again "
-        "what came since.",
-        SettingGroup.STATE,
-        ge=100,
-    )
-    confirm_interval_ms: int = setting(
-        250,
-        "How often the node asks the broker for the ends of the changelogs. In between, staleness grows by as much.",
-        SettingGroup.STATE,
-        ge=20,
-    )
-    restore_batch_records: int = setting(
-        250, "Records that a restore reads and writes at once. Kafka Streams has 1000.", SettingGroup.STATE, ge=1
-    )
     state_cleanup_delay_ms: int = setting(
         600_000,
         "How long the state of a task that left the node is kept. Kafka Streams has 600000.",
@@ -80,13 +83,7 @@ class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
         256 * _MIB,
         "Memory of RocksDB over all stores: blocks, filters, memtables. Kafka Streams has 50 MiB for each store.",
         SettingGroup.STATE,
-        ge=8 * _MIB,
-    )
-    write_buffer_bytes: int = setting(
-        64 * _MIB,
-        "The memtables' part of block_cache_bytes, at most half of it. Kafka Streams has up to 48 MiB for each store.",
-        SettingGroup.STATE,
-        ge=4 * _MIB,
+        ge=16 * _MIB,
     )
     memory_store_max_bytes: int = setting(
         64 * _MIB,
@@ -94,59 +91,25 @@ class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
         SettingGroup.STATE,
         ge=1024,
     )
-    max_batch_entries: int = setting(
-        1_000,
-        "Most lookups in one BatchGet. Routers and clients send up to 1000.",
-        SettingGroup.READS,
-        ge=1_000,
-    )
-    max_open_scans: int = setting(
-        64,
-        "Most scans, exact counts and pages that are read at once. Kafka Streams has no bound.",
-        SettingGroup.READS,
-        ge=1,
-    )
-    scan_timeout_ms: int = setting(
-        30_000, "Longest time of a scan, exact count or page. Kafka Streams has no bound.", SettingGroup.READS, ge=1
-    )
-    max_position_waits: int = setting(
-        1_000,
-        "Most requests that wait at once for a position that they must see. Further ones are refused.",
-        SettingGroup.READS,
-        ge=0,
-    )
-    position_wait_timeout_ms: int = setting(
-        5_000, "Longest wait for a position if the request has no deadline.", SettingGroup.READS, ge=0
-    )
     max_watches: int = setting(
         1_000,
         "Most watches at once. A router's watch of several partitions counts once for each.",
         SettingGroup.WATCHES,
         ge=0,
     )
-    watch_tail_bytes: int = setting(
-        _MIB,
-        "Memory for the latest changes of a store's partition, kept for watches. At 0 watches read the log for each "
-        "change.",
-        SettingGroup.WATCHES,
-        ge=0,
-    )
 
-    @model_validator(mode="after")
-    def _memtables_leave_room_for_blocks(self) -> Self:
-        if self.write_buffer_bytes > self.block_cache_bytes // 2:
-            raise ValueError(
-                "write_buffer_bytes is charged to block_cache_bytes and may take half of it at most, or there is no "
-                "room for blocks: lower the first or raise the second"
-            )
-        return self
+    @property
+    def write_buffer_bytes(self) -> int:
+        """The memtables' part of the cache: a quarter, so that most of it is left for blocks."""
+        return self.block_cache_bytes // 4
 
     @model_validator(mode="after")
     def _lag_stays_known(self) -> Self:
-        if self.session_timeout_ms < 3 * self.confirm_interval_ms:
+        least_ms = 3 * self.confirm_interval_ms
+        if self.session_timeout_ms < least_ms:
             raise ValueError(
-                "session_timeout_ms must be at least 3 x confirm_interval_ms, or one late answer of the broker makes "
-                "every lag unknown: raise the first or lower the second"
+                f"session_timeout_ms must be at least {least_ms}: nodes ask for the ends of changelogs every "
+                f"{self.confirm_interval_ms} ms, and one late answer would make every lag unknown"
             )
         return self
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import field_validator
 
 from statehouse.errors.checked import COUNT_MAX, HOLDERS_MAX, PARTITIONS_OF_ALL_MAX
 from statehouse.settings.common import (
@@ -18,9 +18,6 @@ from statehouse.settings.common import (
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
 _DAY_MS = 86_400_000
-_HOUR_MS = 3_600_000
-# Who wants no limit may set a large one; each is a place in a list for each node.
-_FLAPS_MAX = 1_000_000
 
 
 class ClassArchiveSettings(DeclaredSettings):
@@ -37,6 +34,11 @@ class ClassArchiveSettings(DeclaredSettings):
 class PlanningSettings(HeartbeatPaceSettings):
     """What an ownership controller plans by."""
 
+    initial_rebalance_delay_ms: ClassVar[int] = 1_000
+    """How long the first plan waits for more nodes, so that a fleet that starts together is planned once."""
+    flap_limit: ClassVar[int] = 3
+    """A node that restarted or was lost more often than this within flap_window_ms gets nothing new until it has been
+    steady. Kafka Streams has no such limit."""
     num_standby_replicas: int = setting(
         1,
         "Copies of a task beside the active. With none, a lost node's partitions are unreadable until they are "
@@ -60,50 +62,43 @@ class PlanningSettings(HeartbeatPaceSettings):
         ge=1,
         le=PARTITIONS_OF_ALL_MAX,
     )
-    handover_linger_ms: int | None = setting(
-        None,
-        "How long a replica that was replaced goes on answering.",
-        SettingGroup.OWNERSHIP,
-        unset="2 x heartbeat_interval_ms",
-        ge=0,
-        le=_HOUR_MS,
-    )
-    initial_rebalance_delay_ms: int = setting(
-        1_000,
-        "How long the first plan of an application waits for more nodes, so that a fleet that starts together is "
-        "planned once.",
-        SettingGroup.OWNERSHIP,
-        ge=0,
-        le=_HOUR_MS,
-    )
-    flap_limit: int = setting(
-        3,
-        "A node that restarted or was lost more often than this within flap_window_ms gets nothing new until it has "
-        "been steady. Kafka Streams has no such limit.",
-        SettingGroup.OWNERSHIP,
-        ge=1,
-        le=_FLAPS_MAX,
-    )
-    flap_window_ms: int = setting(
-        600_000,
-        "How long restarts and losses of a node are remembered; also the longest time that it must be steady.",
-        SettingGroup.OWNERSHIP,
-        ge=1,
-        le=_DAY_MS,
-    )
 
-    @model_validator(mode="after")
-    def _damping_outlives_a_session(self) -> Self:
-        if self.flap_window_ms < self.session_timeout_ms:
-            raise ValueError(
-                "flap_window_ms must be at least session_timeout_ms, for which a node is held back the first time: "
-                "raise the first or lower the second"
-            )
-        return self
+    @property
+    def flap_window_ms(self) -> int:
+        """How long restarts and losses of a node are remembered; also the longest time that it must be steady."""
+        return max(600_000, self.session_timeout_ms)
+
+    @property
+    def handover_linger_ms(self) -> int:
+        """How long a replaced replica goes on answering: until everybody has heard of the new one."""
+        return 2 * self.heartbeat_interval_ms
 
 
 class ProcessorSettings(HeartbeatSettings, PlanningSettings, RegistrySettings, ClassArchiveSettings):
     """A processor. Spark's own settings pass through `spark_conf`."""
+
+    max_batch_ms: ClassVar[int] = 5_000
+    """How long a batch of a backlog may take: each start chooses max_offsets by it and the rate of the last run."""
+    write_timeout_ms: ClassVar[int] = 60_000
+    """How long a task tries to write its part of a batch before Spark runs it again: a broker's restart is shorter."""
+    transaction_timeout_ms: ClassVar[int] = 60_000
+    """How long the transaction of a task that hangs may hold readers back: Kafka's own default."""
+    min_compaction_lag_ms: ClassVar[int] = 600_000
+    """How long records of a changelog stay uncompacted, so that a watch can resume. A store's config has its own."""
+    changelog_additional_retention_ms: ClassVar[int] = _DAY_MS
+    """How long changelogs of windows and sessions are kept beyond the store's retention: as Kafka Streams does."""
+    updates_retention_ms: ClassVar[int] = 600_000
+    """How long the topics of ephemeral stores keep their updates. A store's config has its own."""
+    max_query_restarts: ClassVar[int] = 5
+    """Restarts of a query within the window, or without a batch in between: one that still dies has a defect."""
+    query_restart_window_ms: ClassVar[int] = 600_000
+    """How long a query's death is remembered."""
+    query_restart_backoff_ms: ClassVar[int] = 1_000
+    """Pause before a query's first restart; doubles with each death remembered."""
+    query_restart_backoff_max_ms: ClassVar[int] = 30_000
+    """Longest pause before a query's restart."""
+    shuffle_partitions: ClassVar[int] = 2
+    """Tasks of a stateful stage, fixed at a query's first start; spark_conf can say otherwise."""
 
     checkpoint_dir: str = setting(
         "~/.local/share/statehouse/checkpoints",
@@ -125,18 +120,11 @@ class ProcessorSettings(HeartbeatSettings, PlanningSettings, RegistrySettings, C
         SettingGroup.BATCHES,
         ge=0,
     )
-    max_batch_ms: int = setting(
-        5_000,
-        "How long a batch of a backlog may take. From it and the rate of the last run each start chooses max_offsets. "
-        "The first batch of a start takes longer.",
-        SettingGroup.BATCHES,
-        ge=100,
-    )
     max_offsets: int | None = setting(
         None,
         "Most events that a batch reads of each stream. Tables are not limited.",
         SettingGroup.BATCHES,
-        unset="chosen at each start by max_batch_ms; 20000 at the first one",
+        unset="chosen at each start, for batches of 5 s; 20000 at the first one",
         ge=1,
     )
     record_cache_max_bytes: int = setting(
@@ -153,19 +141,6 @@ class ProcessorSettings(HeartbeatSettings, PlanningSettings, RegistrySettings, C
         SettingGroup.BATCHES,
         ge=1,
     )
-    write_timeout_ms: int = setting(
-        60_000,
-        "How long a task tries to write its part of a batch, retries included, before Spark runs it again.",
-        SettingGroup.BATCHES,
-        ge=1,
-    )
-    transaction_timeout_ms: int = setting(
-        60_000,
-        "How long the transaction of a task that hangs may hold readers back. The broker's transaction.max.timeout.ms "
-        "is the most it can be.",
-        SettingGroup.BATCHES,
-        ge=1_000,
-    )
     source_wait_ms: int = setting(
         60_000, "Longest time that the start waits for source topics.", SettingGroup.BATCHES, ge=0
     )
@@ -180,12 +155,6 @@ class ProcessorSettings(HeartbeatSettings, PlanningSettings, RegistrySettings, C
     stop_timeout_ms: int = setting(
         30_000, "Longest time that a stop waits for the batch under way.", SettingGroup.BATCHES, ge=1
     )
-    shuffle_partitions: int = setting(
-        2,
-        "Tasks of a stateful stage, fixed at a query's first start. About one for each core; more cost latency.",
-        SettingGroup.SPARK,
-        ge=1,
-    )
     spark_master: str | None = setting(
         None, "Spark's master.", SettingGroup.SPARK, flag="--master", unset="local[*], or what spark-submit says"
     )
@@ -199,43 +168,11 @@ class ProcessorSettings(HeartbeatSettings, PlanningSettings, RegistrySettings, C
     replication_factor: int = setting(
         -1, "Replicas of the topics that the processor creates; -1 is the broker's default.", SettingGroup.TOPICS, ge=-1
     )
-    min_compaction_lag_ms: int = setting(
-        600_000,
-        "How long records of a changelog stay uncompacted, so that a watch can resume within that time.",
-        SettingGroup.TOPICS,
-        ge=0,
-    )
-    changelog_additional_retention_ms: int = setting(
-        _DAY_MS,
-        "How long changelogs of windows and sessions are kept beyond the store's retention. Kafka Streams has "
-        "86400000.",
-        SettingGroup.TOPICS,
-        ge=0,
-    )
-    updates_retention_ms: int = setting(
-        600_000, "How long the topics of ephemeral stores keep their updates.", SettingGroup.TOPICS, ge=1
-    )
     controller: Literal["own", "none"] = setting(
         "own",
         "Who assigns tasks to nodes: own, a controller in this process, which takes over when it starts; or none, the "
         "controller that acts already goes on (see `statehouse controller`).",
         SettingGroup.OWNERSHIP,
-    )
-    max_query_restarts: int = setting(
-        5,
-        "Restarts of a query that died, within query_restart_window_ms or without a batch in between, before the "
-        "process ends. Kafka Streams shuts down at the first failure, unless a handler says otherwise.",
-        SettingGroup.RESTARTS,
-        ge=0,
-    )
-    query_restart_window_ms: int = setting(
-        600_000, "How long a query's death is remembered.", SettingGroup.RESTARTS, ge=1
-    )
-    query_restart_backoff_ms: int = setting(
-        1_000, "Pause before a query's first restart. Doubles with each death remembered.", SettingGroup.RESTARTS, ge=1
-    )
-    query_restart_backoff_max_ms: int = setting(
-        30_000, "Longest pause before a query's restart.", SettingGroup.RESTARTS, ge=1
     )
 
     @field_validator("checkpoint_dir")

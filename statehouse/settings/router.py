@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 
@@ -13,6 +13,27 @@ from statehouse.settings.web import HttpSettings, RouterCallSettings
 
 class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
     """A router."""
+
+    ready_silence_max_ms: ClassVar[int] = 600_000
+    """A router out of touch with Kafka for longer isn't ready: its routes may be of another fleet by then."""
+    hedge_quantile: ClassVar[float] = 0.95
+    """Share of the answers that come before a hedge is sent: a twentieth of the lookups at most costs twice."""
+    hedge_min_ms: ClassVar[int] = 10
+    """Least delay before a hedge: below it a second question only adds load."""
+    retry_budget_percent: ClassVar[float] = 10
+    """Hedges and retries for 100 lookups: what failing nodes may add to the load of the others."""
+    retry_budget_per_s: ClassVar[float] = 5
+    """Hedges and retries in a second however few lookups there are, so that a single caller has some, too."""
+    router_max_batch_entries: ClassVar[int] = 10_000
+    """Lookups in one BatchGet at a router, which splits them into calls of 1000 to nodes: ten calls."""
+    hold_max: ClassVar[int] = 1_000
+    """Lookups that wait at once for a partition to be served again: half of max_lookups by default."""
+    hold_min_interval_ms: ClassVar[int] = 60_000
+    """Least time between two hold windows of a partition: a fleet that keeps failing must fail fast."""
+    max_watched_partitions: ClassVar[int] = 10_000
+    """Partitions of all watches of stores: each has a stream from a node."""
+    watch_resume_timeout_ms: ClassVar[int] = 60_000
+    """Longest time that a watch waits for a replica that can go on: several sessions of nodes."""
 
     router_port: int = setting(
         7100, "Port to listen on; 0 takes a free one.", SettingGroup.ADDRESS, flag="--port", ge=0, le=65_535
@@ -35,13 +56,6 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
         ge=0,
         le=300_000,
     )
-    ready_silence_max_ms: int = setting(
-        600_000,
-        "A router that has not been in touch with Kafka for longer isn't ready: the health check named readiness is "
-        "told NOT_SERVING. It answers all the same. 0 is no bound.",
-        SettingGroup.ROUTING,
-        ge=0,
-    )
     router_rack: str = setting(
         "",
         "The router's rack. Bounded reads that any replica may answer go to nodes in this rack first.",
@@ -53,22 +67,6 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
         "A node that has not answered by then may be given up for the next; it counts as silent.",
         SettingGroup.ROUTING,
         ge=1,
-    )
-    hedge_quantile: float = setting(
-        0.95,
-        "Share of the answers that come before a hedge is sent: a slower lookup goes to a second replica, too.",
-        SettingGroup.ROUTING,
-        gt=0,
-        lt=1,
-    )
-    hedge_min_ms: int = setting(
-        10, "Least delay before a hedge. From attempt_timeout_ms on there are no hedges.", SettingGroup.ROUTING, ge=0
-    )
-    retry_budget_percent: float = setting(
-        10, "Most hedges and retries for 100 lookups, beside retry_budget_per_s.", SettingGroup.ROUTING, ge=0, le=100
-    )
-    retry_budget_per_s: float = setting(
-        5, "Hedges and retries that may be sent in a second however few lookups there are.", SettingGroup.ROUTING, ge=0
     )
     express: bool = setting(
         True,
@@ -82,22 +80,11 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
         SettingGroup.ROUTING,
         ge=1,
     )
-    router_max_batch_entries: int = setting(
-        10_000,
-        "Most lookups in one BatchGet at a router, which splits them into calls of 1000 to nodes.",
-        SettingGroup.ROUTING,
-        flag="--max-batch-entries",
-        ge=1_000,
-    )
     hold_window_ms: int = setting(
         10_000,
         "Longest time that lookups are held while nobody can answer them; at 0 they fail at once.",
         SettingGroup.ROUTING,
         ge=0,
-    )
-    hold_max: int = setting(1_000, "Most lookups held at once.", SettingGroup.ROUTING, ge=1)
-    hold_min_interval_ms: int = setting(
-        60_000, "Least time from the end of a partition's hold window to its next one.", SettingGroup.ROUTING, ge=0
     )
     max_watches: int = setting(
         1_000, "Most watches at once, of stores and of the fleet each.", SettingGroup.WATCHES, ge=0
@@ -107,18 +94,6 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
         "The same for one address. Callers behind a load balancer share its address: then give max_watches.",
         SettingGroup.WATCHES,
         unset="as many as are left for others",
-        ge=1,
-    )
-    max_watched_partitions: int = setting(
-        10_000,
-        "Most partitions of all watches of stores: each of a watch has a stream from a node.",
-        SettingGroup.WATCHES,
-        ge=1,
-    )
-    watch_resume_timeout_ms: int = setting(
-        60_000,
-        "Longest time that a watch waits for a replica that can go on where the last one broke off.",
-        SettingGroup.WATCHES,
         ge=1,
     )
 

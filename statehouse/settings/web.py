@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from statehouse.settings.common import CallSettings, ListenSettings
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
@@ -9,19 +11,22 @@ from statehouse.settings.declaration import DeclaredSettings, SettingGroup, sett
 class RouterCallSettings(DeclaredSettings):
     """What a router and its web process have alike."""
 
+    request_timeout_ms: ClassVar[int] = 5_000
+    """Longest time of a request without a deadline; callers who know better give one."""
+
     tls_node_name: str = setting(
         "",
         "A name that all nodes' certificates have, to check in place of the host that a node advertises.",
         SettingGroup.SECURITY,
         unset="none: the advertised host",
     )
-    request_timeout_ms: int = setting(
-        5_000, "Longest time that a request without a deadline may take.", SettingGroup.ROUTING, ge=1
-    )
 
 
 class HttpSettings(DeclaredSettings):
     """What the page and the HTTP API need. A router has them, too, and hands them on to its web process."""
+
+    http_max_body_bytes: ClassVar[int] = 1024 * 1024
+    """Largest body of an HTTP request: a batch of 1000 lookups has a tenth of it."""
 
     http_port: int | None = setting(
         None,
@@ -60,7 +65,6 @@ class HttpSettings(DeclaredSettings):
         unset="as many as are left for others",
         ge=1,
     )
-    http_max_body_bytes: int = setting(1024 * 1024, "Largest body of an HTTP request.", SettingGroup.HTTP, ge=1_024)
 
 
 class WebSettings(ListenSettings, CallSettings, RouterCallSettings, HttpSettings):

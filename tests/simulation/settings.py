@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from processor.ownership.declarations import StoreDeclaration
 from processor.ownership.declared_settings import ownership_settings
 from processor.ownership.settings import OwnershipSettings
-from processor.settings import ProcessorSettings
+from statehouse.settings import PlanningSettings
+from tests.support.constants import settings_of
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,12 @@ class SimulationSettings:
         racks = ("a", "b", "c")[: rng.randint(2, 3)] if rng.random() < 0.3 else ("",)
         heartbeat_s = 1.0
         ownership = ownership_settings(
-            ProcessorSettings(
+            settings_of(
+                PlanningSettings,
                 heartbeat_interval_ms=round(heartbeat_s * 1000),
                 session_timeout_ms=rng.choice((3_000, 4_000, 6_000)),
                 initial_rebalance_delay_ms=rng.choice((0, 500, 1_000)),
-                handover_linger_ms=rng.choice((None, None, 1_000, 4_000)),
+                handover_linger_ms=rng.choice((2_000, 2_000, 1_000, 4_000)),
                 flap_window_ms=20_000,
                 num_standby_replicas=rng.choice((0, 1, 1, 1, 2)),
                 acceptable_recovery_lag=rng.choice((0, 20, 100)),

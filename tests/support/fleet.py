@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -38,6 +39,7 @@ from statehouse.v1 import (
     query_service_pb2_grpc,
     types_pb2,
 )
+from tests.support.constants import VARIABLE, constants_among
 from tests.support.kafka import create_topic, produce_placed
 from tests.support.polling import poll_until
 
@@ -64,6 +66,11 @@ THIS: Final = Build("this", Path(__file__).parents[2])
 """The tree that the tests are in."""
 
 
+def _without(command: Sequence[str], options: Collection[str]) -> list[str]:
+    flags = {f"--{name.replace('_', '-')}" for name in options}
+    return [word for at, word in enumerate(command) if word not in flags and (at == 0 or command[at - 1] not in flags)]
+
+
 class ServerProcess:
     """A node, router or controller as a process of its own.
 
@@ -84,6 +91,8 @@ class ServerProcess:
         host: str = LOOPBACK,
     ) -> None:
         self.name, self.host, self.port = name, host, port
+        names = constants_among({option.replace("-", "_"): value for option, value in options.items()})
+        self._constants = {name: options[name.replace("_", "-")] for name in names}
         self._command = [*prefix, sys.executable, "-m", module, *words]
         for option, value in options.items():
             if value is True:
@@ -115,14 +124,15 @@ class ServerProcess:
         return self._log.read_text()
 
     def start(self) -> ServerProcess:
+        command, environment = self._command, {**os.environ, **self.build.environment}
+        if self._constants and self.build is THIS:
+            # Options of builds before this one; here they are constants.
+            command = _without(command, self._constants)
+            at = command.index("-m") + 1
+            command = [*command[:at], "tests.support.constants", *command[at:]]
+            environment[VARIABLE] = json.dumps(self._constants)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdout=log,
-                stderr=log,
-                cwd=self.build.root,
-                env={**os.environ, **self.build.environment},
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.build.root, env=environment)
         return self
 
     def kill(self) -> None:

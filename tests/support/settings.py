@@ -10,6 +10,7 @@ from processor.ownership.settings import OwnershipSettings
 from processor.run.queries import restart_policy
 from processor.run.restarts import RestartPolicy
 from processor.settings import ProcessorSettings
+from tests.support.constants import settings_of
 
 SINK_LIMITS: Final[dict[str, Any]] = {
     "transaction_timeout_s": 60.0,
@@ -20,7 +21,7 @@ SINK_LIMITS: Final[dict[str, Any]] = {
 
 def ownership(**declared: Any) -> OwnershipSettings:
     """Return the ownership controller's settings."""
-    return ownership_settings(ProcessorSettings(**declared))
+    return ownership_settings(settings_of(ProcessorSettings, **declared))
 
 
 def planner(**declared: Any) -> PlannerSettings:
@@ -30,4 +31,4 @@ def planner(**declared: Any) -> PlannerSettings:
 
 def policy(**declared: Any) -> RestartPolicy:
     """Return how often a query is started again."""
-    return restart_policy(ProcessorSettings(**declared))
+    return restart_policy(settings_of(ProcessorSettings, **declared))

@@ -35,7 +35,7 @@ def kept_in_memory() -> tuple[Tracing, InMemorySpanExporter]:
 def of_router(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Have the routers of this process make spans; return where they are at once when they end."""
     tracing, kept = kept_in_memory()
-    monkeypatch.setattr(router.server, "tracing_for", lambda _endpoint, _component: tracing)
+    monkeypatch.setattr(router.server, "tracing_for", lambda _component: tracing)
     return kept
 
 

@@ -14,6 +14,7 @@ import httpx
 
 from statehouse.settings import WebSettings
 from statehouse.web.server import ExtraRoutes, no_routes, serve
+from tests.support.constants import settings_of
 from tests.support.polling import poll_until
 
 
@@ -28,7 +29,9 @@ def web_server(router: str, extra: ExtraRoutes = no_routes, **settings: Any) -> 
     def run() -> None:
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(serve(WebSettings(router=router, **given), stop, extra, addresses.append))
+            loop.run_until_complete(
+                serve(settings_of(WebSettings, router=router, **given), stop, extra, addresses.append)
+            )
         except BaseException as error:  # noqa: BLE001 - the test raises it
             failures.append(error)
         finally:

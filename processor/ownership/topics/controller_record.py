@@ -7,19 +7,13 @@ controller that may publish can write it, and whoever reads it has read all assi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
 
-from processor.ownership.declared_settings import declared_settings, ownership_settings
+from processor.ownership.declared_settings import declared_settings, settings_of_record
 from processor.ownership.machine.takeover import ControllerRecord
 from statehouse.contract.assignment import CONTROLLER_KEY, read_controller_record
 from statehouse.contract.formats import ASSIGNMENT, NewerFormatError
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ConfigurationError, ContractError
-from statehouse.errors.checked import checked_count
-from statehouse.settings import PlanningSettings
-
-# Who waits for so long waits for ever, and more can't be written as seconds and back.
-_TIME_MAX_MS: Final = 2**50
 
 
 def encode_controller(record: ControllerRecord) -> tuple[bytes, bytes]:
@@ -37,13 +31,9 @@ def decode_controller(value: bytes) -> ControllerRecord:
     """
     whole = read_controller_record(value)
     message = whole.controller
-    names = [field.name for field in message.settings.DESCRIPTOR.fields]
-    given: dict[str, Any] = {name: getattr(message.settings, name) for name in names}
-    for name in names:
-        if name.endswith("_ms"):
-            checked_count(name, given[name], _TIME_MAX_MS)
+    given = {field.name: getattr(message.settings, field.name) for field in message.settings.DESCRIPTOR.fields}
     try:
-        settings = ownership_settings(PlanningSettings(**given))
+        settings = settings_of_record(given)
     except ConfigurationError as error:
         raise ContractError(f"controller {message.controller} has settings that can't work: {error}") from error
     record = ControllerRecord(

@@ -99,7 +99,7 @@ BOUNDS: Final = (
 """The freshness of an answer; see docs/freshness.md."""
 TIMEOUT: Final = integer(
     "timeout_ms",
-    "Longest wait. The default is the server's request_timeout_ms; more than its max_timeout_ms counts as that.",
+    "Longest wait. The default is 5000; more than 60000 counts as that.",
     1,
 )
 RAW: Final = switch("raw", "Return the bytes in the changelog, in base64.")

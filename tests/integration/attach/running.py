@@ -71,7 +71,7 @@ class AttachProcess(ProcessorProcess):
         self._application_id, self._bootstrap = application_id, bootstrap
         self._command = [
             *(*program, "--states", str(states), "--bootstrap", bootstrap, "--application-id", application_id),
-            *("--heartbeat-interval-ms", "200", "--session-timeout-ms", "6000", "--shuffle-partitions", "2", *options),
+            *("--heartbeat-interval-ms", "200", "--session-timeout-ms", "6000", *options),
         ]
 
     def wait_for_all(self, checkpoints: Path, stores: dict[str, str], timeout_s: float = 300.0) -> None:

@@ -39,10 +39,10 @@ def fleet(
         shared_fleet(kafka.bootstrap, tmp_path_factory, "traced", partitions=1) as fleet,
     ):
         patched.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")  # so that spans come soon
-        options = {"tracing_endpoint": collector[1]}
+        patched.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector[1])
         fleet.put({"a": "1"})
-        fleet.node("n1", lookup_log_sample=1, **options)
-        fleet.router(**options)
+        fleet.node("n1", lookup_log_sample=1)
+        fleet.router()
         fleet.assign(TaskAssignment("n1"))
         router = fleet.processes[1]
         poll_until(lambda: is_answered_by_active(router, "a"), 60, "the router")

@@ -16,6 +16,7 @@ from statehouse.client import Client
 from statehouse.contract.topology import dead_letters_topic
 from statehouse.errors import LookupFailure
 from tests.integration.processor.support import headers, messages
+from tests.support.constants import settings_of
 from tests.support.fleet import ServerProcess, Servers
 from tests.support.polling import poll_until
 
@@ -61,7 +62,8 @@ def running_example(
 ) -> Iterator[Running]:
     """Run an example in the Spark session that there is, until the context ends; `node`: settings of its node."""
     topology = Topology.load(module)
-    given = ProcessorSettings(bootstrap=bootstrap, checkpoint_dir=str(directory / "checkpoints"), **settings)
+    where = {"bootstrap": bootstrap, "checkpoint_dir": str(directory / "checkpoints")}
+    given = settings_of(ProcessorSettings, **where, **settings)
     processor = Processor(topology, given)
     with Servers(bootstrap, topology.application_id, directory) as servers:
         started = servers.node("n1", **node)

@@ -24,6 +24,7 @@ from statehouse.contract.topology import commits_topic
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.backlogs import fill
 from tests.integration.processor.support import ProcessorProcess, commits, writing_checksums
+from tests.support.constants import settings_of
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 
@@ -58,7 +59,9 @@ def test_a_start_reads_what_the_last_run_could_process_in_time(
         value = F.udf(slowly, "string", useArrow=False)(F.col("value").cast("string"))
         app.store("store", app.stream(events).select("key", value.alias("value")))
 
-    settings = ProcessorSettings(bootstrap=kafka.bootstrap, checkpoint_dir=str(tmp_path), max_batch_ms=1_500)
+    settings = settings_of(
+        ProcessorSettings, bootstrap=kafka.bootstrap, checkpoint_dir=str(tmp_path), max_batch_ms=1_500
+    )
     kept = tmp_path / application / NOTE
 
     def ends() -> list[int]:
@@ -96,9 +99,7 @@ def test_of_a_large_backlog_each_batch_but_the_first_is_done_in_time(tmp_path: P
     with EmbeddedKafka() as broker:
         fill(broker, "examples.leaderboard.topology", BACKLOG)
         for nth, count in enumerate(BATCHES):
-            driver = ProcessorProcess(
-                "examples.leaderboard.topology", broker.bootstrap, tmp_path, "--max-batch-ms", str(MAX_BATCH_MS)
-            )
+            driver = ProcessorProcess("examples.leaderboard.topology", broker.bootstrap, tmp_path)
             driver.start()
             began = time.time()
             try:

@@ -25,6 +25,7 @@ from processor.states.lifecycle import ApplicationState, ControllerState, QueryS
 from statehouse.contract.topology import changelog_topic, commits_topic
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.support import commits, messages
+from tests.support.constants import settings_of
 from tests.support.kafka import create_topic, produce
 from tests.support.plugins import install
 from tests.support.polling import poll_until
@@ -40,7 +41,8 @@ class Walks:
     def __init__(self, bootstrap: str, application: str, events: str, directory: Path) -> None:
         self.bootstrap, self.events, self.application = bootstrap, events, application
         self.stone = directory / "stone"
-        self.settings = ProcessorSettings(
+        self.settings = settings_of(
+            ProcessorSettings,
             bootstrap=bootstrap,
             checkpoint_dir=str(directory / "checkpoint"),
             max_query_restarts=1,

@@ -22,6 +22,7 @@ from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.support import messages, store_of
+from tests.support.constants import settings_of
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 
@@ -66,8 +67,11 @@ class Sales:
         # Workers live as long as the session. A setting of the sink's that differs lets them take up its partitions
         # anew, as a new driver's do: what they remember of what is committed would have ended with them.
         self._starts += 1
-        settings = ProcessorSettings(
-            bootstrap=self.bootstrap, checkpoint_dir=str(self.checkpoint), write_timeout_ms=60_000 + self._starts
+        settings = settings_of(
+            ProcessorSettings,
+            bootstrap=self.bootstrap,
+            checkpoint_dir=str(self.checkpoint),
+            write_timeout_ms=60_000 + self._starts,
         )
         processor = Processor(Topology(self.application, self.build), settings)
         try:

@@ -26,6 +26,7 @@ from statehouse.keys.composite import WindowKey
 from statehouse.local.broker_config import LOG_DIR
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.support import messages
+from tests.support.constants import settings_of
 from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
 
@@ -98,9 +99,10 @@ def frame(time_column: str) -> SimpleNamespace:
     return SimpleNamespace(dtypes=list(types.items()), columns=list(types))
 
 
-def created(broker: EmbeddedKafka, app: Application, **settings: int) -> str:
+def created(broker: EmbeddedKafka, app: Application, **constants: int) -> str:
     """Create the topics of an application with one store, of one partition; return the store's topic."""
-    given = ProcessorSettings(bootstrap=broker.bootstrap, checkpoint_dir="unused", min_compaction_lag_ms=0, **settings)
+    constants["min_compaction_lag_ms"] = 0
+    given = settings_of(ProcessorSettings, bootstrap=broker.bootstrap, checkpoint_dir="unused", **constants)
     create_topics(admin(broker.bootstrap, "tests"), app, {"events": 1}, given)
     (store,) = app.stores
     return store.declaration.changelog_topic

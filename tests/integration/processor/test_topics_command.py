@@ -79,8 +79,3 @@ def test_it_checks_and_applies_what_the_code_wants(
     checked = command("check", "shop")
     assert checked.exit_code == ExitCode.DONE, checked.stderr
     assert {line.split()[0] for line in checked.stdout.splitlines()[1:]} == found.keys()
-
-    other = command("check", "shop", "--min-compaction-lag-ms", "5", "-o", "name")
-    assert other.exit_code == ExitCode.ERROR
-    assert other.stdout == f"{changelog}\n"
-    assert "min.compaction.lag.ms is 600000, and is to be 5: `statehouse topics apply` changes it" in other.stderr

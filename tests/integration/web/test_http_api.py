@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from bench.page.web_process import web_process
 from statehouse.local.process import descendants
 from statehouse.web.api.operations import OPERATIONS
 from tests.integration.web.conftest import Served
+from tests.support.constants import VARIABLE
 from tests.support.fleet import STORE
 from tests.support.polling import poll_until
 from tests.support.stores_fleet import BEGIN_MS, MINUTE_MS
@@ -137,8 +139,10 @@ def run_schemathesis(served: Served, folder: Path, store: str, *options: str) ->
     """
     configuration = folder / "schemathesis.toml"
     configuration.write_text(CONFIGURATION.replace("STORE", store))
-    bounds = ("--max-timeout-ms", "1000", "--request-timeout-ms", "1000")
-    with web_process(served.router.target, *bounds) as base:
+    constants = {"max_timeout_ms": 1_000, "request_timeout_ms": 1_000}
+    variables = {VARIABLE: json.dumps(constants)}
+    modules = ("tests.support.constants", "statehouse.web")
+    with web_process(served.router.target, modules=modules, variables=variables) as base:
         command = [str(SCHEMATHESIS), "--config-file", str(configuration), "run", f"{base}/v1/openapi.json"]
         command += ["--checks", "all", "--request-timeout", "30", "--no-color", "--seed", "1", *options]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=_ENDS_WITHIN_S)

@@ -125,4 +125,4 @@ def test_answers_fit_with_their_framing(max_bytes: int, do_fit: bool) -> None:
 
 
 def test_a_call_holds_what_nodes_take_by_default() -> None:
-    assert NodeSettings.model_fields["max_batch_entries"].default == MAX_ENTRIES
+    assert NodeSettings.max_batch_entries == MAX_ENTRIES

@@ -8,10 +8,12 @@ from processor.ownership.declared_settings import ownership_settings
 from processor.run.queries import restart_policy
 from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
+from tests.support.constants import settings_of
 
 
 def test_parts_are_in_seconds() -> None:
-    settings = ProcessorSettings(
+    settings = settings_of(
+        ProcessorSettings,
         heartbeat_interval_ms=500,
         session_timeout_ms=1_500,
         initial_rebalance_delay_ms=250,
@@ -28,14 +30,12 @@ def test_parts_are_in_seconds() -> None:
     assert (policy.window_s, policy.backoff_s, policy.backoff_max_s) == (4.0, 0.1, 2.5)
 
 
-@pytest.mark.parametrize(("given_ms", "linger_s"), [(None, 1.0), (0, 0.0)])
-def test_the_linger_is_two_heartbeats_unless_it_is_set(given_ms: int | None, linger_s: float) -> None:
-    settings = ProcessorSettings(heartbeat_interval_ms=500, handover_linger_ms=given_ms)
-    assert ownership_settings(settings).linger_s == linger_s
+def test_the_linger_is_two_heartbeats() -> None:
+    assert ownership_settings(ProcessorSettings(heartbeat_interval_ms=500)).linger_s == 1.0
 
 
 def test_what_cannot_work_is_refused_as_on_the_command_line() -> None:
-    with pytest.raises(ConfigurationError, match=r"shuffle_partitions \(--shuffle-partitions, STATEHOUSE_SHUFFLE_PART"):
-        ProcessorSettings(shuffle_partitions=0)
+    with pytest.raises(ConfigurationError, match=r"sink_tasks \(--sink-tasks, STATEHOUSE_SINK_TASKS"):
+        ProcessorSettings(sink_tasks=0)
     with pytest.raises(ConfigurationError, match="there is no setting stop_timeout_s: did you mean stop_timeout_ms"):
         ProcessorSettings(stop_timeout_s=30.0)

@@ -22,6 +22,7 @@ from statehouse.rpc.failures import from_rpc_error
 from statehouse.serdes import SERDES, shown_key, shown_value
 from statehouse.settings import RouterSettings
 from statehouse.v1 import errors_pb2, query_service_pb2, query_service_pb2_grpc, types_pb2
+from tests.support.constants import settings_of
 from tests.unit.router.fleets import STORE, assignment, member, report
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -235,7 +236,8 @@ class Fleet:
     """Fake nodes by name, and a router that knows them, and that neither hedges nor holds unless `options` say so."""
 
     def __init__(self, attempt_timeout_ms: int = 1_000, **options: Any) -> None:
-        settings = RouterSettings(
+        settings = settings_of(
+            RouterSettings,
             application_id="app",
             router_port=0,
             **{

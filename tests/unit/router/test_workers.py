@@ -72,7 +72,7 @@ def test_an_address_that_is_not_ours_is_an_error() -> None:
 
 def test_workers_share_a_port_and_have_a_metrics_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = RouterSettings(
-        application_id="app", workers=3, metrics_port=9_100, hold_window_ms=0, hedge_quantile=0.9, router_rack="r1"
+        application_id="app", workers=3, metrics_port=9_100, hold_window_ms=0, express=False, router_rack="r1"
     )
     workers = [settings_of_worker(settings, number, 7_200) for number in range(3)]
     assert [worker.metrics_port for worker in workers] == [9_100, 9_101, 9_102]

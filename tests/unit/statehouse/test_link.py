@@ -135,7 +135,7 @@ async def test_a_refusal_and_a_defect_are_told_as_grpc_tells_them(
     kind: FromProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged = Mock()
-    monkeypatch.setattr("statehouse.rpc.status.log", logged)
+    monkeypatch.setattr("statehouse.errors.statuses.log", logged)
     async with linked() as end:
         end.writer.write(lookup(1, b"no", kind=kind))
         told, number, content = await end.frame()

@@ -20,6 +20,7 @@ from statehouse.settings import (
     load,
     load_with_sources,
 )
+from statehouse.settings.removed import REMOVED
 from tests.support.variables import without_ours
 
 ROOT = Path(__file__).parents[3]
@@ -33,13 +34,13 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_flag_beats_environment_beats_file_beats_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "statehouse.toml"
-    file.write_text('application_id = "file"\nrouter_port = 1\nrequest_timeout_ms = 2\nnode_port = 9\n')
+    file.write_text('application_id = "file"\nrouter_port = 1\nattempt_timeout_ms = 2\nnode_port = 9\n')
     monkeypatch.setenv("STATEHOUSE_ROUTER_PORT", "3")
-    monkeypatch.setenv("STATEHOUSE_REQUEST_TIMEOUT_MS", "4")
-    loaded = load_with_sources(RouterSettings, {"request_timeout_ms": 5, "log_level": None}, file)
+    monkeypatch.setenv("STATEHOUSE_ATTEMPT_TIMEOUT_MS", "4")
+    loaded = load_with_sources(RouterSettings, {"attempt_timeout_ms": 5, "log_level": None}, file)
     settings = loaded.settings
-    assert (settings.application_id, settings.router_port, settings.request_timeout_ms) == ("file", 3, 5)
-    names = ("application_id", "router_port", "request_timeout_ms", "log_level")
+    assert (settings.application_id, settings.router_port, settings.attempt_timeout_ms) == ("file", 3, 5)
+    names = ("application_id", "router_port", "attempt_timeout_ms", "log_level")
     assert [loaded.sources[name] for name in names] == ["file", "environment", "flag", "default"]
 
 
@@ -101,12 +102,10 @@ def test_a_message_says_what_was_given_and_where(monkeypatch: pytest.MonkeyPatch
     ("process", "given", "message"),
     [
         ("node", {"heartbeat_interval_ms": 1_000, "session_timeout_ms": 2_999}, "at least 3 x heartbeat_interval_ms"),
-        ("node", {"confirm_interval_ms": 4_000}, "at least 3 x confirm_interval_ms"),
+        ("node", {"heartbeat_interval_ms": 100, "session_timeout_ms": 700}, "session_timeout_ms must be at least 750"),
         ("node", {"bind_host": "0.0.0.0"}, "set advertised_host"),
-        ("node", {"block_cache_bytes": 32 * 1024 * 1024}, "half of it at most"),
         ("router", {"workers": 2, "metrics_port": 65_535}, "a port of its own"),
         ("process", {"session_timeout_ms": 2_999}, "at least 3 x heartbeat_interval_ms"),
-        ("process", {"flap_window_ms": 9_999}, "at least session_timeout_ms"),
     ],
 )
 def test_settings_are_checked_against_each_other(process: str, given: dict[str, Any], message: str) -> None:
@@ -212,3 +211,22 @@ def test_serdes_get_what_settings_say_of_the_registry() -> None:
 def test_a_node_says_of_itself_only_what_others_believe(name: str, value: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         load(NodeSettings, _NODE | {name: value})
+
+
+def test_a_setting_that_is_gone_is_named_with_what_became_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text("hold_max = 5\n")
+    monkeypatch.setenv("STATEHOUSE_WRITE_BUFFER_BYTES", "1")
+
+    settings = load(RouterSettings, {"application_id": "a"}, file)
+
+    assert settings.hold_max == 1_000
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"warning: the setting hold_max is gone (it is a constant now): take it out of {file}"
+    assert said[1].endswith("take it out of the variable STATEHOUSE_WRITE_BUFFER_BYTES")
+
+
+def test_no_setting_that_is_gone_is_still_one() -> None:
+    assert not REMOVED.keys() & {name for kind in PROCESSES.values() for name in kind.declared()}

@@ -162,7 +162,7 @@ def test_show_prints_a_table_with_sources(run: Run, monkeypatch: pytest.MonkeyPa
     }
     assert found["rack"] == ("r1", "environment")
     assert found["node_port"] == ("0", "flag")
-    assert found["write_buffer_bytes"] == ("67108864 (64 MiB)", "default")
+    assert found["memory_store_max_bytes"] == ("67108864 (64 MiB)", "default")
     assert found["advertised_host"] == ("bind_host", "default")
 
 
@@ -183,7 +183,7 @@ bootstrap = "kafka-1:9092,kafka-2:9092"
 bind_host = "0.0.0.0"
 node_port = 7201
 max_watches = 5
-hedge_quantile = 0.9
+attempt_timeout_ms = 300
 state_dir = "/var/lib/statehouse"
 [spark_conf]
 "spark.ui.enabled" = "true"
