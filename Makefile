@@ -90,8 +90,15 @@ test-unit: setup ## Run the tests that need neither Kafka nor Spark, and show wh
 	$(BIN)/coverage run -m pytest tests/unit tests/property tests/simulation -m "not long"
 	$(BIN)/coverage report
 
-mutate: setup ## Change the deciding modules in 200 places and see that tests notice (docs/mutation.md); goes on where it was
-	$(BIN)/python -m tools.mutate
+MODULE ?= statehouse/contract/consistency.py
+TESTS ?= tests/unit/statehouse tests/property/statehouse
+mutate: setup ## Change MODULE in each place, one at a time, and show what TESTS don't notice (docs/robustness.md)
+	rm -rf .mutation && git worktree prune && git worktree add --detach .mutation HEAD
+	sed -e 's|MODULE"|$(MODULE)"|' -e 's|TESTS"|$(TESTS)"|' cosmic-ray.toml > .mutation/session.toml
+	cd .mutation && export PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH="$(CURDIR)/.mutation" && \
+	  cosmic-ray init session.toml session.sqlite && cr-filter-operators session.sqlite session.toml && \
+	  cosmic-ray exec session.toml session.sqlite && cr-report --show-diff --surviving-only session.sqlite
+	git worktree remove --force .mutation
 
 test-long: setup tools dist-tools class-archive ## Run the full-size tests (by hand; up to two hours)
 	$(PYTEST) -m long --timeout 3600

@@ -50,10 +50,6 @@ _WITHOUT_SPARK = tuple(
 # How long an example takes says more of the machine's other work than of ours.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
-# Mutants are told from the original by a test that fails, at the same example in every run; how is of no interest.
-hypothesis.settings.register_profile(
-    "mutation", deadline=None, derandomize=True, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
-)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tools.mutants import ROOT, deciding_modules, path_of
-
+ROOT: Final = Path(__file__).parents[2]
 _CLAIM: Final = re.compile(r"\b(?:no I/O|without I/O|sans-I/O|pure)\b", re.IGNORECASE)
 _PACKAGES: Final = ("statehouse", "processor", "query_service", "router", "pyspark_statehouse")
 # What a decision is worked out with, or remembered in, and what belongs to one lookup.
@@ -36,6 +36,26 @@ _WITHOUT_SLOTS: Final = {
     "TopN",
     "_Rows",
 }
+
+
+def deciding_modules() -> list[str]:
+    """Return the modules of the purity contract; a package stands for all that is in it."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (contract,) = (each for each in contracts if each["name"] == "decisions are pure")
+    found: set[str] = set()
+    for name in contract["source_modules"]:
+        path = ROOT / name.replace(".", "/")
+        files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
+        found |= {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
+    return sorted(name.removesuffix(".__init__") for name in found)
+
+
+def path_of(module: str) -> Path:
+    """Return a module's file."""
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
