@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -14,8 +11,6 @@ import typer
 from statehouse.cli import output, sizing
 from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.cli.sizing import AskedHosts, AskedLoad, Coefficients, FleetNeeds, Way
-from statehouse.errors import ConfigurationError
-from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 
 _GIB: Final = 1024
 _MEGABIT: Final = 1e6 / 8
@@ -23,17 +18,7 @@ _MEGABIT: Final = 1e6 / 8
 
 @dataclass(frozen=True, slots=True)
 class SizedFigure:
-    """A figure of a fleet.
-
-    Attributes:
-        figure: what it is.
-        each_node: of one node; None if it isn't one's.
-        each_router: of one router; likewise.
-        total: of all of them.
-        unit: of the numbers.
-        because: what it is derived from.
-
-    """
+    """A figure of one node, of one router (None if it has none), and of all; `because`: how it is derived."""
 
     figure: str
     each_node: float | None
@@ -86,19 +71,13 @@ def size(
         ),
     ] = None,
     no_spare: Annotated[bool, typer.Option("--no-spare", help="Don't leave room for the loss of one of each.")] = False,
-    coefficients: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file of your own, from `python -m bench.sizing --measure`.", show_default="that of this version"
-        ),
-    ] = None,
     fmt: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Say how many nodes and routers a load takes, and how many cores, and how much memory, disk and network.
 
     Example: statehouse size --keys 10000000 --value-bytes 200 --lookups 5000
     """
-    known = read_coefficients(coefficients)
+    known = Coefficients()
     hosts = AskedHosts(
         cores,
         busiest,
@@ -112,24 +91,6 @@ def size(
     found = sizing.size(load, known, hosts)
     output.show_items(fmt, _COLUMNS, _figures(load, hosts, known, found), lambda each: each.figure)
     output.note(f"measured: {known.measured}")
-
-
-def read_coefficients(path: Path | None = None) -> Coefficients:
-    """Read a file of coefficients, this version's own by default.
-
-    Raises:
-        ConfigurationError: it can't be read, or has others.
-
-    """
-    try:
-        text = (
-            (files("statehouse.cli") / "sizing.toml").read_text()
-            if path is None
-            else read(path, TEXT_BYTES_MAX).decode()
-        )
-        return Coefficients.of(tomllib.loads(text))
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"{path or 'the coefficients'} can't be read: {error}") from error
 
 
 def _figures(load: AskedLoad, hosts: AskedHosts, known: Coefficients, found: sizing.FleetSize) -> list[SizedFigure]:

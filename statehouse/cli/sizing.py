@@ -8,16 +8,16 @@ The model is small on purpose, and each term is one that was measured (docs/sizi
 - A lookup's bytes go from the caller to a router and from there to a node, or straight to a node.
 
 Lookups are taken as spread evenly over keys, and actives evenly over nodes. `tests/property/statehouse` has what must
-hold; `python -m bench.sizing` measures the coefficients, and how far fleets are from what this says.
+hold; `python -m bench.sizing` measures how far fleets are from what this says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Final
 
 from statehouse.errors import ConfigurationError
 
@@ -40,14 +40,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LookupCost:
-    """Microseconds of processor time that a lookup takes in one process and its proxy.
-
-    Attributes:
-        alone_us: of a lookup that comes alone.
-        full_us: of one among very many.
-        half_rate: lookups a second at which it is halfway between both.
-
-    """
+    """Processor time of a lookup in one process and its proxy: alone, among very many, and the rate halfway between."""
 
     alone_us: float
     full_us: float
@@ -60,99 +53,39 @@ class LookupCost:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What was measured, on one machine. Sizes are in bytes unless their names say MiB.
+    """What was measured on one machine, as docs/sizing.md says."""
 
-    Attributes:
-        measured: commit, date and machine, for people.
-        empty_call_us: processor time of an empty grpcio handler's call on that machine, microseconds: its speed.
-        node_idle_cores: what a node takes when nothing is asked and nothing changes; cores.
-        router_idle_cores: likewise of a router.
-        node_routed: a lookup's cost at a node when a router sends it.
-        node_straight: at a node when a client sends it.
-        router_lookup: at a router.
-        update_us: processor time to apply a record to a copy.
-        node_mib: memory of a node without entries, its proxy and its heartbeat process included.
-        router_mib: of a router with one worker, and its proxy.
-        partition_mib: memory of an open store partition.
-        resident: bytes of memory for each byte of a node's entries, until the caches are full.
-        entry_overhead: bytes on disk of an entry beside key and value.
-        on_disk: bytes on disk for each byte of entries; values of hexadecimal digits.
-        partition_disk: bytes on disk of an empty store partition.
-        caller_bytes: of a lookup between a caller and what it asks, beside key and value.
-        inner_bytes: of a lookup between a router and a node, beside key and value.
-        update_bytes: of a record between Kafka and a node, beside key and value.
-        heartbeat_bytes: that a node exchanges with Kafka and the others in a second, for each node of the fleet.
-
-    """
-
-    measured: str
-    empty_call_us: float
-    node_idle_cores: float
-    router_idle_cores: float
-    node_routed: LookupCost
-    node_straight: LookupCost
-    router_lookup: LookupCost
-    update_us: float
-    node_mib: float
-    router_mib: float
-    partition_mib: float
-    resident: float
-    entry_overhead: float
-    on_disk: float
-    partition_disk: float
-    caller_bytes: float
-    inner_bytes: float
-    update_bytes: float
-    heartbeat_bytes: float
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Self:
-        """Take the content of a file of coefficients.
-
-        Raises:
-            ConfigurationError: one is missing, unknown, not a number, negative, or 0 where something is divided by it.
-
-        """
-        known = {each.name: each.type for each in fields(cls)}
-        if document.keys() != known.keys():
-            wrong = ", ".join(sorted(document.keys() ^ known.keys()))
-            raise ConfigurationError(f"coefficients are missing or unknown: {wrong}")
-        values: dict[str, Any] = {}
-        for name, value in document.items():
-            if known[name] == "str":
-                values[name] = str(value)
-            elif known[name] == "LookupCost":
-                values[name] = _cost(name, value)
-            else:
-                values[name] = _positive(name, value)
-        if not values["empty_call_us"]:
-            raise ConfigurationError("the coefficient empty_call_us must be above 0")
-        return cls(**values)
+    measured: str = "commit bc0bd24, 2026-11-27, 2 cores (AMD EPYC), Python 3.11.7"
+    empty_call_us: float = 316.3  # processor time of an empty grpcio handler's call: the machine's speed
+    node_idle_cores: float = 0.0235
+    router_idle_cores: float = 0.0139
+    node_routed: LookupCost = LookupCost(810.3, 84.25, 505.4)  # at a node, from a router
+    node_straight: LookupCost = LookupCost(1156, 182.9, 110)  # at a node, from a client
+    router_lookup: LookupCost = LookupCost(559.3, 56.26, 814)
+    update_us: float = 6  # processor time to apply a record to a copy
+    node_mib: float = 139.4  # a node without entries, with its proxy and heartbeat process
+    router_mib: float = 78.75  # a router with one worker and its proxy
+    partition_mib: float = 0.4  # an open store partition
+    resident: float = 0.5229  # bytes of memory for each byte of a node's entries, until the caches are full
+    entry_overhead: float = 20  # bytes on disk of an entry, in addition to key and value
+    on_disk: float = 1.044  # bytes on disk for each byte of entries
+    caller_bytes: float = 134  # network of a lookup from its caller, in addition to key and value
+    inner_bytes: float = 185.7  # the same between a router and a node
+    update_bytes: float = 30  # the same of a record between Kafka and a node
+    heartbeat_bytes: float = 2408  # a second, of a node with Kafka and the others, for each node of the fleet
 
 
 @dataclass(frozen=True, slots=True)
 class AskedLoad:
-    """What a fleet is to hold and to answer.
+    """What a fleet is to hold and to answer; sizes on average."""
 
-    Attributes:
-        keys: entries of all stores together.
-        key_bytes: of a serialized key, on average.
-        value_bytes: of a serialized value, on average.
-        lookups: a second.
-        updates: records a second that change entries.
-        standbys: copies of each partition beside the active.
-        partitions: store partitions; 0: as many as are usual for the nodes.
-        way: how lookups reach nodes.
-
-    """
-
-    keys: int
+    keys: int  # entries of all stores
     value_bytes: float
-    lookups: float
+    lookups: float  # a second
     key_bytes: float = 16
-    updates: float = 0
-    standbys: int = 1
-    partitions: int = 0
+    updates: float = 0  # changed entries a second
+    standbys: int = 1  # copies in addition to the active
+    partitions: int = 0  # 0: as many as are usual for the nodes
     way: Way = Way.ROUTER
 
     @property
@@ -168,26 +101,15 @@ class AskedLoad:
 
 @dataclass(frozen=True, slots=True)
 class AskedHosts:
-    """What a node or a router runs on.
-
-    Attributes:
-        cores: that a process may use.
-        busiest: the share of them that it may use, at most.
-        memory_mib: most memory of a node; None: any.
-        disk_mib: most disk of a node; None: any.
-        speed: what the host's time for a piece of work is, divided by the measured machine's.
-        block_cache_bytes: the nodes' setting.
-        survives_loss: the load must also fit when one node, or one router, is away.
-
-    """
+    """What a node or a router runs on."""
 
     cores: float = 2
-    busiest: float = 0.6
-    memory_mib: float | None = None
-    disk_mib: float | None = None
-    speed: float = 1
+    busiest: float = 0.6  # the share of the cores that may be in use
+    memory_mib: float | None = None  # of a node; None: any
+    disk_mib: float | None = None  # of a node; None: any
+    speed: float = 1  # the host's time for a piece of work, divided by the measured machine's
     block_cache_bytes: float = 256 * _MIB
-    survives_loss: bool = True
+    survives_loss: bool = True  # the load must fit when one node, or one router, is away
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +180,7 @@ def needs(load: AskedLoad, known: Coefficients, hosts: AskedHosts, nodes: int, r
         + known.partition_mib * stores
         + min(hosts.block_cache_bytes, known.resident * held) / _MIB,
         router_memory_mib=known.router_mib,
-        node_disk_mib=(
-            known.on_disk * (held + known.entry_overhead * load.keys * load.copies / nodes)
-            + known.partition_disk * stores
-        )
-        / _MIB,
+        node_disk_mib=known.on_disk * (held + known.entry_overhead * load.keys * load.copies / nodes) / _MIB,
         node_bytes=rate * hop
         + updates * (load.entry_bytes + known.update_bytes)
         + known.heartbeat_bytes * (nodes + routers),
@@ -273,14 +191,7 @@ def needs(load: AskedLoad, known: Coefficients, hosts: AskedHosts, nodes: int, r
 
 @dataclass(frozen=True, slots=True)
 class FleetSize:
-    """The smallest fleet that is large enough, and why it is no smaller.
-
-    Attributes:
-        needs: of the whole fleet.
-        nodes_because: what a node less would break.
-        routers_because: what a router less would break.
-
-    """
+    """The smallest fleet that is large enough, and what a node, or a router, less would break."""
 
     needs: FleetNeeds
     nodes_because: str
@@ -312,7 +223,7 @@ def size(load: AskedLoad, known: Coefficients, hosts: AskedHosts | None = None) 
             return f"disk: {found.node_disk_mib:.0f} MiB of {hosts.disk_mib:.0f} with {serving} serving"
         return ""
 
-    nodes, nodes_because = _smallest("nodes", 1, node_limit)
+    nodes, nodes_because = _smallest("nodes", node_limit)
 
     def router_limit(routers: int) -> str:
         serving = routers - spare
@@ -322,66 +233,31 @@ def size(load: AskedLoad, known: Coefficients, hosts: AskedHosts | None = None) 
         allowed = hosts.busiest * hosts.cores
         return f"processor time: {cores:.2f} of {hosts.cores:g} cores with {serving} serving" if cores > allowed else ""
 
-    routers, routers_because = _smallest("routers", 1, router_limit)
+    routers, routers_because = _smallest("routers", router_limit)
     return FleetSize(needs(load, known, hosts, nodes, routers), nodes_because, routers_because)
 
 
 _FEWEST: Final = "{} must be left{}"
 
 
-def _smallest(what: str, first: int, limit: Callable[[int], str]) -> tuple[int, str]:
+def _smallest(what: str, limit: Callable[[int], str]) -> tuple[int, str]:
     """Return the smallest count that has no limit, and the limit of one less."""
-    low, high, because = first - 1, first, "one is the fewest"
-    # A larger fleet is never too small where a smaller one is not.
-    while reason := limit(high):
-        low, high, because = high, min(2 * high, COUNT_MAX), reason
-        if low >= COUNT_MAX:
-            raise ConfigurationError(f"not even {low} {what} are enough: {reason}")
-    while high - low > 1:
-        middle = (low + high) // 2
-        if reason := limit(middle):
-            low, because = middle, reason
-        else:
-            high = middle
-    return high, because
+    because = "one is the fewest"
+    for count in range(1, COUNT_MAX + 1):
+        reason = limit(count)
+        if not reason:
+            return count, because
+        because = reason
+    raise ConfigurationError(f"not even {COUNT_MAX} {what} are enough: {because}")
 
 
 def _check(load: AskedLoad, hosts: AskedHosts) -> None:
-    for what, value, least in (
-        ("keys", load.keys, 0),
-        ("key bytes", load.key_bytes, 0),
-        ("value bytes", load.value_bytes, 0),
-        ("lookups", load.lookups, 0),
-        ("updates", load.updates, 0),
-        ("standbys", load.standbys, 0),
-        ("partitions", load.partitions, 0),
-    ):
-        if not least <= value < math.inf:
-            raise ConfigurationError(f"{what} must be {least} or more, and not {value}")
+    for what in ("keys", "key_bytes", "value_bytes", "lookups", "updates", "standbys", "partitions"):
+        if not 0 <= (value := getattr(load, what)) < math.inf:
+            raise ConfigurationError(f"{what.replace('_', ' ')} must be 0 or more, and not {value}")
     if not 0 < hosts.busiest <= 1:
         raise ConfigurationError(f"the busiest share must be above 0 and at most 1, and not {hosts.busiest}")
-    for what, amount in (
-        ("cores", hosts.cores),
-        ("speed", hosts.speed),
-        ("memory", hosts.memory_mib),
-        ("disk", hosts.disk_mib),
-        ("the block cache", hosts.block_cache_bytes),
-    ):
+    for what in ("cores", "speed", "memory_mib", "disk_mib", "block_cache_bytes"):
+        amount = getattr(hosts, what)
         if amount is not None and not 0 < amount < math.inf:
-            raise ConfigurationError(f"{what} must be above 0, and not {amount}")
-
-
-def _cost(name: str, value: object) -> LookupCost:
-    parts = {each.name for each in fields(LookupCost)}
-    if not isinstance(value, Mapping) or value.keys() != parts:
-        raise ConfigurationError(f"the coefficient {name} must be a table with {', '.join(sorted(parts))}")
-    cost = LookupCost(**{part: _positive(f"{name}.{part}", each) for part, each in value.items()})
-    if not cost.half_rate:
-        raise ConfigurationError(f"the coefficient {name}.half_rate must be above 0")
-    return cost
-
-
-def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ConfigurationError(f"the coefficient {name} must be a number from 0, and not {value!r}")
-    return float(value)
+            raise ConfigurationError(f"{what.partition('_')[0]} must be above 0, and not {amount}")

@@ -7,11 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.sizing.fit import lookup_cost
-from statehouse.cli.sizes import read_coefficients
-from statehouse.cli.sizing import AskedHosts, AskedLoad, LookupCost, Way, needs, size
+from statehouse.cli.sizing import AskedHosts, AskedLoad, Coefficients, Way, needs, size
 
-KNOWN = read_coefficients()
+KNOWN = Coefficients()
 LOADS = st.builds(
     AskedLoad,
     keys=st.integers(0, 10**8),
@@ -60,16 +58,3 @@ def test_more_nodes_share_the_same_lookups(load: AskedLoad, nodes: int) -> None:
     few, more = (needs(load, KNOWN, AskedHosts(), count, 1) for count in (nodes, 2 * nodes))
     assert more.node_cores <= few.node_cores
     assert more.node_disk_mib <= few.node_disk_mib + 1e-6
-
-
-@given(
-    st.floats(50, 1_000),
-    st.floats(0.3, 1),
-    st.floats(200, 5_000),
-)
-def test_a_cost_is_found_again_from_what_it_took(alone_us: float, full_share: float, half_rate: float) -> None:
-    cost = LookupCost(alone_us, alone_us * full_share, half_rate)
-    rates = [100.0, 400.0, 1_000.0]
-    fitted = lookup_cost(rates, [rate * cost.at(rate) / 1e6 for rate in rates])
-    for rate in (100.0, 250.0, 1_000.0):
-        assert abs(fitted.at(rate) / cost.at(rate) - 1) < 0.05

@@ -21,7 +21,7 @@ FOREIGN = {
     "statehouse/local/broker_config.py": {"--ignore-formatted", "--cluster-id", "--config"},  # kafka-storage
     "statehouse/local/kafka.py": {"--data-dir", "--port", "--heap-mb", "--config", "--ready-file"},  # its own
     "processor/spark/class_archive.py": {"--idle"},  # its own
-    "statehouse/cli/sizes.py": {"--measure", "--speed"},  # bench.sizing
+    "statehouse/cli/sizes.py": {"--speed"},  # bench.sizing
     "statehouse/local/class_archives.py": {"--idle"},  # of the program that makes one
     "statehouse/local/cluster_parts.py": {"--data-dir", "--ready-file", "--port"},  # its parts'
 }
