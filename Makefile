@@ -134,6 +134,7 @@ check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, gen
 	$(BIN)/python -m tools.generate_settings_doc --check
 	$(BIN)/python -m tools.generate_commands_doc --check
 	$(BIN)/python -m tools.generate_protos_doc --check
+	$(BIN)/python -m tools.generate_features_doc --check
 	$(BIN)/python -m tools.generate_chart --check
 	$(BIN)/python -m tools.generate_dashboards --check
 	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && $(SITE) --quiet --site-dir $$fresh
@@ -164,6 +165,7 @@ docs: setup ## Write the pages and dashboards that are made from code, and build
 	$(BIN)/python -m tools.generate_settings_doc
 	$(BIN)/python -m tools.generate_commands_doc
 	$(BIN)/python -m tools.generate_protos_doc
+	$(BIN)/python -m tools.generate_features_doc
 	$(BIN)/python -m tools.generate_chart
 	$(BIN)/python -m tools.generate_dashboards
 	$(SITE)

@@ -1,11 +1,7 @@
 """How many nodes, routers, cores, and how much memory, disk and network a load takes, from measured figures. Pure.
 
-The model is small on purpose, and each term is one that was measured (docs/sizing.md):
-
-- A process takes some processor time whatever it is asked, and some for each lookup. A lookup that comes alone costs
-  the most, because others share wake-ups and system calls: `full + (alone - full) / (1 + rate / half_rate)`.
-- A node holds its copies of the entries on disk, and the blocks and memtables of them in memory up to a bound.
-- A lookup's bytes go from the caller to a router and from there to a node, or straight to a node.
+A process takes some processor time whatever it is asked, and some for each lookup. A lookup that comes alone costs the
+most, because others share wake-ups and system calls: `full + (alone - full) / (1 + rate / half_rate)`.
 
 Lookups are taken as spread evenly over keys, and actives evenly over nodes. `tests/property/statehouse` has what must
 hold; `python -m bench.sizing` measures how far fleets are from what this says.

@@ -262,6 +262,7 @@ def _with_images(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(copied)
 
 
+@pytest.mark.feature("helm-chart-objects")
 @pytest.mark.parametrize("rendered", cases(), indirect=True)
 def test_objects_are_what_the_schemas_allow(rendered: Rendered) -> None:
     assert rendered.objects
@@ -280,6 +281,7 @@ def test_the_schemas_would_notice(rendering: Any) -> None:
         assert problems({"apiVersion": schema["properties"]["apiVersion"]["const"], "kind": kind}, _VERSIONS[0])
 
 
+@pytest.mark.feature("helm-chart-objects")
 @pytest.mark.parametrize("rendered", cases(), indirect=True)
 def test_what_an_object_names_exists(rendered: Rendered) -> None:
     names = [(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in rendered.objects]
@@ -350,6 +352,7 @@ def _selectors(rendered: Rendered) -> Iterator[Mapping[str, str]]:
             yield constraint["labelSelector"]["matchLabels"]
 
 
+@pytest.mark.feature("helm-chart-objects")
 @pytest.mark.parametrize("rendered", cases(), indirect=True)
 def test_pods_may_do_nothing_that_they_need_not(rendered: Rendered) -> None:
     """As the Pod Security Standard `restricted` has it, and with a read-only root where the image is ours."""
@@ -500,6 +503,7 @@ def test_helm_finds_nothing_to_say(name: str, tmp_path: Path) -> None:
     assert "[WARNING]" not in said
 
 
+@pytest.mark.feature("helm-chart-objects")
 @pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
 def test_values_that_can_not_be_are_refused_with_a_reason(name: str, tmp_path: Path) -> None:

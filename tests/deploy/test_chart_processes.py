@@ -94,6 +94,7 @@ def members(fleet: Fleet) -> dict[bytes | None, bytes | None]:
     return dict(read_all(fleet.bootstrap, members_topic(fleet.application_id)))
 
 
+@pytest.mark.feature("router-goes-answering")
 def test_probes_follow_a_start_an_assignment_and_the_end(start: Start, fleet: Fleet) -> None:
     values = {"routers": {"lameDuckSeconds": 20}}
     node, router, controller = start("node", values), start("router", values), start("controller", values)
@@ -135,6 +136,7 @@ def test_a_node_that_keeps_its_tasks_leaves_nothing_behind_but_them(start: Start
     assert again.process.wait(30.0) == 0
 
 
+@pytest.mark.feature("probes-under-mutual")
 def test_probes_work_under_mutual_tls_and_rules(start: Start, fleet: Fleet) -> None:
     node, router, controller = (start(component, {"tls": TLS}) for component in ("node", "router", "controller"))
     controller.wait(ready=True)
@@ -158,6 +160,7 @@ def test_the_own_certificate_serves_where_there_is_none_for_health(start: Start,
     assert router.stop() == 0, router.log
 
 
+@pytest.mark.feature("startup-readiness-liveness")
 def test_a_processor_has_started_once_its_queries_run_and_ends_its_batch(start: Start) -> None:
     processor = start(
         "processor", {"processor": {"module": "examples.tally.topology", "settings": {"create_sources": 1}}}

@@ -78,6 +78,7 @@ def test_there_are_three_nodes_each_with_its_own_name_and_disk() -> None:
     assert all(node.environment["STATEHOUSE_STATE_DIR"] == "/var/lib/statehouse" for node in _NODES.values())
 
 
+@pytest.mark.feature("acts-told-getfleet")
 def test_a_controller_stands_by() -> None:
     standing_by = [each for each in _OURS.values() if each.spec.get("command") == ["controller", "--standby"]]
     assert len(standing_by) == 1

@@ -75,6 +75,7 @@ def test_over_tls_it_shows_what_options_or_the_servers_own_variables_name(tmp_pa
         assert _check(address, "--tls-ca", str(tmp_path / "nowhere")) == (2, "")
 
 
+@pytest.mark.feature("probes-under-mutual")
 def test_over_http_it_says_what_the_probe_says(tmp_path: Path) -> None:
     make_certificates(tmp_path)
     ca, certificate, key = (str(tmp_path / name) for name in ("ca.pem", "node.pem", "node.key"))

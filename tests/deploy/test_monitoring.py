@@ -24,6 +24,7 @@ from tests.support.tools import tool
 from tools import generate_dashboards
 
 
+@pytest.mark.feature("alerts-recording-rules")
 @pytest.mark.parametrize("name", sorted(alerts()))
 def test_an_alert_says_what_happens_and_has_a_section_to_read(name: str):
     alert = alerts()[name]
@@ -77,6 +78,7 @@ def test_each_label_that_is_named_is_one_of_the_metrics(expression: str):
         assert grouped <= known[name] | OF_TARGETS, name
 
 
+@pytest.mark.feature("grafana-dashboards-made")
 def test_the_dashboards_are_as_the_program_writes_them():
     written = generate_dashboards.files()
     assert {
@@ -280,6 +282,7 @@ def test_prometheus_takes_the_rules():
     assert f"{len(rules())} rules found" in promtool("check", "rules", str(RULES))
 
 
+@pytest.mark.feature("grafana-dashboards-made")
 def test_prometheus_takes_the_queries_of_the_dashboards(tmp_path: Path):
     asked = [query.replace("$__rate_interval", "1m") for _, _, query in dashboard_queries()]
     recorded = [{"record": f"dashboards:query:{n}", "expr": query} for n, query in enumerate(asked)]
@@ -288,6 +291,7 @@ def test_prometheus_takes_the_queries_of_the_dashboards(tmp_path: Path):
     assert f"{len(asked)} rules found" in promtool("check", "rules", str(file))
 
 
+@pytest.mark.feature("alerts-recording-rules")
 def test_each_alert_fires_when_it_should_and_no_other(tmp_path: Path):
     file = tmp_path / "rules_test.yaml"
     content = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": scenarios()}

@@ -62,6 +62,7 @@ def test_there_is_one_for_each_process() -> None:
     assert UNITS.keys() == {"node", "router", "processor", "controller"}
 
 
+@pytest.mark.feature("units-systemd-systemd")
 def test_systemd_takes_them(root: Path) -> None:
     units = sorted(f"/etc/systemd/system/{unit.name}" for unit in UNITS.values())
     command = ["systemd-analyze", f"--root={root}", "--man=no", "verify"]
@@ -75,6 +76,7 @@ def test_systemd_takes_them(root: Path) -> None:
     assert "TimeoutStopSecs" in done.stderr, "a check that takes anything proves nothing"
 
 
+@pytest.mark.feature("units-systemd-systemd")
 @pytest.mark.parametrize("name", UNITS)
 def test_it_may_do_little_else(name: str) -> None:
     command = ["systemd-analyze", "security", "--offline=true", f"--threshold={_EXPOSURE_MAX}", str(UNITS[name])]

@@ -57,12 +57,14 @@ def test_says_what_it_is(metadata: Message) -> None:
     assert metadata.get_all("Classifier") == _PYPROJECT["project"]["classifiers"]
 
 
+@pytest.mark.feature("wheels-linux-x86")
 def test_is_pure_and_has_no_proxy(wheel: zipfile.ZipFile) -> None:
     assert wheel.filename is not None
     assert wheel.filename.endswith("-py3-none-any.whl")
     assert {PROGRAM, LICENSES} & set(wheel.namelist()) == set()
 
 
+@pytest.mark.feature("wheel-alone-empty")
 def test_has_the_examples_that_it_offers_as_data(wheel: zipfile.ZipFile) -> None:
     offered = _PYPROJECT["project"]["entry-points"]["statehouse.applications"].values()
     modules = {value.partition(":")[0].replace(".", "/").removeprefix("examples/") for value in offered}
@@ -82,6 +84,7 @@ def test_without_go_a_platforms_wheel_is_refused_with_the_remedy(tmp_path: Path)
         build_wheel(ROOT, tmp_path, "linux-amd64", {"PATH": "/nowhere"})
 
 
+@pytest.mark.feature("wheels-linux-x86")
 def test_an_editable_install_needs_no_go_and_copies_nothing(tmp_path: Path) -> None:
     program = f"from hatchling.build import build_editable; build_editable({str(tmp_path)!r})"
     subprocess.run(
@@ -96,6 +99,7 @@ def test_an_editable_install_needs_no_go_and_copies_nothing(tmp_path: Path) -> N
         assert [name for name in opened.namelist() if ".dist-info/" not in name] == ["_editable_impl_statehouse.pth"]
 
 
+@pytest.mark.feature("wheels-linux-x86")
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_each_wheel_has_the_same_bytes_twice_and_a_static_proxy(tmp_path: Path) -> None:

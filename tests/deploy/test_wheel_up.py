@@ -118,6 +118,7 @@ def installs(user: User) -> list[str]:
     return [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
 
 
+@pytest.mark.feature("wheel-alone-empty")
 def test_up_answers_through_the_proxy(user: User) -> None:
     try:
         ran = user.statehouse("up", "--nodes", "2", *ANY_PORTS, timeout_s=UP_S)
@@ -142,6 +143,7 @@ def test_up_answers_through_the_proxy(user: User) -> None:
 PAGE: Final = "import urllib.request as r; a = r.urlopen('{}', timeout=10); print(a.status, a.headers['content-type'])"
 
 
+@pytest.mark.feature("package-without-proxy")
 def test_the_pure_wheel_says_what_it_lacks(wheels: Path, user: User, tmp_path: Path) -> None:
     pure = build_wheel(ROOT, tmp_path, PURE, {})
     shutil.copy(pure, wheels)

@@ -161,6 +161,8 @@ def stop_reporting(
             go_on()
 
 
+@pytest.mark.feature("driver-killed-serving")
+@pytest.mark.feature("max-processor-age")
 @pytest.mark.long
 def test_the_age_grows_while_the_driver_is_frozen_and_its_bound_holds(cluster: LocalCluster, client: Client):
     driver = cluster.processor.process
@@ -174,6 +176,8 @@ def test_the_age_grows_while_the_driver_is_frozen_and_its_bound_holds(cluster: L
     )
 
 
+@pytest.mark.feature("driver-killed-serving")
+@pytest.mark.feature("max-processor-age")
 @pytest.mark.long
 def test_spark_is_stopped_for_a_minute(cluster: LocalCluster, client: Client):
     def start() -> None:

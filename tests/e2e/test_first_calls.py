@@ -33,6 +33,7 @@ VOLATILE: Final = frozenset(
 )
 
 
+@pytest.mark.feature("call-works-grpcurl")
 def test_the_ten_first_calls(cluster: LocalCluster, client: Client):
     poll_until(lambda: is_settled(client), 60, "a caught-up standby of every partition")
     assert play(PAGE.read_text(), Shell({"7100": cluster.router.port}), VOLATILE) == 10

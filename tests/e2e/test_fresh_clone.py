@@ -37,6 +37,7 @@ def path_of_a_newcomer() -> str:
     return os.pathsep.join(folder for folder in folders if not Path(folder).is_relative_to(ROOT))
 
 
+@pytest.mark.feature("application-nothing-statehouse")
 def test_an_own_application_answers_within_ten_minutes(clone: Path) -> None:
     sections = (clone / "docs" / "own-application.md").read_text().split("\n## ")
     told = {section.partition("\n")[0]: f"## {section}" for section in sections}

@@ -77,6 +77,7 @@ def test_the_http_api_has_the_expected_leaderboards(cluster: LocalCluster):
     assert http(cluster, "/leaderboard/2/6") == (200, {"6": boards["6"]})
 
 
+@pytest.mark.feature("settings-changelogs-wanted")
 def test_the_page_shows_settings_of_changelogs_wanted_and_found(cluster: LocalCluster):
     def compared() -> Any:
         status, twin = http(cluster, "/changelogs.json")
@@ -96,6 +97,8 @@ def test_the_http_api_says_what_is_not_there(cluster: LocalCluster):
     assert problem["error"]["reason"] == "NOT_FOUND"
 
 
+@pytest.mark.feature("get-value-typed")
+@pytest.mark.feature("answer-says-partition")
 def test_grpcurl_reads_a_key_as_json_with_its_proof(grpcurl: Grpcurl):
     answer = grpcurl("statehouse.v1.QueryService/Get", data={"store": STORE, "key": {"text": "1"}})
 
@@ -127,6 +130,7 @@ def test_grpcurl_lists_and_describes_without_proto_files(grpcurl: Grpcurl):
     assert "rpc LocateKey" in grpcurl("describe", "statehouse.v1.FleetService")
 
 
+@pytest.mark.feature("locatekey-explainget-where")
 def test_grpcurl_locates_a_key(grpcurl: Grpcurl):
     place = grpcurl("statehouse.v1.FleetService/LocateKey", data={"store": STORE, "key": {"text": "1"}})
 
@@ -134,6 +138,7 @@ def test_grpcurl_locates_a_key(grpcurl: Grpcurl):
     assert place["candidates"][0]["eligible"] is True
 
 
+@pytest.mark.feature("keys-text-parsed")
 def test_the_command_line_reads(cluster: LocalCluster):
     code, out, _ = cli(cluster, "get", STORE, "6", "-o", "json")
     assert code == ExitCode.DONE
@@ -226,6 +231,7 @@ def test_a_killed_active_is_replaced_without_a_failed_lookup(cluster: LocalClust
     poll_until(lambda: is_settled(client), 60, "the fleet to settle again")
 
 
+@pytest.mark.feature("router-killed-clients")
 def test_a_router_that_is_down_is_told_as_such(cluster: LocalCluster, client: Client):
     cluster.router.stop()
     try:
@@ -254,6 +260,7 @@ def is_reachable(client: Client) -> bool:
 
 
 # Last, because it changes the leaderboards.
+@pytest.mark.feature("least-input-record")
 @pytest.mark.parametrize("writers", [20, pytest.param(1_000, marks=pytest.mark.long)])
 def test_every_writer_reads_what_became_of_its_record(cluster: LocalCluster, writers: int):
     """Each score is higher than those before, so that a board without it shows by its best."""

@@ -35,6 +35,7 @@ def own_machine() -> Iterator[Terminal]:
             terminal.run("statehouse down")
 
 
+@pytest.mark.feature("site-documentation-built")
 def test_the_tutorial(own_machine: Terminal) -> None:
     assert len(own_machine.play((ROOT / "docs" / "tutorial.md").read_text())) > 10
 

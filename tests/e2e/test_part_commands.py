@@ -29,6 +29,7 @@ def test_logs_of_one_part_are_its_last_lines(cluster: LocalCluster):
     assert all(line in cluster.processor.process.log_path.read_text() for line in lines)
 
 
+@pytest.mark.feature("logs-parts-shown")
 def test_logs_of_several_parts_are_told_apart(cluster: LocalCluster):
     ran = command(cluster, "logs", "-n", "1")
     parts = {line.partition(" | ")[0].strip() for line in ran.out.splitlines()}
@@ -43,6 +44,7 @@ def test_a_part_that_is_not_there_is_told_with_those_that_are(cluster: LocalClus
         assert "node-a, node-b, node-c" in ran.err
 
 
+@pytest.mark.feature("logs-parts-shown")
 def test_a_part_is_restarted_and_its_log_followed(cluster: LocalCluster, client: Client, tmp_path: Path):
     said, before = tmp_path / "said", cluster.node("node-b").pid
     poll_until(lambda: is_settled(client), 120, "every partition to have a caught-up standby")

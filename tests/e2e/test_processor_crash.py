@@ -34,6 +34,12 @@ PLAYERS = {number: f"Player {number}" for number in range(1000, 1040)}
 PRODUCTS = {number: f"Game {number}" for number in range(1000, 1050)}
 
 
+@pytest.mark.feature("exactly-once-batch")
+@pytest.mark.feature("records-t-used")
+@pytest.mark.feature("driver-killed-serving")
+@pytest.mark.feature("standby-controller-without")
+@pytest.mark.feature("driver-dies-then")
+@pytest.mark.feature("acts-told-getfleet")
 @pytest.mark.parametrize("good", [2_000, pytest.param(8_000, marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client: Client, good: int):
     of_each = good // 32

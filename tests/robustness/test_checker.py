@@ -79,6 +79,7 @@ def test_a_failed_lookup_is_excused_only_by_a_fault_that_leaves_none_to_answer(
     assert found(lookup) == ([] if is_excused else ["failed lookup"])
 
 
+@pytest.mark.feature("histories-real-processes")
 def test_with_a_token_nothing_older_than_what_was_seen_is_read() -> None:
     seen = replace(ANSWER, bound=AT_LEAST, due_at=10.0, version=3, position=21, at_least=15)
     assert found(seen, replace(seen, due_at=11.0, took_s=1.0, at_least=21)) == []

@@ -17,6 +17,10 @@ from tests.robustness.suite import SCENARIOS
 _SECURED = "static-bounce"
 
 
+@pytest.mark.feature("node-killed-frozen")
+@pytest.mark.feature("router-killed-started")
+@pytest.mark.feature("nodes-restarted-one")
+@pytest.mark.feature("histories-real-processes")
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 @pytest.mark.long
 @pytest.mark.timeout(330)
@@ -24,6 +28,7 @@ def test_holds_at_small_size(scenario: Scenario, tmp_path: Path) -> None:
     assert played(scenario, tmp_path, full=False).violations == ()
 
 
+@pytest.mark.feature("histories-real-processes")
 @pytest.mark.parametrize(
     "name",
     [name if name == _SECURED else pytest.param(name, marks=pytest.mark.long) for name in SCENARIOS],
@@ -33,6 +38,11 @@ def test_holds_with_tls_and_rules(name: str, tmp_path: Path) -> None:
     assert played(SCENARIOS[name], tmp_path, full=False, secured=True).violations == ()
 
 
+@pytest.mark.feature("nodes-restarted-one")
+@pytest.mark.feature("driver-killed-serving")
+@pytest.mark.feature("broker-down-reads")
+@pytest.mark.feature("full-disk-stops")
+@pytest.mark.feature("driver-dies-then")
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 @pytest.mark.long
 @pytest.mark.timeout(330)

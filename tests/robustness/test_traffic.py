@@ -197,6 +197,7 @@ def test_routers_of_one_target_take_turns_and_each_answer_says_whose_it_is(
     assert abs(len(node.received) - len(other.received)) <= len(lookups) / 4
 
 
+@pytest.mark.feature("router-killed-started")
 def test_a_lookup_at_a_frozen_router_is_soon_sent_to_the_other(node: Node, other: Node, tmp_path: Path) -> None:
     other.thaws.clear()  # its first call waits, until the end
     sent = _send(node, tmp_path, ANY, routers=(other.target,), together=True)
@@ -211,6 +212,7 @@ def test_a_router_that_is_gone_costs_no_lookup(node: Node, other: Node, tmp_path
     assert all(lookup.answered for lookup in lookups)
 
 
+@pytest.mark.feature("router-killed-started")
 def test_a_router_that_says_it_is_not_ready_is_left_out(node: Node, other: Node, tmp_path: Path) -> None:
     other.health.set("", HealthCheckResponse.NOT_SERVING)
     lookups = _send(node, tmp_path, ANY, routers=(other.target,), together=True).lookups

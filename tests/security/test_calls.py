@@ -252,6 +252,8 @@ def secured(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> I
         )
 
 
+@pytest.mark.feature("port-speaks-tls")
+@pytest.mark.feature("identities-certificates-tokens")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("server", ["node", "router", "node alone", "router alone"])
 def test_each_method_answers_whom_it_should(secured: Secured, server: str, kind: str) -> None:
@@ -268,6 +270,7 @@ def test_each_method_answers_whom_it_should(secured: Secured, server: str, kind:
     assert not wrong, wrong
 
 
+@pytest.mark.feature("identities-certificates-tokens")
 def test_no_method_is_left_out(secured: Secured) -> None:
     for server, process in secured.servers.items():
         with connected(process.target, secured.keys.credentials("operator")) as channel:
@@ -282,6 +285,7 @@ def test_no_method_is_left_out(secured: Secured) -> None:
         assert {each.name for each in listed} == {each.full_name for each in services_of(server)}
 
 
+@pytest.mark.feature("identities-certificates-tokens")
 @pytest.mark.parametrize("kind", [each for each in KINDS if each != "other store"])
 @pytest.mark.parametrize("server", ["node", "router", "node alone", "router alone", "controller"])
 def test_metrics_answer_whom_they_should(secured: Secured, server: str, kind: str) -> None:
@@ -361,6 +365,7 @@ def test_a_token_stands_for_a_certificate(secured: Secured, server: str) -> None
     assert TOKEN not in secured.servers[server].log
 
 
+@pytest.mark.feature("identities-certificates-tokens")
 @pytest.mark.parametrize("server", ["node", "node alone"])
 def test_only_routers_forward(secured: Secured, server: str) -> None:
     request = query_service_pb2.GetRequest(store=STORE)

@@ -275,6 +275,7 @@ def extreme_fleets(house: House) -> dict[str, list[Written]]:
     }
 
 
+@pytest.mark.feature("records-control-topics")
 @pytest.mark.parametrize(
     ("written", "at_least", "said"),
     [
@@ -343,6 +344,7 @@ def truncate(house: House, topic: str) -> None:
     alter_topic(house.bootstrap, topic, CONTROL_TOPIC_CONFIG)
 
 
+@pytest.mark.feature("control-topic-deleted")
 @pytest.mark.parametrize("spoil", [make_anew, truncate])
 @pytest.mark.parametrize("which", CONTROL_TOPICS)
 def test_a_control_topic_that_is_made_anew_or_truncated_leads_to_a_new_epoch(

@@ -133,6 +133,7 @@ def half_a_core() -> Iterator[CoresLimit]:
         yield limit
 
 
+@pytest.mark.feature("floods-end-documented")
 @pytest.mark.parametrize(
     ("size", "at"),
     [

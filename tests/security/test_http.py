@@ -196,6 +196,7 @@ def secured(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> I
         yield found
 
 
+@pytest.mark.feature("http-route-identities")
 async def test_no_route_is_left_out() -> None:
     app = build_app(Gateway(WebSettings()))
     listed = {
@@ -206,6 +207,7 @@ async def test_no_route_is_left_out() -> None:
     assert listed == set(ROWS)
 
 
+@pytest.mark.feature("http-route-identities")
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_route_answers_whom_it_should(secured: SecuredHttp, kind: str) -> None:
     wrong: list[Any] = []
@@ -266,6 +268,7 @@ def test_denials_are_in_the_audit_log_without_tokens(secured: SecuredHttp) -> No
     assert TOKEN not in secured.router.log
 
 
+@pytest.mark.feature("denials-over-http")
 def test_denials_are_counted(secured: SecuredHttp) -> None:
     def denials() -> dict[str, float]:
         metrics = secured.text("/metrics", "right", OPERATORS)
@@ -327,6 +330,7 @@ def request_of(certificate: Issued) -> Request:
     return Request({"type": "http", "method": "POST", "path": "/", "headers": [], "state": state, "client": None})
 
 
+@pytest.mark.feature("http-route-identities")
 def test_a_node_judges_and_logs_whoever_drains_it_over_http(secured: SecuredHttp) -> None:
     """The last test: the node leaves."""
     given = secured.keys.options("router", tls_callers="optional")

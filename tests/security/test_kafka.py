@@ -87,6 +87,7 @@ def mistaken(secured: SecuredKafka, who: str, folder: Path) -> dict[str, Brokers
     }
 
 
+@pytest.mark.feature("kafka-sasl-tls")
 @pytest.mark.parametrize("protocol", ["sasl_ssl", "sasl_plaintext"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_every_login_works(secured: SecuredKafka, mechanism: SaslMechanism, protocol: SecurityProtocol) -> None:
@@ -101,6 +102,7 @@ def test_a_certificate_is_a_login(secured: SecuredKafka) -> None:
     assert clients.admin(brokers, "test").describe_cluster().result(DEADLINE_S).nodes
 
 
+@pytest.mark.feature("kafka-sasl-tls")
 def test_a_refused_login_is_told_with_broker_and_reason(secured: SecuredKafka, tmp_path: Path) -> None:
     for reason, brokers in mistaken(secured, "node", tmp_path).items():
         with pytest.raises(AccessRefused) as caught:
@@ -124,6 +126,7 @@ def test_a_server_ends_when_its_login_is_refused(
         assert WRONG not in server.log
 
 
+@pytest.mark.feature("kafka-sasl-tls")
 @pytest.mark.parametrize(
     ("who", "topic", "operation"),
     [
@@ -190,6 +193,7 @@ def test_the_operator_has_the_rights_of_the_commands(secured: SecuredKafka, appl
     assert (found, "nothing to delete" in said) == (0, True), said
 
 
+@pytest.mark.feature("kafka-sasl-tls")
 def test_a_right_that_vanishes_is_waited_for(secured: SecuredKafka, application: str, tmp_path: Path) -> None:
     with Servers(secured.bootstrap, application, tmp_path) as servers:
         node = servers.node("n1", **settings(secured.brokers("node")))
@@ -202,6 +206,7 @@ def test_a_right_that_vanishes_is_waited_for(secured: SecuredKafka, application:
         assert node.is_running
 
 
+@pytest.mark.feature("kafka-sasl-tls")
 @pytest.mark.long
 def test_an_application_works_with_the_documented_rights_and_shows_no_secret(
     secured: SecuredKafka, tmp_path: Path

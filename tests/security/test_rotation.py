@@ -60,6 +60,7 @@ def rotating(
         yield Rotating(keys, (nodes[0], nodes[1]), router)
 
 
+@pytest.mark.feature("port-speaks-tls")
 @pytest.mark.parametrize("rotations", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_certificates_and_rules_rotate_under_load(rotating: Rotating, rotations: int) -> None:
     """Certificates that were replaced are revoked a little later, as whoever runs a fleet would do it."""
@@ -98,6 +99,7 @@ def outcome(stub: Any) -> LookupFailure | None:
     return None
 
 
+@pytest.mark.feature("loses-right-loses")
 @pytest.mark.parametrize("way", ["rules", "revoked"])
 def test_who_loses_a_right_loses_it_on_open_connections_too(rotating: Rotating, way: str) -> None:
     keys = rotating.keys

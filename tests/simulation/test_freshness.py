@@ -136,6 +136,7 @@ def test_a_lookup_that_has_waited_for_a_frozen_node_is_answered(bound: types_pb2
     assert not isinstance(answers[0], LookupFailure)
 
 
+@pytest.mark.feature("clocks-jump-staleness")
 @BOUNDS
 @pytest.mark.parametrize(
     ("leave", "after_s"), [(frozen, ANSWERED_S), (cut_off, ASKED_AND_ANSWERED_S)], ids=["frozen", "cut off"]

@@ -66,6 +66,10 @@ def check_clean(found: list[Outcome]) -> Counter[str]:
     return counts
 
 
+@pytest.mark.feature("whole-fleet-simulation")
+@pytest.mark.feature("node-out-touch")
+@pytest.mark.feature("clocks-jump-staleness")
+@pytest.mark.feature("two-standby-controllers")
 @pytest.mark.timeout(600)
 def test_a_few_seeds_are_clean() -> None:
     counts = check_clean([run_seed(seed) for seed in range(SEEDS)])
@@ -80,6 +84,7 @@ def test_a_few_seeds_are_clean() -> None:
     assert sum(counts[f"fault: {kind}"] > 0 for kind in KINDS) > len(KINDS) * 0.7
 
 
+@pytest.mark.feature("two-standby-controllers")
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_thousands_of_seeds_are_clean() -> None:
@@ -118,6 +123,7 @@ def test_thousands_of_seeds_are_clean() -> None:
         assert counts[what] > LONG_SEEDS / 100, what
 
 
+@pytest.mark.feature("whole-fleet-simulation")
 def test_a_seed_decides_everything() -> None:
     """Not even the order of sets, which changes with the hash seed of each process, has a say."""
     program = "from tests.simulation.run import run_seed; print(*run_seed(4, is_traced=True).trace, sep='\\n')"
@@ -313,6 +319,8 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
     raise AssertionError(f"{variant.__name__} was not caught within {CAUGHT_WITHIN} seeds")
 
 
+@pytest.mark.feature("whole-fleet-simulation")
+@pytest.mark.feature("two-standby-controllers")
 @pytest.mark.parametrize(
     ("variant", "rules"),
     [

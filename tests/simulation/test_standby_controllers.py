@@ -57,6 +57,7 @@ async def driver_and_node_die(world: World) -> None:
         world.break_rule("who is heard is left alone", "a standby controller has taken over from a processor that runs")
 
 
+@pytest.mark.feature("driver-dies-then")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_standby_controller_replaces_a_lost_node(seed: int) -> None:

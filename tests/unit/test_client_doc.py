@@ -19,6 +19,7 @@ def test_all_programs_say_what_they_print() -> None:
     assert len(PROGRAMS) == _PAGE.count("```python") > 0
 
 
+@pytest.mark.feature("python-client-sync")
 @pytest.mark.parametrize(("program", "printed"), PROGRAMS)
 def test_programs_print_what_the_page_says(
     program: str, printed: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import pytest
+
 from tools.dist import checksums, differences, go_rows, license_table
 
 
+@pytest.mark.feature("wheels-linux-x86")
 def test_folders_differ_by_names_and_bytes(tmp_path: Path) -> None:
     for folder, files in {"a": {"same": "1", "other": "1", "gone": ""}, "b": {"same": "1", "other": "2"}}.items():
         (tmp_path / folder).mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Iterator
@@ -170,6 +169,7 @@ RUN_BY |= {
 del RUN_BY["examples/effects_once/README.md"]
 
 
+@pytest.mark.feature("site-documentation-built")
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_are_run_by_a_test_or_marked_as_not_run(page: str):
     run = [block.text for block in blocks(text(page)) if block.is_run]
@@ -194,58 +194,6 @@ def test_the_readme_says_what_ci_runs():
 def test_every_page_is_in_the_index():
     pages = {str(Path(page).relative_to("docs")) for page in PAGES if page.startswith("docs/")}
     assert pages - {"README.md"} <= set(re.findall(r"\]\(([^)#]+)", text("docs/README.md")))
-
-
-FEATURES = "docs/features.md"
-_REFERENCE = re.compile(r"\[([\w.]+)::(\w+)\]\(([^)]+)\)( \(long\))?")
-
-
-def rows_of_features() -> list[list[str]]:
-    rows = [line.strip("| ").split(" | ") for line in text(FEATURES).splitlines() if line.startswith("| ")]
-    return [row for row in rows if row[0] != "feature"]
-
-
-@cache
-def known_tests(path: Path) -> dict[str, bool]:
-    """Return the tests in a file, and whether each is left out of `make test`. A machine of Hypothesis is a test."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found, all_long = {}, False
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found[node.name] = "pytest.mark.long" in map(ast.unparse, node.decorator_list)
-        elif isinstance(node, ast.Assign):
-            name = ast.unparse(node.targets[0])
-            found[name] = False
-            all_long |= name == "pytestmark" and "pytest.mark.long" in ast.unparse(node.value)
-    return {name: is_long or all_long for name, is_long in found.items() if name.lower().startswith("test")}
-
-
-def test_every_feature_has_tests_that_exist():
-    names = [row[0] for row in rows_of_features()]
-    assert len(names) > 100
-    assert sorted(names) == sorted(set(names)), "each has one row"
-    for feature, tests, *_ in rows_of_features():
-        references = _REFERENCE.findall(tests)
-        assert references, feature
-        assert _REFERENCE.sub("", tests).replace("<br>", "") == "", feature
-        for file, name, target, long in references:
-            path = (ROOT / FEATURES).parent / target
-            assert path.name == file, feature
-            assert known_tests(path.resolve()).get(name) is bool(long), f"{feature}: {file}::{name}"
-
-
-def test_what_the_table_says_of_others_has_a_source():
-    defined = dict(re.findall(r"^\[([A-Z0-9-]+)\]: (\S+)$", text(FEATURES), re.MULTILINE))
-    named = set()
-    for feature, _, *others in rows_of_features():
-        assert len(others) == 3, feature
-        for said in others:
-            sources = set(re.findall(r"\[([A-Z0-9-]+)\]", said))
-            assert re.match(r"(yes|no|partly)\b.*\[", said) or said.startswith("—"), f"{feature}: {said}"
-            assert sources <= defined.keys(), feature
-            named |= sources
-    assert named == defined.keys()
-    assert all(url.startswith("https://") for url in defined.values())
 
 
 @pytest.mark.parametrize("package", ["query_service", "router"])

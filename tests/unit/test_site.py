@@ -15,6 +15,7 @@ from tools.site_hooks import expanded, outside, with_links
 ROOT: Final = Path(__file__).parents[2]
 
 
+@pytest.mark.feature("site-documentation-built")
 @pytest.mark.parametrize(
     ("page", "link", "on_site"),
     [
@@ -73,6 +74,7 @@ def test_pictures_say_what_they_show() -> None:
         assert "<desc" in shown, each
 
 
+@pytest.mark.feature("site-documentation-built")
 def test_the_site_is_built_where_its_pages_are_checked() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     check = makefile.partition("\ncheck:")[2].partition("\n\n")[0]

@@ -152,6 +152,7 @@ class Played:
             bench.core.start(bench.now)
 
 
+@pytest.mark.feature("rolling-upgrade-last")
 def test_the_plan_moves_nothing_needlessly_while_each_process_is_replaced_and_back() -> None:
     played = Played()
     for _ in range(2):

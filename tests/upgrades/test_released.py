@@ -21,6 +21,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Build:
     return last_release(tmp_path_factory.mktemp("builds"))
 
 
+@pytest.mark.feature("rolling-upgrade-last")
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("order", _ORDERS, ids=[" > ".join(order) for order in _ORDERS])

@@ -53,6 +53,7 @@ def writes_next(directory: Path) -> Build:
     return writes_the_next_format(directory)
 
 
+@pytest.mark.feature("rolling-upgrade-last")
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("order", _ORDERS, ids=[" > ".join(order) for order in _ORDERS])
@@ -72,6 +73,7 @@ def test_a_format_that_is_read_before_it_is_written_costs_nothing(
     assert not [process.name for process in rolling.run.cluster.processes if "control record skipped" in process.log]
 
 
+@pytest.mark.feature("records-control-topics-page")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_who_does_not_read_a_format_skips_it_and_goes_on_with_what_it_knows(writes_next: Build, tmp_path: Path) -> None:
@@ -104,6 +106,7 @@ def test_who_does_not_read_a_format_skips_it_and_goes_on_with_what_it_knows(writ
     assert [failed for failed in upgrade.failed_scans if _BEGIN_ANEW not in failed] == []
 
 
+@pytest.mark.feature("stores-another-format")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_stores_of_another_format_are_restored_while_standbys_serve(directory: Path, tmp_path: Path) -> None:

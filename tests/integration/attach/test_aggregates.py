@@ -131,6 +131,7 @@ def _values(frame: DataFrame) -> dict[str, list[str]]:
     return {row[0]: [repr(value) for value in row[1:]] for row in frame.collect()}
 
 
+@pytest.mark.feature("aggregates-finished-avg")
 @pytest.mark.long
 @pytest.mark.parametrize("provider", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
 def test_named_aggregates_are_what_the_job_would_write(spark: SparkSession, tmp_path: Path, provider: str) -> None:
@@ -143,6 +144,7 @@ def test_named_aggregates_are_what_the_job_would_write(spark: SparkSession, tmp_
     }
 
 
+@pytest.mark.feature("aggregates-finished-avg")
 @pytest.mark.parametrize(
     "provider",
     ["HDFSBackedStateStoreProvider", pytest.param("RocksDBStateStoreProvider", marks=pytest.mark.long)],
@@ -155,6 +157,7 @@ def test_what_the_schema_says_is_finished_without_a_word(spark: SparkSession, tm
     assert any("it is one of decimals of at most 11 digits" in each for each in _by_schema(spark, kind).doubts)
 
 
+@pytest.mark.feature("aggregates-finished-avg")
 def test_small_decimals_keep_their_point(spark: SparkSession, tmp_path: Path) -> None:
     sql = {"total": "sum(m)", "mean": "avg(m)"}
     _, rows, kind = _state(spark, tmp_path, sql)

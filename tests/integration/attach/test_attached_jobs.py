@@ -181,6 +181,9 @@ def compare_times(client: Client, state: State, batches: Batches) -> None:
         assert sorted(value["count"] for value in found) == expected
 
 
+@pytest.mark.feature("type-key-value")
+@pytest.mark.feature("one-attach-serves")
+@pytest.mark.feature("keys-several-columns")
 @pytest.mark.timeout(240)
 def test_three_jobs_of_strangers(
     kafka: EmbeddedKafka, spark: SparkSession, unique_name: Callable[[str], str], tmp_path: Path
@@ -190,6 +193,7 @@ def test_three_jobs_of_strangers(
     play(kafka, spark, unique_name("shop"), tmp_path, "changelog", states)
 
 
+@pytest.mark.feature("type-key-value")
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -201,6 +205,7 @@ def test_all_jobs_of_strangers(
     assert json.loads(listed)[0]["key"] == "user string, at timestamp"
 
 
+@pytest.mark.feature("isn-t-checkpoint")
 @pytest.mark.long
 @pytest.mark.timeout(2_400)
 @pytest.mark.parametrize("provider", ["hdfs", "changelog"])
@@ -222,6 +227,7 @@ def states_without_python(provider: str) -> list[State]:
     return states_of(provider, jobs | {"dedup_watermark", "two_operators", "foreach_batch"})
 
 
+@pytest.mark.feature("isn-t-checkpoint")
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("provider", ["hdfs", "changelog"])

@@ -25,6 +25,7 @@ READS = 8
 STATE = State("rate", "places", None)
 
 
+@pytest.mark.feature("job-keeps-two")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("trigger", ["0 seconds", "1 second"])

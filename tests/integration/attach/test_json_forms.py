@@ -50,10 +50,12 @@ def check(spark: SparkSession, seed: int, count: int) -> None:
             assert same(kind, one, other) or key != other_key, f"seed {seed}: {kind}: {one!r} and {other!r}: {key}"
 
 
+@pytest.mark.feature("type-key-value")
 def test_sixty_types_read_back(spark: SparkSession) -> None:
     check(spark, 1, 60)
 
 
+@pytest.mark.feature("type-key-value")
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("thousand", range(10))

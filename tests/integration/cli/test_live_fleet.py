@@ -72,6 +72,7 @@ def becomes(look: Callable[[], Any], expected: Any, what: str) -> None:
     poll_until(lambda: look() == expected, 30, what)
 
 
+@pytest.mark.feature("contexts-routers-tls")
 def test_a_context_says_where_commands_go(run: Run, fleet: Fleet) -> None:
     becomes(lambda: shown(run, "stores", "list")[0]["name"], STORE, "the router to know the store")
     described = shown(run, "stores", "describe", STORE)
@@ -85,6 +86,7 @@ def test_a_context_says_where_commands_go(run: Run, fleet: Fleet) -> None:
     assert "UNKNOWN_STORE" in unknown.stderr
 
 
+@pytest.mark.feature("stores-replica-partition")
 def test_partitions_are_listed_with_each_replica(run: Run, fleet: Fleet) -> None:
     def listed() -> list[tuple[Any, ...]]:
         names = ("partition", "role", "state", "node", "position", "lag")
@@ -102,6 +104,7 @@ def test_partitions_are_listed_with_each_replica(run: Run, fleet: Fleet) -> None
     assert [each["partition"] for each in shown(run, "partitions", "list", "--node", "b")] == [0]
 
 
+@pytest.mark.feature("live-view-nodes")
 def test_top_shows_a_running_fleet_and_its_lookups(
     run: Run, fleet: Fleet, router: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +125,7 @@ def test_top_shows_a_running_fleet_and_its_lookups(
         top.close()
 
 
+@pytest.mark.feature("restores-followed-their")
 def test_a_restore_is_watched_to_its_end(run: Run, fleet: Fleet, router: ServerProcess) -> None:
     for begin in range(0, RECORDS, PRODUCED_AT_ONCE):
         numbers = range(begin, begin + PRODUCED_AT_ONCE)

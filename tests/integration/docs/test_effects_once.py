@@ -75,6 +75,7 @@ class Source:
                 self.committed += records
 
 
+@pytest.mark.feature("side-effects-exactly")
 def test_no_effect_is_lost_or_doubled_when_the_consumer_is_killed(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_no_effect_is_lost_or_doubled_when_the_consumer_is_killed(
         assert of_partition == [int(key) for key, _ in source.committed if int(key) % PARTITIONS == partition]
 
 
+@pytest.mark.feature("side-effects-exactly")
 def test_two_consumers_never_apply_the_same_record(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_windows_are_read_as_their_page_says(fleet: Fleet) -> None:
     assert len(Terminal({"STATEHOUSE_ROUTER": router.target}).play(WINDOWS.read_text())) > 5
 
 
+@pytest.mark.feature("call-works-grpcurl")
 def test_every_call_is_on_the_page() -> None:
     run = {word for command in commands(PAGE.read_text()) for word in command.line.split()}
     for contract in (query_service_pb2, fleet_service_pb2, node_service_pb2):
@@ -104,6 +105,7 @@ def test_every_call_is_on_the_page() -> None:
                 assert f"{service.full_name}/{method.name}" in run
 
 
+@pytest.mark.feature("call-works-grpcurl")
 def test_what_the_page_shows_comes_back(fleet: Fleet) -> None:
     """The last test: a node is told to leave."""
     ports = {process.name: process.port for process in fleet.processes}

@@ -67,6 +67,7 @@ def cluster(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> I
         yield Cluster(fleet, nodes, router, metrics_port, keys)
 
 
+@pytest.mark.feature("client-goes-straight")
 async def test_reads_go_straight_and_those_that_must_wait_do_not_fail(cluster: Cluster) -> None:
     fleet, key = cluster.fleet, cluster.keys[0]
     async with cluster.client() as client:
@@ -143,6 +144,7 @@ async def test_no_get_fails_while_the_active_is_frozen(cluster: Cluster) -> None
         await cluster.settled(client)
 
 
+@pytest.mark.feature("client-goes-straight")
 async def test_no_get_fails_when_the_active_is_killed(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await cluster.settled(client)

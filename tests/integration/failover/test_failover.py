@@ -27,6 +27,8 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
         yield fleet
 
 
+@pytest.mark.feature("lost-node-standbys")
+@pytest.mark.feature("node-killed-frozen")
 def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet) -> None:
     keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 50)]
     fleet.put({key: f"v-{key}" for key in keys})
@@ -119,6 +121,7 @@ def test_frozen_active_is_passed_over(fleet: Fleet) -> None:
                 newest[lookup.key] = max(newest.get(lookup.key, 0), lookup.response.replica.epoch)
 
 
+@pytest.mark.feature("clean-stop-hands")
 @pytest.mark.long
 def test_clean_stop_hands_over_first(fleet: Fleet) -> None:
     keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 5)]

@@ -27,6 +27,7 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
         yield fleet
 
 
+@pytest.mark.feature("node-killed-frozen")
 def test_lookups_at_a_frozen_active_are_answered_by_the_standby_before_their_attempt_runs_out(fleet: Fleet) -> None:
     keys = fleet.keys_in(0, 20)
     fleet.put({key: f"v-{key}" for key in keys})

@@ -47,6 +47,7 @@ def tombstones(fleet: Fleet, name: str) -> int:
     return records.count((name.encode(), None))
 
 
+@pytest.mark.feature("static-member-bounces")
 @pytest.mark.long
 def test_a_static_member_that_bounces_moves_nothing_and_fails_no_lookup(fleet: Fleet) -> None:
     keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 5)]
@@ -98,6 +99,9 @@ def test_a_dynamic_member_makes_up_a_name_and_its_tasks_move_at_sigint(fleet: Fl
         poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "another member to get them")
 
 
+@pytest.mark.feature("members-topic-nodes")
+@pytest.mark.feature("clean-stop-hands")
+@pytest.mark.feature("getnode-drain-grpc")
 def test_a_drain_from_the_command_line_hands_over_and_leaves(fleet: Fleet) -> None:
     with controller_of(fleet, SESSION_TIMEOUT_S) as controlled:
         nodes = {name: fleet.node(name, drain_timeout_ms=600_000) for name in ("a", "b")}
@@ -149,6 +153,7 @@ def test_a_second_sigterm_ends_a_drain(fleet: Fleet) -> None:
     assert tombstones(fleet, "a") == 1
 
 
+@pytest.mark.feature("static-member-bounces")
 def test_of_two_with_one_instance_id_the_older_ends_with_the_others_address(fleet: Fleet) -> None:
     older = fleet.node("n1")
     fleet.assign(*[TaskAssignment("n1")] * PARTITIONS)

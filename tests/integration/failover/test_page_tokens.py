@@ -103,6 +103,7 @@ def new_fleet(
         fleet.__exit__()
 
 
+@pytest.mark.feature("pages-one-moment")
 @pytest.mark.parametrize(
     ("windowed", "is_changing"),
     [

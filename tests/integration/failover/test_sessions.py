@@ -100,6 +100,7 @@ def test_a_standby_that_lags_does_not_take_a_session_back(own_pair: Pair) -> Non
     assert answer.position >= seen
 
 
+@pytest.mark.feature("least-position-read")
 def test_a_session_never_goes_back_while_its_active_freezes_and_comes_back(own_pair: Pair) -> None:
     stop = threading.Event()
 
@@ -139,6 +140,8 @@ def test_a_session_never_goes_back_while_its_active_freezes_and_comes_back(own_p
     assert values == sorted(values)
 
 
+@pytest.mark.feature("commits-topic-input")
+@pytest.mark.feature("least-input-record")
 def test_a_producer_reads_what_became_of_its_record(pair: Pair, caller: ThreadPoolExecutor) -> None:
     fleet = pair.fleet
     changelog = StoreChangelog(STORE, fleet.changelog, 1)

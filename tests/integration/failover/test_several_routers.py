@@ -160,11 +160,13 @@ async def disturbed(
     return took_s
 
 
+@pytest.mark.feature("clients-know-several")
 async def test_no_lookup_fails_while_either_router_is_killed_frozen_or_restarted(fleet: Fleet) -> None:
     took_s = await disturbed(fleet, A_SECOND, seconds=1.0, rounds=1)
     assert took_s.keys() == {"calm", *FAULTS}
 
 
+@pytest.mark.feature("clients-know-several")
 @pytest.mark.parametrize("options", [pytest.param(BY_PROXY, marks=pytest.mark.long), EXPRESS], ids=("proxy", "express"))
 async def test_a_frozen_router_fails_no_lookup_of_who_knows_another_and_tells_the_others_in_time(
     fleet: Fleet, options: Mapping[str, object]
@@ -187,6 +189,7 @@ async def test_a_frozen_router_fails_no_lookup_of_who_knows_another_and_tells_th
     assert not callers.failures, callers.failures[:3]
 
 
+@pytest.mark.feature("clients-know-several")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [NO_PROXY, BY_PROXY, EXPRESS], ids=("grpcio", "proxy", "express"))
@@ -200,6 +203,7 @@ async def test_at_full_size_none_fails_and_few_wait(fleet: Fleet, options: Mappi
     assert percentile(sorted(took_s["faults"]), 0.99) <= 0.3
 
 
+@pytest.mark.feature("clients-know-several")
 async def test_the_only_router_is_waited_for_while_it_restarts(fleet: Fleet) -> None:
     port = free_port()
     router = await asyncio.to_thread(started, fleet, "r1", port)
@@ -210,6 +214,7 @@ async def test_the_only_router_is_waited_for_while_it_restarts(fleet: Fleet) -> 
     assert not callers.failures, callers.failures[:3]
 
 
+@pytest.mark.feature("clients-know-several")
 async def test_calls_that_take_their_time_stay_where_they_are(fleet: Fleet) -> None:
     """A lookup waits for a position that comes late: its router is slow, but lives, and is not left."""
     routers = [await asyncio.to_thread(started, fleet, name, free_port()) for name in ("r1", "r2")]

@@ -114,6 +114,7 @@ def check(watcher: Watcher, updates: Updates) -> None:
         assert offsets == sorted(set(offsets))
 
 
+@pytest.mark.feature("watch-key-prefix")
 def test_reassignment_and_sigkill_lose_and_repeat_nothing(fleet: Fleet) -> None:
     nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
     router = fleet.router()

@@ -26,6 +26,7 @@ _MOMENT: Final = re.compile(r"\b(\d{13}|TIMESTAMP)\b")
 _OF_A_NODE: Final = re.compile(r"^.*\bnode-\w \(.*\n?", re.MULTILINE)
 
 
+@pytest.mark.feature("application-runs-local")
 @pytest.mark.parametrize("example", sorted(EXAMPLES))
 def test_it_comes_up_and_answers(tmp_path: Path, example: str) -> None:
     with Network() as network:  # where the usual ports are free

@@ -53,6 +53,7 @@ def cluster(made: Path, started: Ran) -> LocalCluster:
     return cluster_of(made / ".statehouse")
 
 
+@pytest.mark.feature("application-nothing-statehouse")
 def test_its_own_tests_pass(made: Path):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
@@ -67,6 +68,7 @@ def test_its_own_tests_pass(made: Path):
     assert "3 passed" in done.stdout
 
 
+@pytest.mark.feature("application-nothing-statehouse")
 def test_what_up_says_to_try_works(made: Path, started: Ran):
     tries = [line.partition("statehouse ")[2] for line in started.out.splitlines() if line.startswith("try ")]
     assert tries == ["get customers ann"]
@@ -75,6 +77,7 @@ def test_what_up_says_to_try_works(made: Path, started: Ran):
     assert '"largest": 12' in ran.out
 
 
+@pytest.mark.feature("start-says-does")
 def test_a_start_says_what_it_does(started: Ran):
     said = started.err
     for words in (
@@ -95,6 +98,7 @@ def test_the_settings_of_its_folder_are_the_parts(cluster: LocalCluster):
 
 
 # Last, because it changes the application, and ends the cluster.
+@pytest.mark.feature("up-watch-starts")
 def test_a_change_of_the_code_starts_the_processor_again(made: Path, cluster: LocalCluster, tmp_path: Path):
     topology, said = made / "hello" / "topology.py", tmp_path / "said"
     working = topology.read_text()
@@ -123,6 +127,7 @@ def test_a_change_of_the_code_starts_the_processor_again(made: Path, cluster: Lo
     assert said.read_text().count("the processor starts again") == 2
 
 
+@pytest.mark.feature("up-watch-starts")
 def test_an_application_that_is_broken_at_first_is_waited_for(tmp_path: Path):
     said = tmp_path / "said"
     assert statehouse(tmp_path, "new", "broken").code == ExitCode.DONE

@@ -86,6 +86,9 @@ def use_all_reads(node: ServerProcess) -> None:
         node.get("a", store="none")
 
 
+@pytest.mark.feature("clients-command-line")
+@pytest.mark.feature("durations-puts-deletes")
+@pytest.mark.feature("metric-page-one")
 def test_node_and_router_count_what_happens(fleet: Fleet) -> None:
     node_port, router_port = free_port(), free_port()
     fleet.put({"a": "11", "b": "22", "c": "3", "d": None})
@@ -142,6 +145,7 @@ def test_node_and_router_count_what_happens(fleet: Fleet) -> None:
     assert_documented(scrape(router_port), "router")
 
 
+@pytest.mark.feature("windows-expire-dropping")
 def test_late_records_and_expired_segments_are_counted(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -191,6 +195,7 @@ def test_faults_and_their_outcomes_are_documented() -> None:
     assert [each.value for each in (*Fault, *FaultOutcome) if f"`{each.value}`" not in page] == []
 
 
+@pytest.mark.feature("metric-page-one")
 def test_processor_s_metrics_are_documented() -> None:
     metrics = ProcessorMetrics()
     of_query = {("", "not_json"): 2, ("", "skipped"): 4, ("", "retried"): 2}

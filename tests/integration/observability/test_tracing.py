@@ -70,6 +70,7 @@ def taken(collector: tuple[SpanCollector, str], trace_id: str, count: int) -> li
     return spans.of(trace_id)
 
 
+@pytest.mark.feature("traces-client-over")
 def test_a_call_with_a_traceparent_is_traced_to_the_node(
     router: ServerProcess, collector: tuple[SpanCollector, str]
 ) -> None:
@@ -129,6 +130,7 @@ def lines(process: ServerProcess, **fields: object) -> list[dict[str, object]]:
     return [line for line in found if line["event"] == "lookup" and fields.items() <= line.items()]
 
 
+@pytest.mark.feature("line-log-failed")
 def test_failed_and_sampled_lookups_have_lines(fleet: Fleet, router: ServerProcess) -> None:
     with pytest.raises(LookupFailure):
         router.get("a", store="none")

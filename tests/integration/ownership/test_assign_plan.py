@@ -100,6 +100,7 @@ def loads(document: dict[str, Any], when: str) -> dict[str, tuple[int, int, int]
     return {load["node"]: (load["capacity"], load["actives"], load["standbys"]) for load in document[when]}
 
 
+@pytest.mark.feature("would-move-why")
 def test_it_shows_what_would_move_and_why_and_moves_nothing(served: Served) -> None:
     before = read_all(served.bootstrap, assignment_topic(served.application))
 

@@ -256,6 +256,7 @@ def test_a_fleet_is_assigned_and_a_lost_member_replaced(kafka: EmbeddedKafka, ap
     assert "n1 left" in reasons
 
 
+@pytest.mark.feature("standbys-many-set")
 def test_a_fleet_too_small_for_its_standbys_is_warned_of_until_it_has_them(
     kafka: EmbeddedKafka, application: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +272,7 @@ def test_a_fleet_too_small_for_its_standbys_is_warned_of_until_it_has_them(
     assert -1 < told.find(few) < told.find(enough)
 
 
+@pytest.mark.feature("controller-goes-after")
 def test_neither_a_restart_nor_idle_time_bumps_the_epoch(kafka: EmbeddedKafka, application: str) -> None:
     members = [FakeMember(f"n{number}") for number in range(3)]
     with running(kafka.bootstrap, application) as first, Pulse(kafka.bootstrap, application) as pulse:
@@ -287,6 +289,8 @@ def test_neither_a_restart_nor_idle_time_bumps_the_epoch(kafka: EmbeddedKafka, a
     assert (follows.epoch, follows.reason) == (before.epoch + 1, "late joined"), "and it published nothing before"
 
 
+@pytest.mark.feature("newer-controller-fences")
+@pytest.mark.feature("driver-fenced-goes")
 def test_a_newer_controller_fences_the_older_which_stands_by(kafka: EmbeddedKafka, application: str) -> None:
     members = [FakeMember(f"n{number}") for number in range(3)]
     first, second = Watched(), Watched()
@@ -312,6 +316,8 @@ def test_a_newer_controller_fences_the_older_which_stands_by(kafka: EmbeddedKafk
     assert len(set(controllers)) == 2
 
 
+@pytest.mark.feature("standby-controller-without")
+@pytest.mark.feature("driver-fenced-goes")
 def test_a_standby_controller_takes_over_and_gives_back(kafka: EmbeddedKafka, application: str, freeze: Freeze) -> None:
     """The acting one falls silent and a member is lost; its successor has the same stores and settings."""
     members = [FakeMember(f"n{number}") for number in range(3)]
@@ -345,6 +351,7 @@ def test_a_standby_controller_takes_over_and_gives_back(kafka: EmbeddedKafka, ap
     assert driver.fatal == standby.fatal == []
 
 
+@pytest.mark.feature("two-standby-controllers")
 @pytest.mark.long
 def test_two_standby_controllers_leave_each_other_alone(kafka: EmbeddedKafka, application: str) -> None:
     one, other = Watched(), Watched()
@@ -367,6 +374,7 @@ def test_two_standby_controllers_leave_each_other_alone(kafka: EmbeddedKafka, ap
         assert one.states.count(running_state) + other.states.count(running_state) <= 2
 
 
+@pytest.mark.feature("nothing-taken-over")
 def test_nobody_takes_over_what_another_version_wrote(
     kafka: EmbeddedKafka, application: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -403,6 +411,7 @@ def test_a_wrong_partition_count_fences_nobody(kafka: EmbeddedKafka, application
         wait_until_all_have_an_active(pulse)
 
 
+@pytest.mark.feature("driver-fenced-goes")
 def test_a_processor_without_a_controller_needs_its_stores_published(kafka: EmbeddedKafka, application: str) -> None:
     def check(partitions: int = 4, **changes: Any) -> None:
         declared = [replace(store, **changes) for store in stores(partitions)]
@@ -471,6 +480,7 @@ def wait_until_all_have_an_active(pulse: Pulse, deadline_s: float = DEADLINE_S) 
     poll_until(have_active, deadline_s, "an active for every task")
 
 
+@pytest.mark.feature("unknown-fields-newer")
 def test_unreadable_records_are_skipped_and_counted(kafka: EmbeddedKafka, application: str) -> None:
     produce(kafka.bootstrap, members_topic(application), [(b"n9", b"\xff\xff\xff"), (b"n8", b"\x0a\x02n7")])
     produce(kafka.bootstrap, assignment_topic(application), [(b"store/x", b"\xff\xff\xff"), (b"epoch", b"\xff")])
@@ -487,6 +497,7 @@ def test_unreadable_records_are_skipped_and_counted(kafka: EmbeddedKafka, applic
     assert (metrics.registry.get_sample_value(name, {"topic": "assignment"}) or 0) >= 2, "it is read more than once"
 
 
+@pytest.mark.feature("broker-down-reads")
 @pytest.mark.long
 def test_a_broker_restart_moves_nothing(unique_name: Callable[[str], str], tmp_path: Path) -> None:
     application = unique_name("app")
@@ -543,6 +554,7 @@ def test_the_record_of_a_member_that_is_long_gone_is_deleted(
     assert [value is None for _key, value in read_all(kafka.bootstrap, topic)] == [False, True, False]
 
 
+@pytest.mark.feature("member-keeps-restarting")
 def test_a_member_that_keeps_restarting_is_held_back_for_a_while(
     kafka: EmbeddedKafka, application: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 from playwright.sync_api import Route, expect
 
 from tests.integration.page.conftest import PagedFleet
@@ -22,6 +23,7 @@ def twin(paged: PagedFleet, path: str) -> Any:
     return httpx.get(f"{paged.base}{path}", timeout=60).raise_for_status().json()
 
 
+@pytest.mark.feature("page-partition-map")
 def test_the_map_shows_a_move_as_it_happens_and_the_replay_what_was_before(paged: PagedFleet, open_window: Open):
     window = open_window(paged.base)
     window.open("/map")
@@ -41,6 +43,7 @@ def test_the_map_shows_a_move_as_it_happens_and_the_replay_what_was_before(paged
     poll_until(lambda: [text for _, text in window.recorded()][-2:] == ["n1", "n2"], 60, "the replay")
 
 
+@pytest.mark.feature("page-partition-map")
 def test_a_page_changes_though_one_of_its_scripts_comes_late(paged: PagedFleet, open_window: Open):
     window, held = open_window(paged.base), list[Route]()
     window.page.route("**/htmx-sse-*", lambda route: held.append(route))  # noqa: PLW0108 - it sets an attribute of it
@@ -53,6 +56,7 @@ def test_a_page_changes_though_one_of_its_scripts_comes_late(paged: PagedFleet, 
     poll_until(lambda: len(window.recorded()) > 1, 60, "the page to change")
 
 
+@pytest.mark.feature("lookups-their-explanation")
 def test_a_lookup_is_explained_and_hostile_text_stays_text(paged: PagedFleet, open_window: Open):
     window = open_window(paged.base)
     window.open("/lookup")
@@ -69,6 +73,7 @@ def test_a_lookup_is_explained_and_hostile_text_stays_text(paged: PagedFleet, op
     assert window.text("#answer-title") == "Not found"
 
 
+@pytest.mark.feature("lookups-their-explanation")
 def test_a_store_is_scanned_and_watched(paged: PagedFleet, open_window: Open):
     window = open_window(paged.base)
     window.open("/stores/counts")
@@ -82,6 +87,7 @@ def test_a_store_is_scanned_and_watched(paged: PagedFleet, open_window: Open):
     assert [row.split("\t")[0] for row in window.text("table.entries tbody").splitlines()] == ["alice"]
 
 
+@pytest.mark.feature("heat-map-partitions")
 def test_lookups_are_counted_by_partition(paged: PagedFleet, open_window: Open):
     window = open_window(paged.base)
     window.open("/heat?store=counts")
@@ -92,6 +98,7 @@ def test_lookups_are_counted_by_partition(paged: PagedFleet, open_window: Open):
     expect(row.locator("td").nth(1)).to_have_text(re.compile(r"[1-9]"))
 
 
+@pytest.mark.feature("json-twin-page")
 def test_everything_can_be_read_without_javascript(paged: PagedFleet, open_window: Open):
     window = open_window(paged.base, java_script_enabled=False)
     for path in PAGES:
@@ -103,6 +110,7 @@ def test_everything_can_be_read_without_javascript(paged: PagedFleet, open_windo
     assert "n1" in window.text("details table")
 
 
+@pytest.mark.feature("json-twin-page")
 def test_every_page_has_a_twin(paged: PagedFleet):
     for path in PAGES:
         body = twin(paged, f"/{path or 'fleet'}.json")

@@ -133,6 +133,7 @@ def seconds_until(window: Reader, selector: str, words: str, since: float) -> fl
     return poll_until(shown_at, 60, f"{selector} to be {words}") - since
 
 
+@pytest.mark.feature("node-dies-freezes")
 def test_a_node_that_is_killed_shows_as_silent_within_two_seconds_without_lookups(
     own_paged: PagedFleet, open_window: Open
 ):
@@ -151,6 +152,7 @@ def test_a_node_that_is_killed_shows_as_silent_within_two_seconds_without_lookup
     assert "n2" in window.text(".notices")
 
 
+@pytest.mark.feature("node-dies-freezes")
 def test_a_node_that_is_frozen_shows_as_silent_within_two_seconds_and_as_running_afterwards(
     paged: PagedFleet, open_window: Open
 ):
@@ -169,6 +171,7 @@ def test_a_node_that_is_frozen_shows_as_silent_within_two_seconds_and_as_running
     assert took_s <= 2.5 + stalled.seconds, "beside the second in which it might have answered"
 
 
+@pytest.mark.feature("drain-page-would")
 def test_a_drain_says_what_it_would_move_and_drains(own_paged: PagedFleet, open_window: Open):
     window = open_window(own_paged.base)
     page = window.open("/nodes/n1")
@@ -182,6 +185,7 @@ def test_a_drain_says_what_it_would_move_and_drains(own_paged: PagedFleet, open_
     expect(page.locator("#n-n1")).to_have_count(0)
 
 
+@pytest.mark.feature("drain-page-would")
 def test_a_form_that_is_not_of_this_page_drains_nothing(paged: PagedFleet):
     path = f"{paged.base}/nodes/n2/drain"
     assert httpx.get(path).status_code == 405
@@ -196,6 +200,7 @@ def test_a_form_that_is_not_of_this_page_drains_nothing(paged: PagedFleet):
     assert paged.nodes["n2"].node().state == "RUNNING"
 
 
+@pytest.mark.feature("router-gone-said")
 def test_a_router_that_dies_and_comes_back(own_paged: PagedFleet, open_window: Open):
     """The page's process ends with its router; a page of another process shows what it knew until a router is back."""
     with web_server(own_paged.router.target) as address:
@@ -226,6 +231,7 @@ def serious(window: Reader) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.feature("json-twin-page")
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("state", BESIDE)
 def test_nothing_serious_keeps_anybody_from_reading_a_page(state: str, shown: Callable[[str], str], open_window: Open):
@@ -259,6 +265,7 @@ def test_each_state_says_what_it_is(state: str, words: str, shown: Callable[[str
     assert words in httpx.get(f"{shown(state)}/map", timeout=60).text
 
 
+@pytest.mark.feature("json-twin-page")
 def test_a_keyboard_reaches_everything(paged: PagedFleet, open_window: Open):
     window = open_window(paged.base)
     page = window.open("/map")
@@ -276,6 +283,7 @@ def test_a_keyboard_reaches_everything(paged: PagedFleet, open_window: Open):
     assert page.locator("details table").first.is_visible()
 
 
+@pytest.mark.feature("ten-thousand-partitions")
 def test_a_fleet_without_end_is_shown_in_blocks(shown: Callable[[str], str], open_window: Open):
     window = open_window(shown("large"))
     window.open("/map")
@@ -289,6 +297,7 @@ def test_a_fleet_without_end_is_shown_in_blocks(shown: Callable[[str], str], ope
     expect(window.page.locator(".pager span").last).to_have_text(re.compile("Page 2 of 4|Next"))
 
 
+@pytest.mark.feature("page-partition-map")
 def test_a_stream_that_is_refused_is_asked_for_again_and_the_page_stays(paged: PagedFleet, open_window: Open):
     asked: list[str] = []
     with web_server(paged.router.target, http_max_watches=0) as address:
@@ -300,6 +309,7 @@ def test_a_stream_that_is_refused_is_asked_for_again_and_the_page_stays(paged: P
         window.complaints.clear()  # of the refusals
 
 
+@pytest.mark.feature("ten-thousand-partitions")
 def test_readers_beyond_the_bound_are_told_so():
     with simulated_fleet_process(FleetSize(2, 2)) as target, web_server(target, http_max_watches=2) as address:
         with ExitStack() as held:

@@ -173,6 +173,8 @@ def start(made: Processor) -> None:
         made.start()
 
 
+@pytest.mark.feature("statehouse-attach-serves")
+@pytest.mark.feature("batch-published-once")
 @pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_a_killed_job_and_a_replaced_attach_show_only_batches(
@@ -241,6 +243,7 @@ def served(client: Client) -> Mapping[Any, Any]:
         return {}
 
 
+@pytest.mark.feature("statehouse-attach-serves")
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("provider", ["changelog", "default"])

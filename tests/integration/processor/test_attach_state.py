@@ -177,6 +177,7 @@ def check_reads(spark: SparkSession, checkpoint: str, choice: StateChoice, *, ha
     return states
 
 
+@pytest.mark.feature("changes-batch-where")
 def test_an_aggregate_is_read_whole_and_by_changes(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     checkpoint = ran("aggregate", "changelogs")
     states = check_reads(spark, checkpoint, StateChoice())
@@ -195,11 +196,13 @@ def test_only_partitions_that_a_batch_has_changed_are_read(
         assert checkpoint.changed_partitions(0, "default", batch, batch) == {row[0] for row in rows}
 
 
+@pytest.mark.feature("changes-batch-where")
 def test_windows_that_are_over_are_deleted(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     states = check_reads(spark, ran("windows", "changelogs"), StateChoice())
     assert any(states[batch].keys() - states[batch + 1].keys() for batch in range(len(states) - 1)), "no key ever goes"
 
 
+@pytest.mark.feature("store-says-how")
 def test_values_and_keys_are_made_by_sql(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     checkpoint = ran("aggregate", "changelogs")
 
@@ -224,6 +227,7 @@ def test_a_state_with_a_column_key(spark: SparkSession, ran: Callable[[str, str]
     assert made[b"ANN"] == b'{"value":5,"key":"ann"}'
 
 
+@pytest.mark.feature("store-says-how")
 def test_keys_that_become_one_are_seen(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     mapping = EntryMapping(key="length(user)")
     reader = reader_of(spark, ran("aggregate", "changelogs"), StateChoice(), mapping)
@@ -248,6 +252,7 @@ def test_what_does_not_fit_the_columns_is_refused(
     assert says.lower() in str(refused.value).lower()
 
 
+@pytest.mark.feature("aggregates-deduplication-joins")
 @pytest.mark.long
 def test_variables_of_a_processor_with_state(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     checkpoint = ran("a processor with state", "changelogs")
@@ -258,6 +263,7 @@ def test_variables_of_a_processor_with_state(spark: SparkSession, ran: Callable[
     assert maps[-1][b'{"user":"ann","country":"IT"}'] == b'{"amount":9}'
 
 
+@pytest.mark.feature("isn-t-checkpoint")
 def test_what_is_not_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no query has a checkpoint in"):
         AttachedCheckpoint(spark, str(tmp_path)).wait_for_a_batch(0)
@@ -278,6 +284,7 @@ def test_a_path_that_sparks_reader_does_not_find_is_refused(
     check_reads(spark, str(link), StateChoice())
 
 
+@pytest.mark.feature("isn-t-checkpoint")
 def test_a_newer_format_is_refused(spark: SparkSession, ran: Callable[[str, str], str], tmp_path: Path) -> None:
     (tmp_path / "commits").mkdir()
     (tmp_path / "metadata").write_text(Path(ran("aggregate", "changelogs"), "metadata").read_text())
@@ -289,6 +296,7 @@ def test_a_newer_format_is_refused(spark: SparkSession, ran: Callable[[str, str]
         AttachedCheckpoint(spark, str(tmp_path)).wait_for_a_batch(0)
 
 
+@pytest.mark.feature("changes-batch-where")
 def test_the_newest_batch_is_found(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     checkpoint = AttachedCheckpoint(spark, ran("aggregate", "changelogs"))
     assert [checkpoint.newest_after(batch) for batch in (None, 0, 1, 2, 3)] == [3] * 5
@@ -297,6 +305,7 @@ def test_the_newest_batch_is_found(spark: SparkSession, ran: Callable[[str, str]
     assert checkpoint.partitions_of(99) is None
 
 
+@pytest.mark.feature("aggregates-deduplication-joins")
 @pytest.mark.long
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("job", [name for name in JOBS if name != "a processor with state"])

@@ -58,6 +58,7 @@ def every_type(app: Application) -> None:
     app.store("kinds", rows.select("key", wanted.alias("value"), "timestamp"), value_serde="avro")
 
 
+@pytest.mark.feature("stores-written-avro")
 @pytest.mark.long
 def test_every_type_is_read_by_confluents_own_reader(
     spark: SparkSession, tmp_path: Path, registry: SchemaRegistry
@@ -88,12 +89,14 @@ def test_every_type_is_read_by_confluents_own_reader(
     }
 
 
+@pytest.mark.feature("stores-written-avro")
 def test_without_a_registry_the_application_does_not_start(spark: SparkSession, tmp_path: Path) -> None:
     for options, why in ((SerdeOptions(), "set schema_registry_url"), (SerdeOptions("http://127.0.0.1:1"), "be read")):
         with pytest.raises(ConfigurationError, match=f"'kinds-kinds-changelog-value' can't be registered: .*{why}"):
             TopologyTest("kinds", every_type, spark, tmp_path, registry=options)
 
 
+@pytest.mark.feature("stores-written-avro")
 def test_what_a_processor_writes_is_what_nodes_show(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, registry: SchemaRegistry
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import pytest
+
 from processor.reports.commits import CommitsPublisher, StoreChangelog
 from processor.topics.comparisons import ChangelogComparisons
 from statehouse.contract.processor_reports import decode_commit
@@ -24,6 +26,7 @@ def found_lag(compared: commits_pb2.TopicComparison | None) -> str | None:
     return next((each.found for each in settings if each.name == LAG), None)
 
 
+@pytest.mark.feature("settings-changelogs-wanted")
 def test_a_setting_that_somebody_changes_is_in_the_commit_records(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str]
 ) -> None:

@@ -91,6 +91,7 @@ def emptied(archive: Path) -> None:
     os.truncate(archive, size)
 
 
+@pytest.mark.feature("driver-starts-archive")
 @pytest.mark.long
 def test_a_session_maps_the_archive(archive: Path) -> None:
     mapped = subprocess.run([sys.executable, "-c", SESSION], capture_output=True, text=True, timeout=WAIT_S, check=True)
@@ -105,6 +106,7 @@ def test_another_choice_of_the_users_counts(archive: Path, monkeypatch: pytest.M
         assert str(archive) not in mapped
 
 
+@pytest.mark.feature("driver-starts-archive")
 @pytest.mark.parametrize("damage", [cut_off, overwritten, emptied])
 def test_a_damaged_archive_is_as_good_as_none(
     archive: Path, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]

@@ -52,6 +52,7 @@ def read(spark: SparkSession) -> dict[str | None, Row]:
     return dict(zip(TEXTS, judged.coalesce(1).collect(), strict=True))
 
 
+@pytest.mark.feature("event-times-payload")
 @pytest.mark.parametrize("text", TEXTS, ids=repr)
 def test_a_text(read: dict[str | None, Row], text: str | None):
     row, expected = read[text], TEXTS[text]

@@ -144,6 +144,7 @@ def settings_of(broker: EmbeddedKafka, topic: str) -> dict[str, str]:
 Written = Callable[[str, Callable[[list[Message]], bool]], list[Message]]
 
 
+@pytest.mark.feature("tumbling-hopping-windows")
 def test_windows_counted_by_spark_are_served(broker: EmbeddedKafka, written: Written, router: ServerProcess):
     topic = changelog_topic(application_id, "clicks-per-minute")
     expected = {
@@ -185,6 +186,7 @@ def test_every_version_is_published_with_its_time(broker: EmbeddedKafka, written
     assert [as_of(after) for after in (19_999, 20_000, 69_999, 70_000)] == ["home", "cart", "cart", "home"]
 
 
+@pytest.mark.feature("store-whose-partitions")
 @pytest.mark.long
 def test_a_bounded_store_displaces_with_tombstones_and_every_replica_holds_the_same(
     broker: EmbeddedKafka, processor: ProcessorProcess, written: Written, new_node: Any, router: ServerProcess
@@ -223,6 +225,7 @@ def test_a_global_store_is_served_as_its_topic_is(broker: EmbeddedKafka, router:
     answered(lambda: router.get("cart", store="pages"), lambda answer: answer.value.text == "Basket", "its new text")
 
 
+@pytest.mark.feature("session-windows-published")
 def test_sessions_are_published_when_they_close_and_an_ephemeral_store_has_what_comes(
     broker: EmbeddedKafka, written: Written, router: ServerProcess
 ):
@@ -263,6 +266,7 @@ def test_sessions_are_published_when_they_close_and_an_ephemeral_store_has_what_
     answered(sessions, lambda found: found == anns, "ann's sessions")
 
 
+@pytest.mark.feature("where-spark-state")
 @pytest.mark.long
 def test_a_killed_processor_goes_on_with_what_its_stores_held(
     broker: EmbeddedKafka, processor: ProcessorProcess, written: Written

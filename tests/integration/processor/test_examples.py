@@ -95,6 +95,8 @@ def test_a_check_out_is_a_tombstone_and_compaction_takes_the_patient_from_the_to
         poll_until(is_gone, SERVED_S, "the tombstone to be compacted away")
 
 
+@pytest.mark.feature("topic-setting-store")
+@pytest.mark.feature("aggressive-compaction-example")
 def test_topics_have_the_settings_that_the_code_names_and_get_those_it_names_later(
     running: Run, monkeypatch: pytest.MonkeyPatch
 ):
@@ -114,6 +116,7 @@ def test_topics_have_the_settings_that_the_code_names_and_get_those_it_names_lat
         assert settings(app.bootstrap) == ("536870912", "0.4", "2000000"), "what the code doesn't name is left alone"
 
 
+@pytest.mark.feature("aggressive-compaction-example")
 @pytest.mark.long
 def test_a_wiped_node_reads_a_compacted_changelog_in_a_third_of_the_records(running: Run, broker: EmbeddedKafka):
     create_topics(broker.bootstrap, {compaction.READINGS: {}}, PARTITIONS)
@@ -157,6 +160,7 @@ def test_a_bounded_count_begins_anew_after_it_was_displaced(running: Run):
         assert {key.decode() for key in store_of(changelog)} == expected.keys()
 
 
+@pytest.mark.feature("updates-key-within")
 def test_every_tally_is_published_and_the_last_one_kept(running: Run):
     expected = data.tallies(PROGRAMS)
     with running("examples.tally.topology") as app:
@@ -168,6 +172,7 @@ def test_every_tally_is_published_and_the_last_one_kept(running: Run):
         assert app.reasons() == ["invalid_time"] * 5
 
 
+@pytest.mark.feature("arbitrary-state-timers")
 def test_commands_are_judged_in_order(running: Run):
     objects, valid, invalid = data.judged(COMMANDS)
     with running("examples.commands.topology") as app:
@@ -226,6 +231,8 @@ def test_patients_are_shown_with_the_wards_that_they_name(running: Run):
         assert app.reasons() == []
 
 
+@pytest.mark.feature("session-windows-read")
+@pytest.mark.feature("arbitrary-state-timers")
 def test_sessions_end_with_a_log_off_or_inactivity(running: Run):
     expected = data.carts(CARTS)
     with running("examples.carts.topology") as app:

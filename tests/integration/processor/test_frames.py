@@ -82,6 +82,7 @@ def frame(spark: SparkSession, live: Live, store: str, **options: object) -> Dat
     return read.options(**{name.rstrip("_"): str(value) for name, value in options.items()}).load()
 
 
+@pytest.mark.feature("store-arrow-table")
 def test_each_kind_of_store_is_a_table(live: Live, client: Client) -> None:
     people = client.to_arrow(STORE)
     rows = people.to_pylist()
@@ -106,6 +107,7 @@ def test_each_kind_of_store_is_a_table(live: Live, client: Client) -> None:
     assert dict(zip(ages["key"], ages["value"], strict=True)) == AGES
 
 
+@pytest.mark.feature("store-arrow-table")
 def test_a_key_asks_one_partition_and_a_store_all(live: Live, client: Client) -> None:
     before = live.pages()
     assert client.to_arrow(STORE, key="cat", value_type=pa.struct({"count": pa.int64()}))["value"].to_pylist() == [
@@ -125,6 +127,7 @@ def session(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Spa
     spark.conf.set(PUSHDOWN, "true")
 
 
+@pytest.mark.feature("store-live-dataframe")
 def test_a_store_is_a_frame(spark: SparkSession, live: Live) -> None:
     people = frame(spark, live, STORE, value_schema="count BIGINT")
     assert people.schema.simpleString() == (
@@ -136,6 +139,7 @@ def test_a_store_is_a_frame(spark: SparkSession, live: Live) -> None:
     assert people.count() == len(PEOPLE), "a frame may be used again"
 
 
+@pytest.mark.feature("store-live-dataframe")
 def test_filters_find_the_same_whether_they_are_pushed_down_or_not(session: SparkSession, live: Live) -> None:
     def found(store: str, condition: Column) -> set[Any]:
         return {row.key for row in frame(session, live, store, pushdown=True).where(condition).collect()}
@@ -172,6 +176,7 @@ def test_spark_keeps_a_query_s_filters_at_the_frame(spark: SparkSession, live: L
     assert len({row.key for row in both.collect()}) == 1, "the last one's filters count for both"
 
 
+@pytest.mark.feature("store-live-dataframe")
 def test_options_read_less_without_a_filter(spark: SparkSession, live: Live) -> None:
     def keys(store: str, **options: object) -> set[Any]:
         return {row.key for row in frame(spark, live, store, **options).collect()}
@@ -199,6 +204,7 @@ def test_the_plan_shows_what_was_pushed(spark: SparkSession, live: Live, capsys:
     assert "PushedFilters: [EqualTo(key,ann)]" in plan
 
 
+@pytest.mark.feature("store-live-dataframe")
 def test_what_is_wrong_is_said_before_anything_is_read(spark: SparkSession, live: Live) -> None:
     for store, options, message in (
         ("elsewhere", {}, "no store 'elsewhere'; there are: ages, clicks, counts, prices, visits"),

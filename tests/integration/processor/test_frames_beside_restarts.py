@@ -130,6 +130,7 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
         yield made
 
 
+@pytest.mark.feature("store-live-dataframe")
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_a_million_entries_are_read_while_nodes_restart(spark: SparkSession, fleet: Fleet) -> None:

@@ -69,6 +69,7 @@ def parsed(spark: SparkSession):
     return dict(zip(RECORDS, frame.collect(), strict=True))
 
 
+@pytest.mark.feature("records-t-used")
 @pytest.mark.parametrize("value", RECORDS, ids=repr)
 def test_a_value(parsed: dict[bytes | None, Row], value: bytes | None):
     row, expected = parsed[value], RECORDS[value]

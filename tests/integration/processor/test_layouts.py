@@ -46,6 +46,8 @@ def session(spark: SparkSession, request: pytest.FixtureRequest):
     spark.conf.set("spark.sql.ansi.enabled", before)
 
 
+@pytest.mark.feature("compacted-changelog-store")
+@pytest.mark.feature("windows-several-values")
 def test_window_keys_are_kafka_streams_own_and_placed_by_the_plain_key(session: SparkSession):
     given = [(key, at(time), number) for key in KEYS for time in TIMES for number in (0, 7, 2**31 - 1)]
     frame = session.createDataFrame(given, "key string, window_start timestamp, sequence long")
@@ -57,6 +59,7 @@ def test_window_keys_are_kafka_streams_own_and_placed_by_the_plain_key(session: 
     assert [row._sink_partition for row in found] == [partition_for(key.key, PARTITIONS) for key in expected]
 
 
+@pytest.mark.feature("compacted-changelog-store")
 def test_session_keys_are_kafka_streams_own(session: SparkSession):
     given = [(key, at(time), at(time + 250)) for key in KEYS for time in TIMES[:-1]]
     frame = session.createDataFrame(given, "key string, session_start timestamp, session_end timestamp")
@@ -66,6 +69,7 @@ def test_session_keys_are_kafka_streams_own(session: SparkSession):
     assert [row._sink_partition for row in found] == [partition_for(key.key, PARTITIONS) for key in expected]
 
 
+@pytest.mark.feature("session-windows-published")
 def test_sparks_own_windows_and_sessions_are_taken_as_they_are(spark: SparkSession):
     events = spark.createDataFrame([("a", at(61_000)), ("a", at(65_000))], "key string, timestamp timestamp")
     counted = F.count("*").cast("string").alias("value")
@@ -76,6 +80,7 @@ def test_sparks_own_windows_and_sessions_are_taken_as_they_are(spark: SparkSessi
     assert SessionKey.from_bytes(bytes(session.key)) == SessionKey(b"a", 61_000, 65_000)
 
 
+@pytest.mark.feature("records-t-used")
 @pytest.mark.parametrize(
     ("layout", "row", "reason"),
     [

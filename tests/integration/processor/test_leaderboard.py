@@ -155,6 +155,7 @@ def scores_in(broker: EmbeddedKafka):
             yield Score(*place, int(product), int(player), float(score))
 
 
+@pytest.mark.feature("compacted-changelog-store")
 def test_the_sample_gives_exactly_the_expected_changelog(
     broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed
 ):
@@ -170,6 +171,7 @@ def test_the_sample_gives_exactly_the_expected_changelog(
     assert messages(broker.bootstrap, DEAD_LETTERS) == []
 
 
+@pytest.mark.feature("commits-topic-input")
 def test_the_commits_topic_says_what_is_included_and_goes_on_while_idle(
     broker: EmbeddedKafka, processor: ProcessorProcess
 ):
@@ -191,6 +193,7 @@ def test_the_commits_topic_says_what_is_included_and_goes_on_while_idle(
     assert len({commit.query_id for commit in found}) == 1
 
 
+@pytest.mark.feature("records-t-used")
 def test_malformed_and_unknown_records_become_dead_letters_and_nothing_stops(
     broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed, board: Board, dead_letters: DeadLetters
 ):
@@ -318,6 +321,7 @@ def test_a_row_written_before_a_score_is_known_to_it(broker: EmbeddedKafka, proc
     assert marks(broker) == before
 
 
+@pytest.mark.feature("driver-dies-loses")
 def test_a_killed_driver_loses_and_doubles_nothing(broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed):
     players = {number: f"Player {number}" for number in range(1000, 1040)}
     products = {number: f"Game {number}" for number in range(1000, 1050)}
@@ -370,6 +374,7 @@ def test_signals_stop_it_after_the_batch_with_exit_code_0(processor: ProcessorPr
     assert not processor.events("processor stopped")
 
 
+@pytest.mark.feature("batch-runs-again")
 def test_a_batch_that_the_sink_had_committed_is_skipped_when_spark_runs_it_again(
     broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed, board: Board
 ):

@@ -100,6 +100,7 @@ def size_of(directory: Path) -> int:
     return total
 
 
+@pytest.mark.feature("where-spark-state")
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_disk_changelog_and_checkpoint_level_off(tmp_path: Path):

@@ -74,6 +74,7 @@ print(value)
 """
 
 
+@pytest.mark.feature("stream-published-notebook")
 def test_a_frame_of_a_session_that_runs_is_published_and_read(
     spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_kernel_without_the_variable_of_its_python_reads_stores(tmp_path: Path
     assert "127.0.0.1:1 can't be reached" in done.stdout, done.stdout + done.stderr[-2000:]
 
 
+@pytest.mark.feature("stream-published-notebook")
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_notebook_publishes_and_gets_though_its_kernel_is_killed(

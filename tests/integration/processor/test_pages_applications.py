@@ -44,6 +44,7 @@ def without_docstrings(program: str) -> str:
     return ast.unparse(tree)
 
 
+@pytest.mark.feature("counts-sums-extremes")
 def test_the_readme_s_application_counts_views_by_page(spark: SparkSession, tmp_path: Path):
     program = run(IN_README)
     topology = TopologyTest(program["application_id"], program["build"], spark, tmp_path)
@@ -75,6 +76,7 @@ def test_applications_can_be_built(page: str, program: str, spark: SparkSession,
     TopologyTest(defined["application_id"], defined["build"], spark, tmp_path)
 
 
+@pytest.mark.feature("tests-application-without")
 def test_the_test_on_the_page_passes(spark: SparkSession, tmp_path: Path):
     first, *_ = programs("docs/applications.md")
     (shown,) = (program for program in programs("docs/applications.md") if "\ndef test_" in program)
@@ -83,6 +85,7 @@ def test_the_test_on_the_page_passes(spark: SparkSession, tmp_path: Path):
     test(spark, tmp_path)
 
 
+@pytest.mark.feature("where-spark-state")
 def test_the_total_on_the_page_forgets_who_has_logged_out(spark: SparkSession, tmp_path: Path):
     (program,) = (run(shown) for shown in programs("docs/spark-state.md"))
     topology = TopologyTest(program["application_id"], program["build"], spark, tmp_path)

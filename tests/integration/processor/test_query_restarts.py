@@ -126,6 +126,8 @@ def steps(count: int) -> list[bytes]:
     return [b"step %d" % step for step in range(count)]
 
 
+@pytest.mark.feature("driver-dies-loses")
+@pytest.mark.feature("states-application-queries")
 def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_reset_all_is_done_anew(
     spark: SparkSession,
     kafka: EmbeddedKafka,
@@ -189,6 +191,7 @@ def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_re
     assert walks.published() == steps(8), "in a new changelog"
 
 
+@pytest.mark.feature("driver-fenced-goes")
 def test_a_driver_that_is_fenced_goes_on_with_its_batches_and_takes_over_again(
     spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ):

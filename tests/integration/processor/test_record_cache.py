@@ -30,6 +30,7 @@ INTERVAL_S = 2
 LONG = pytest.mark.long
 
 
+@pytest.mark.feature("one-pool-stores")
 @pytest.mark.parametrize("max_bytes", [400, pytest.param(10_000_000, marks=LONG), pytest.param(0, marks=LONG)])
 def test_rows_are_written_saved_and_counted_by_store(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], spark: SparkSession, tmp_path: Path, max_bytes: int
@@ -85,6 +86,7 @@ def test_rows_are_written_saved_and_counted_by_store(
         processor.stop()
 
 
+@pytest.mark.feature("updates-key-within")
 @pytest.mark.long
 def test_batches_begin_a_commit_interval_apart(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], spark: SparkSession, tmp_path: Path

@@ -78,6 +78,7 @@ def table(spark: SparkSession, records: list[tuple[bytes | None, bytes | None]])
     return spark.createDataFrame(rows, schema).coalesce(1)
 
 
+@pytest.mark.feature("avro-protobuf-sources")
 def test_avro_by_the_schema_that_each_was_written_with(spark: SparkSession, registry: SerdeOptions) -> None:
     sound = avro(1, OLD, {"n": 2**62 + 1, "page": "home"})
     values = {
@@ -129,6 +130,7 @@ def test_a_table_of_avro_with_keys_in_text(spark: SparkSession, registry: SerdeO
     assert [(row.table_key, row.page) for row in texts] == [("ann", "home")]
 
 
+@pytest.mark.feature("avro-protobuf-sources")
 def test_a_table_of_avro_with_keys_that_are_records_too(spark: SparkSession, registry: SerdeOptions) -> None:
     key, value = avro(1, OLD, {"n": 5, "page": "key"}), avro(2, NEW, {"n": 7, "page": "home", "ms": None})
     records: list[tuple[bytes | None, bytes | None]] = [(key, value), (key, None), (b"5", value), (None, value)]
@@ -148,6 +150,7 @@ def test_a_table_of_avro_with_keys_that_are_records_too(spark: SparkSession, reg
     assert [(row.reason, row.detail) for row in wrong] == [("wrong_type", "the key's field 'n' is not a string")]
 
 
+@pytest.mark.feature("avro-protobuf-sources")
 def test_protobuf(spark: SparkSession, registry: SerdeOptions) -> None:
     sound = protobuf(2**62 + 1, "home")
     parsed = parse_protobuf(frame(spark, [sound, framed(3, b"\x02\x08")]), FIELDS, registry=registry)
@@ -162,6 +165,7 @@ def test_protobuf(spark: SparkSession, registry: SerdeOptions) -> None:
     assert [(row.table_key, row.n, row.deleted, row.reason) for row in by_text] == [("k", None, True, None)]
 
 
+@pytest.mark.feature("avro-protobuf-sources")
 def test_streams_and_tables_as_they_go_on(spark: SparkSession, registry: SerdeOptions, tmp_path: Path) -> None:
     def build(app: Application) -> None:
         views = parse_avro(app.stream("avro"), FIELDS, registry=app.registry, optional=OPTIONAL)

@@ -110,6 +110,7 @@ class Sales:
         marker.close()
 
 
+@pytest.mark.feature("batch-runs-again")
 def test_a_replayed_batch_gives_the_same_records_though_a_global_table_was_updated_meanwhile(
     spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ):

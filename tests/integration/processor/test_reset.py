@@ -107,6 +107,7 @@ def application(
         yield Application(fleet, tmp_path)
 
 
+@pytest.mark.feature("begin-anew-checkpoints")
 def test_checkpoints_changelogs_and_what_nodes_hold_go_together(application: Application) -> None:
     fleet = application.fleet
     fleet.put({"a": "1", "b": "2"})

@@ -26,6 +26,7 @@ def histogram(**buckets: int) -> list[int]:
     return [buckets.get(f"b{bucket}", 0) for bucket in range(BUCKETS)]
 
 
+@pytest.mark.feature("custom-kinds-layouts")
 def test_each_path_and_minute_has_a_histogram(spark: SparkSession, tmp_path: Path) -> None:
     kinds: list[tuple[str, str]] = []
 

@@ -58,6 +58,7 @@ def values(target: SinkTarget, output: int = 0):
     return [message.value().decode() for message in messages(str(target.brokers), target.outputs[output].topic)]
 
 
+@pytest.mark.feature("exactly-once-batch")
 def test_a_batch_is_written_once_whoever_writes_it_again(target: SinkTarget):
     writer = PartitionWriter(target, 0)
     assert writer.write(0, record(target, "first"))
@@ -146,6 +147,7 @@ def test_a_failure_half_way_is_aborted_and_the_batch_can_be_written_again(target
     assert values(target) == ["whole"]
 
 
+@pytest.mark.feature("batch-writes-partition")
 def test_what_is_written_to_several_outputs_shows_in_all_of_them_or_in_none(target: SinkTarget):
     writer = PartitionWriter(target, 0)
 
@@ -189,6 +191,8 @@ def test_an_unreachable_broker_ends_in_a_bounded_time():
         writer.write(0, lambda _producer: None)
 
 
+@pytest.mark.feature("compacted-changelog-store")
+@pytest.mark.feature("batch-writes-partition")
 def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     keys = [b"1", b"2", b"6"]
     rows = [
@@ -305,6 +309,7 @@ def test_two_attempts_of_a_task_at_once_write_its_batch_once(target: SinkTarget,
     assert values(target) == ["value"]
 
 
+@pytest.mark.feature("exactly-once-batch")
 def test_an_old_driver_that_goes_on_beside_its_successor_changes_nothing(target: SinkTarget):
     create_topic(str(target.brokers), commits_topic(target.application_id))
     changelogs = [StoreChangelog("store", target.outputs[0].topic, target.partition_count)]

@@ -34,6 +34,7 @@ EAGER_SPECULATION = [
 ]
 
 
+@pytest.mark.feature("executors-processes-their")
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_leaderboard_is_the_same_on_a_cluster_whose_executors_come_and_go(tmp_path: Path):

@@ -80,6 +80,7 @@ def test_a_checkpoint_fits_after_each_step_of_a_batch(run: Run):
     run.check(further_stores=1)
 
 
+@pytest.mark.feature("checkpoint-doesn-t")
 def test_what_does_not_fit_is_refused_with_the_remedy(run: Run):
     for step in (run.plan, run.write, run.record, run.commit):
         step(0)

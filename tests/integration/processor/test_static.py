@@ -25,6 +25,7 @@ from tests.support.polling import poll_until
 MINUTE = 60_000
 
 
+@pytest.mark.feature("stores-without-processor")
 def test_serves_changelogs_written_by_others(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_serves_changelogs_written_by_others(
             process.close()
 
 
+@pytest.mark.feature("newer-controller-fences")
 def test_a_newer_process_fences_the_older_which_says_so(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_file_that_cannot_work_is_refused(tmp_path: Path, text: str, message: 
         StaticTopology.load(file)
 
 
+@pytest.mark.feature("stores-without-processor")
 def test_global_ephemeral_and_custom_stores_are_declared(tmp_path: Path) -> None:
     file = tmp_path / "topology.toml"
     file.write_text(

@@ -82,6 +82,8 @@ def sink(new_sink: Callable[..., StoreSink], changelog: StoreChangelog, request:
     return new_sink([OutputTopic(STORE, changelog.topic, 3)], [OutputRows(3)], tasks, is_row_by_row=is_row_by_row)
 
 
+@pytest.mark.feature("records-t-used")
+@pytest.mark.feature("batch-runs-again")
 def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     spark: SparkSession,
     kafka: EmbeddedKafka,
@@ -140,6 +142,7 @@ def test_a_drained_sink_leaves_batches_for_the_next_start(
     assert messages(kafka.bootstrap, changelog.topic) == []
 
 
+@pytest.mark.feature("batch-writes-partition")
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_rows_go_to_each_output_that_wants_them_and_show_at_once(
     tasks: int,
@@ -206,6 +209,7 @@ def test_a_replaced_driver_cannot_publish_commits(kafka: EmbeddedKafka, applicat
     assert [(commit.batch_id, commit.idle) for commit in found] == [(0, False), (0, True), (1, False)]
 
 
+@pytest.mark.feature("processor-age-ms")
 def test_commit_records_say_what_the_sources_have_beyond_them(
     kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, unique_name: Callable[[str], str]
 ):

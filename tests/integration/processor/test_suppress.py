@@ -28,6 +28,7 @@ DEADLINE_S = 90.0
 BEGAN_MS = 1_767_225_600_000
 
 
+@pytest.mark.feature("suppress-until-window")
 def test_what_is_held_back_outlives_the_processor_and_passes_once_its_time_has_come(
     spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def windows(first_ms: int, last_ms: int, count: int) -> list[Entry]:
     return [(WindowKey(b"key", start).to_bytes(), start) for start in starts]
 
 
+@pytest.mark.feature("topics-kept-long")
 @pytest.mark.long
 def test_windows_past_their_retention_leave_the_log(broker: EmbeddedKafka, unique_name: Callable[[str], str]):
     retention_ms = 5_000
@@ -163,6 +164,7 @@ def test_windows_past_their_retention_leave_the_log(broker: EmbeddedKafka, uniqu
     poll_until(expired, CLEANED_S, "the closed segments of the past to go")
 
 
+@pytest.mark.feature("events-age-replayed")
 def test_windows_of_a_replay_stay_for_their_retention_from_when_they_were_written(
     broker: EmbeddedKafka, unique_name: Callable[[str], str]
 ):
@@ -186,6 +188,7 @@ def test_windows_of_a_replay_stay_for_their_retention_from_when_they_were_writte
     assert keys_of(broker, topic) == [key for key, _ in entries]
 
 
+@pytest.mark.feature("events-age-replayed")
 def test_versions_of_a_replay_stay_for_their_history(broker: EmbeddedKafka, unique_name: Callable[[str], str]):
     app = declared(unique_name("app"))
     app.versioned_store("versions", frame("timestamp"), timedelta(hours=1), config=SMALL)

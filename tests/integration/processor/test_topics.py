@@ -61,6 +61,7 @@ def test_a_missing_source_is_named_with_the_remedy(
     assert wait_for_sources(client, [there], 0.3) == {there: 2}
 
 
+@pytest.mark.feature("processor-starts-creates")
 def test_missing_sources_are_created_if_that_is_asked_for(
     kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
 ):
@@ -79,6 +80,7 @@ def test_missing_sources_are_created_if_that_is_asked_for(
         assert (settings["cleanup.policy"], settings["retention.ms"]) == (policy, "-1")
 
 
+@pytest.mark.feature("compacted-changelog-store")
 def test_all_topics_are_created_as_the_contract_says(client: AdminClient, unique_name: Callable[[str], str]):
     application = unique_name("app")
     app = declared(application, "scores")
@@ -100,6 +102,8 @@ def test_all_topics_are_created_as_the_contract_says(client: AdminClient, unique
     assert topic_settings(client, dead_letters_topic(application))["cleanup.policy"] == "delete"
 
 
+@pytest.mark.feature("compacted-changelog-store")
+@pytest.mark.feature("topics-kept-long")
 def test_the_topic_of_each_kind_is_kept_as_long_as_the_kind_needs(
     client: AdminClient, unique_name: Callable[[str], str]
 ):
@@ -126,6 +130,7 @@ def test_the_topic_of_each_kind_is_kept_as_long_as_the_kind_needs(
     assert latest["retention.ms"] == latest["segment.ms"] == "600000"
 
 
+@pytest.mark.feature("compaction-lags-contradict")
 @pytest.mark.parametrize(
     ("kind", "config", "remedy"),
     [
@@ -185,6 +190,8 @@ def test_compaction_lags_are_compared_with_what_an_existing_topic_has(
         create_topics(client, wrong, {"scores": 1}, SETTINGS)
 
 
+@pytest.mark.feature("compaction-lags-contradict")
+@pytest.mark.feature("topic-application-makes")
 def test_more_replicas_for_a_write_than_there_are_is_refused_before_any_topic_is_made(
     kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
 ):
@@ -215,6 +222,7 @@ def test_more_replicas_for_a_write_than_there_are_is_refused_before_any_topic_is
         create_topics(client, wrong, {"scores": 1}, SETTINGS)
 
 
+@pytest.mark.feature("topic-application-makes")
 def test_every_topic_is_asked_for_with_as_many_replicas_as_set(client: AdminClient, unique_name: Callable[[str], str]):
     application, asked = unique_name("app"), dict[str, int]()
 
@@ -256,6 +264,8 @@ def test_a_global_stores_topic_is_left_as_it_is_and_named_if_it_is_not_compacted
     assert topic_settings(client, deleted)["cleanup.policy"] == "delete"
 
 
+@pytest.mark.feature("topic-setting-store")
+@pytest.mark.feature("store-partition-count")
 def test_a_store_keeps_its_partitions_when_a_source_grows_and_takes_changed_settings(
     client: AdminClient, unique_name: Callable[[str], str]
 ):

@@ -53,6 +53,7 @@ def command(
     sys.modules.pop("shop", None)
 
 
+@pytest.mark.feature("settings-topics-wanted")
 def test_it_checks_and_applies_what_the_code_wants(
     kafka: EmbeddedKafka, command: Command, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:

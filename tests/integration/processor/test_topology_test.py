@@ -67,6 +67,11 @@ def parse_left(app: Application):
     return app.stream("left").withColumns({"reason": F.lit(None).cast("string"), "detail": F.lit(None).cast("string")})
 
 
+@pytest.mark.feature("streams-tables-global")
+@pytest.mark.feature("stream-global-table")
+@pytest.mark.feature("table-table-join")
+@pytest.mark.feature("store-whose-partitions")
+@pytest.mark.feature("tests-application-without")
 def test_a_topology_runs_on_records_piped_in(spark: SparkSession, tmp_path: Path):
     topology = TopologyTest("app", build, spark, tmp_path, partitions=1)
     topology.pipe("titles", Record("home", '{"title":"Welcome"}'))
@@ -108,6 +113,7 @@ def build_totals(app: Application) -> None:
     app.store("totals", by_key.agg(F.to_json(all_of_them).alias("value")))
 
 
+@pytest.mark.feature("counts-sums-extremes")
 def test_sums_and_extremes_go_on_from_batch_to_batch(spark: SparkSession, tmp_path: Path):
     topology = TopologyTest("app", build_totals, spark, tmp_path, partitions=1)
 
@@ -158,6 +164,8 @@ def build_windows(app: Application) -> None:
         app.query(how, both, output_mode="append").topic(how)
 
 
+@pytest.mark.feature("windowed-stream-stream")
+@pytest.mark.feature("tumbling-hopping-windows")
 @pytest.mark.long
 def test_windows_hop_and_streams_are_joined_within_a_time(spark: SparkSession, tmp_path: Path):
     topology = TopologyTest("app", build_windows, spark, tmp_path, partitions=1)
@@ -210,6 +218,7 @@ def build_sessions(app: Application) -> None:
     app.session_store("sessions", sessions)
 
 
+@pytest.mark.feature("session-windows-read")
 def test_sessions_are_there_while_they_are_open_and_become_one(spark: SparkSession, tmp_path: Path):
     topology = TopologyTest("app", build_sessions, spark, tmp_path)
 
@@ -249,6 +258,7 @@ def build_foreign(app: Application) -> None:
         app.store(how, joined.withColumn("value", shown), value_serde="string")
 
 
+@pytest.mark.feature("foreign-key-join")
 @pytest.mark.long
 def test_a_foreign_key_join_follows_both_tables(spark: SparkSession, tmp_path: Path):
     topology = TopologyTest("app", build_foreign, spark, tmp_path, partitions=1)
@@ -330,6 +340,7 @@ def test_columns_of_every_type_come_through_the_operators_unchanged(spark: Spark
     assert topology.store("folded")["ann"] == json.loads(value) | {"key": "ann"}
 
 
+@pytest.mark.feature("updates-key-within")
 def test_every_update_needs_an_operator_that_gives_it(spark: SparkSession, tmp_path: Path):
     def native(app: Application) -> None:
         counted = app.stream("visits").groupBy("key").agg(F.count("*").cast("string").alias("value"))
@@ -367,6 +378,7 @@ def test_a_full_buffer_says_why_it_ends_and_a_larger_one_goes_on(spark: SparkSes
     assert [letter.reason for letter in larger.dead_letters] == ["not_json", "null_key"]
 
 
+@pytest.mark.feature("suppress-until-window")
 def test_a_window_passes_when_it_closes_with_the_columns_it_had(spark: SparkSession, tmp_path: Path):
     def visits_a_minute(app: Application) -> None:
         visits = app.stream("visits").withColumn("key", F.col("key").cast("string"))

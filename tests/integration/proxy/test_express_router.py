@@ -46,6 +46,7 @@ def counted(fleet: Fleet, name: str, **labels: str) -> float:
     return fleet.router.metrics.registry.get_sample_value(f"statehouse_router_{name}_total", labels) or 0.0
 
 
+@pytest.mark.feature("locatekey-explainget-where")
 async def test_a_lookup_takes_the_way_that_is_explained() -> None:
     async with started(proxy=str(PROXY), express=True) as fleet:
 

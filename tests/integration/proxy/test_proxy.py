@@ -43,6 +43,7 @@ from tests.integration.proxy.served import (
 from tests.support.proxy import PROXY
 
 
+@pytest.mark.feature("optional-proxy-go")
 async def test_lookups_are_answered_over_the_link() -> None:
     async with served() as it, channel(it.target, MAX_BYTES) as at:
         assert await call(at, GET, b"abc", timeout_s=60.0) == [b"cba"]
@@ -88,6 +89,7 @@ async def test_a_call_without_a_deadline_has_none() -> None:
         assert it.asked == [(b"x", None)]
 
 
+@pytest.mark.feature("optional-proxy-go")
 async def test_all_else_is_passed_on() -> None:
     async with served() as it, channel(it.target, MAX_BYTES) as at:
         assert await call(at, f"/{SERVICE}/Twice", b"abc") == [b"abc", b"abc"]
@@ -136,6 +138,7 @@ async def test_messages_have_a_largest_size(path: str) -> None:
         assert {len(each) for each in answers} == {MAX_BYTES}
 
 
+@pytest.mark.feature("callers-ask-bounded")
 @pytest.mark.parametrize(
     "bounds",
     [

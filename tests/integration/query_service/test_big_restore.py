@@ -31,6 +31,8 @@ WRITE_BUFFER_BYTES = 32 * MIB
 MAY_GROW_BYTES = 1.1 * (BLOCK_CACHE_BYTES + 0.4 * MIB + 64 * MIB)
 
 
+@pytest.mark.feature("node-rebalances-goes")
+@pytest.mark.feature("lookups-runs-stay")
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_big_restore(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> None:

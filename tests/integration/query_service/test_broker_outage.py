@@ -23,6 +23,8 @@ def is_kept(node: ServerProcess, key: str, **bound: int) -> bool:
         return False
 
 
+@pytest.mark.feature("broker-down-reads")
+@pytest.mark.feature("node-out-touch")
 def test_serves_on_with_growing_staleness_and_returns(unique_name: Callable[[str], str], tmp_path: Path) -> None:
     with (
         EmbeddedKafka(data_dir=tmp_path / "kafka") as kafka,

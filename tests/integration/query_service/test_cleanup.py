@@ -45,6 +45,8 @@ def dormant_position(fleet: Fleet) -> int | None:
     return report.stores[STORE].position if report is not None and report.role is Role.DORMANT else None
 
 
+@pytest.mark.feature("state-task-moved")
+@pytest.mark.feature("getnode-drain-grpc")
 def test_lost_task_s_state_is_reported_then_removed(fleet: Fleet) -> None:
     port = free_port()
     fleet.put({"a": "1", "b": "2"})

@@ -94,6 +94,8 @@ def routed(client: Client, key: str) -> bool:
         return False
 
 
+@pytest.mark.feature("kinds-one-own")
+@pytest.mark.feature("querystore-queries-custom")
 def test_sketches_are_restored_and_asked(new_fleet: Callable[..., Fleet]) -> None:
     with new_fleet(kind="count-min-sketch", value_serde="bytes") as fleet:
         channels = {
@@ -191,6 +193,7 @@ def test_a_kind_that_cannot_be_opened_puts_the_task_in_error(
     assert re.search(error, poll_until(refusal, 20, "the reason").message)
 
 
+@pytest.mark.feature("custom-kinds-layouts")
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_kind_on_the_layout_of_sessions_is_restored_and_asked(
     shared: Fleet, unique_name: Callable[[str], str], in_memory: bool

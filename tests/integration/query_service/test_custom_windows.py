@@ -30,6 +30,7 @@ def counts(**buckets: int) -> bytes:
     return json.dumps([buckets.get(f"b{bucket}", 0) for bucket in range(BUCKETS)]).encode()
 
 
+@pytest.mark.feature("custom-kinds-layouts")
 def test_histograms_of_windows_answer_quantiles_and_are_windows(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

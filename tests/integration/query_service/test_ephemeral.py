@@ -58,6 +58,7 @@ def assert_stamped(answer: query_service_pb2.GetResponse, node: ServerProcess) -
     assert stamp.since_ms == replica_of(node).since_ms
 
 
+@pytest.mark.feature("stores-without-log")
 def test_holds_what_was_updated_since_it_began(fleet: Fleet, tmp_path: Path) -> None:
     before, after = fleet.keys_in(0, 2)
     fleet.put({before: "old"})
@@ -94,6 +95,7 @@ def test_holds_what_was_updated_since_it_began(fleet: Fleet, tmp_path: Path) -> 
     assert replica_of(node).restored_records == 0
 
 
+@pytest.mark.feature("stores-without-log")
 def test_begins_anew_where_it_moves(fleet: Fleet) -> None:
     key = fleet.keys_in(0)[0]
     nodes = [fleet.node("n1"), fleet.node("n2")]
@@ -159,6 +161,7 @@ def test_a_failed_lookup_says_that_there_are_no_standbys(fleet: Fleet) -> None:
     assert failure.value.reason is Reason.NO_REPLICA_AVAILABLE
 
 
+@pytest.mark.feature("stores-without-log")
 @pytest.mark.long
 def test_the_controller_keeps_one_copy_and_moves_it_only_with_its_node(fleet: Fleet) -> None:
     def held_by(*names: str) -> bool:

@@ -146,6 +146,7 @@ def router(three: GlobalFleet) -> ServerProcess:
     return three.processes[len(NODES)]
 
 
+@pytest.mark.feature("global-stores-node")
 def test_every_node_holds_all_of_it(fleet: GlobalFleet) -> None:
     keys = [f"k{nth}" for nth in range(12)]
     fleet.write(dict.fromkeys(keys, "1") | {"gone": "1"})
@@ -294,6 +295,7 @@ def test_its_failure_leaves_the_tasks_alone(fleet: GlobalFleet) -> None:
     shutil.rmtree(folder)
 
 
+@pytest.mark.feature("lookups-runs-stay")
 def test_every_partition_is_followed_once_it_is_restored(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -307,6 +309,7 @@ def test_every_partition_is_followed_once_it_is_restored(
             poll_until(lambda key=key: fleet.value_of(node, key) == "2", 20, f"the update of {key}")
 
 
+@pytest.mark.feature("found-said-only")
 def test_not_found_takes_all_of_it_restored(fleet: GlobalFleet) -> None:
     """Until then a node says so; never that there is no such key."""
     fleet.write({f"k{nth}": "x" * 1_000 for nth in range(300)})
@@ -325,6 +328,7 @@ def test_not_found_takes_all_of_it_restored(fleet: GlobalFleet) -> None:
     poll_until(restored, 30, "the store")
 
 
+@pytest.mark.feature("count-estimated-exact")
 def test_one_node_scans_and_counts_all_of_it(shared: GlobalFleet, router: ServerProcess) -> None:
     rows = {f"k{nth:02}": f"v{nth}" for nth in range(40)}
     shared.write(rows)
@@ -350,6 +354,7 @@ def test_one_node_scans_and_counts_all_of_it(shared: GlobalFleet, router: Server
         assert len(shared.counted(process).replicas) == PARTITIONS
 
 
+@pytest.mark.feature("global-stores-node")
 def test_a_router_spreads_over_all_copies_and_describes_them(shared: GlobalFleet, router: ServerProcess) -> None:
     shared.write({f"k{nth}": "1" for nth in range(12)})
     shared.started(*NODES)
@@ -391,6 +396,7 @@ def test_a_router_spreads_over_all_copies_and_describes_them(shared: GlobalFleet
         assert len({result.response.replica.host.instance_id for result in results}) == 1
 
 
+@pytest.mark.feature("global-stores-node")
 def test_a_killed_node_costs_no_lookup(shared: GlobalFleet, router: ServerProcess) -> None:
     keys = [f"k{nth}" for nth in range(12)]
     shared.write(dict.fromkeys(keys, "1"))

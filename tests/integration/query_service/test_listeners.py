@@ -114,6 +114,7 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
         yield fleet
 
 
+@pytest.mark.feature("listeners-states-restores")
 def test_restore_goes_on_whatever_listeners_do(fleet: Fleet, events: Events) -> None:
     fleet.put({f"k{nth}": str(nth) for nth in range(2_000)})
     node = fleet.node("n1", restore_batch_records=100)
@@ -136,6 +137,7 @@ def test_restore_goes_on_whatever_listeners_do(fleet: Fleet, events: Events) -> 
     assert events.all()[-1] == ["node", "PENDING_SHUTDOWN", "NOT_RUNNING"]
 
 
+@pytest.mark.feature("listeners-states-restores")
 def test_restore_that_is_taken_away_is_suspended(fleet: Fleet, events: Events) -> None:
     fleet.put({f"k{nth}": str(nth) for nth in range(30_000)})
     node = fleet.node("n1", restore_batch_records=1)
@@ -153,6 +155,7 @@ def test_restore_that_is_taken_away_is_suspended(fleet: Fleet, events: Events) -
     assert events.of("start")[1] == ["start", STORE, 0, total, 30_000, False], "it goes on where it was"
 
 
+@pytest.mark.feature("listeners-states-restores")
 def test_standby_updates_are_told_until_it_is_promoted_or_gone(fleet: Fleet, events: Events) -> None:
     fleet.put({"a": "1"})
     node = fleet.node("n1")

@@ -44,6 +44,7 @@ def store(shared: Fleet, unique_name: Callable[[str], str]) -> ServedStore:
     return new_store(shared, shared.processes[0], unique_name("store"))
 
 
+@pytest.mark.feature("get-value-typed")
 def test_restores_then_follows_and_answers_with_proof(fleet: Fleet) -> None:
     key = fleet.keys_in(0)[0]
     fleet.put({key: "1", "gone": "1"})
@@ -72,6 +73,7 @@ def test_restores_then_follows_and_answers_with_proof(fleet: Fleet) -> None:
     assert caught_up.replica.position > answer.replica.position
 
 
+@pytest.mark.feature("lookups-runs-stay")
 def test_a_log_that_never_pauses_is_restored(fleet: Fleet) -> None:
     """The client tells of a log's end only when it finds nothing more, which it never does here."""
     (key,) = fleet.keys_in(0)
@@ -96,6 +98,7 @@ def test_a_log_that_never_pauses_is_restored(fleet: Fleet) -> None:
         writer.join()
 
 
+@pytest.mark.feature("found-said-only")
 def test_says_which_reads_it_must_not_answer(fleet: Fleet) -> None:
     mine, other = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
     node, standby = fleet.node("n1"), fleet.node("n2")
@@ -168,6 +171,7 @@ def test_batch_has_an_outcome_per_key(fleet: Fleet) -> None:
     assert results[2].error.reason == Reason.UNKNOWN_STORE
 
 
+@pytest.mark.feature("scan-ranges-prefixes")
 def test_scans_pages_in_key_order_both_ways(store: ServedStore) -> None:
     node = store.node
     keys = sorted(store.fleet.keys_in(1, 25), key=str.encode)
@@ -201,6 +205,7 @@ def test_scans_pages_in_key_order_both_ways(store: ServedStore) -> None:
     assert failure.value.reason is Reason.INVALID_PAGE_TOKEN
 
 
+@pytest.mark.feature("offset-stands-write")
 def test_killed_node_comes_back_from_its_checkpoint(fleet: Fleet) -> None:
     keys = fleet.keys_in(0, 200)
     fleet.put(dict.fromkeys(keys, "old"))
@@ -221,6 +226,7 @@ def test_killed_node_comes_back_from_its_checkpoint(fleet: Fleet) -> None:
     assert node.get(keys[1]).value.text == "old"
 
 
+@pytest.mark.feature("state-task-moved")
 def test_losing_and_regaining_a_task_keeps_its_state(store: ServedStore) -> None:
     fleet, node = store.fleet, store.node
     key = fleet.keys_in(0)[0]
@@ -280,6 +286,7 @@ def test_a_store_that_a_task_gets_later_is_served_without_a_restart(fleet: Fleet
     assert node.log.count("assignment taken") == taken + 1
 
 
+@pytest.mark.feature("unknown-fields-newer")
 def test_a_store_of_a_newer_processor_stops_no_other(fleet: Fleet) -> None:
     key, other = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
     fleet.put({key: "1", other: "1"})
@@ -302,6 +309,7 @@ def test_a_store_of_a_newer_processor_stops_no_other(fleet: Fleet) -> None:
     assert node.get(other).found
 
 
+@pytest.mark.feature("one-process-task")
 def test_second_process_on_the_same_state_is_refused_and_named(fleet: Fleet) -> None:
     node = fleet.node("n1")
     fleet.assign(TaskAssignment("n1"), TaskAssignment(None))
@@ -317,6 +325,7 @@ def test_second_process_on_the_same_state_is_refused_and_named(fleet: Fleet) -> 
     poll_until(lambda: second.node().tasks[0].state == "running", 30, "the lock to be taken over")
 
 
+@pytest.mark.feature("getnode-drain-grpc")
 def test_stops_cleanly_and_tells_health(fleet: Fleet) -> None:
     node = fleet.node("n1")
     fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))

@@ -80,6 +80,7 @@ def caller() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@pytest.mark.feature("least-position-read")
 def test_a_get_waits_for_the_record_and_then_shows_it(node: OneNode, caller: ThreadPoolExecutor) -> None:
     end = node.end
     read = caller.submit(node.get, end + 1)

@@ -136,6 +136,7 @@ def shop(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield Shop(fleet, client, registry, schemas)
 
 
+@pytest.mark.feature("avro-protobuf-json")
 def test_values_are_json_and_schemas_evolve(shop: Shop) -> None:
     first, second = shop.avro("counts", FIRST), shop.avro("counts", SECOND)
     old, new = first({"id": 1}), second({"id": 2, "note": "x"})
@@ -180,6 +181,7 @@ def test_pages_and_watches_show_them_too(shop: Shop) -> None:
     assert found == [("ann", MINUTE_MS, {"id": 7}), ("ann", 2 * MINUTE_MS, {"id": 7})]
 
 
+@pytest.mark.feature("avro-protobuf-json")
 def test_keys_are_routed_by_their_bytes_and_shown_as_json(shop: Shop) -> None:
     key = shop.avro("keyed", KEY, MessageField.KEY)
     write = shop.avro("keyed", FIRST)
@@ -195,6 +197,7 @@ def test_keys_are_routed_by_their_bytes_and_shown_as_json(shop: Shop) -> None:
     assert "send raw bytes" in failure.message
 
 
+@pytest.mark.feature("sessions-range-keys")
 def test_sessions_of_a_range_of_keys_are_shown_as_json(shop: Shop) -> None:
     key, write = shop.avro("sittings", KEY, MessageField.KEY), shop.avro("sittings", FIRST)
     # More than a few, so that both partitions have some: whose keys are where depends on the schema's id.
@@ -225,6 +228,7 @@ def test_sessions_of_a_range_of_keys_are_shown_as_json(shop: Shop) -> None:
     assert [(each.key, each.value) for each in raw] == [(key, value) for key, _, value in reversed(stored)]
 
 
+@pytest.mark.feature("value-serde-t")
 def test_a_serde_without_a_plug_in_is_routed_and_read_raw(shop: Shop) -> None:
     shop.put("odd", (b"k", b"...---..."))
     failure = shop.why("odd", "k")
@@ -232,6 +236,8 @@ def test_a_serde_without_a_plug_in_is_routed_and_read_raw(shop: Shop) -> None:
     assert Reason.SERDE_UNAVAILABLE in {failure.reason, *(each.reason for each in failure.candidates)}
 
 
+@pytest.mark.feature("value-serde-t")
+@pytest.mark.feature("avro-protobuf-json")
 def test_without_the_registry_known_schemas_go_on_and_others_say_why(shop: Shop) -> None:
     known, unknown = shop.avro("outage", FIRST)({"id": 1}), framed(2**31, b"\x02")
     late = shop.avro("outage", THIRD)({"x": 1})

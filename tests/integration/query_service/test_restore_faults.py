@@ -205,6 +205,8 @@ def test_damaged_checkpoint_file_costs_nothing(fleet: Faulty) -> None:
     fleet.assert_faults(node, {(Fault.CHECKPOINT_UNREADABLE, PASSED_OVER): 1})
 
 
+@pytest.mark.feature("checkpoint-damaged-missing")
+@pytest.mark.feature("full-disk-stops")
 @pytest.mark.parametrize("pattern", ["CURRENT", pytest.param("MANIFEST-*", marks=pytest.mark.long), "*.sst"])
 def test_corrupt_database_is_wiped_and_restored(fleet: Faulty, pattern: str) -> None:
     node = fleet.serving(a="1", b="2", gone="3")
@@ -224,6 +226,7 @@ def test_corrupt_database_is_wiped_and_restored(fleet: Faulty, pattern: str) -> 
     fleet.assert_faults(node, {(Fault.CORRUPT_STORE, STORE_WIPED): 1})
 
 
+@pytest.mark.feature("older-state-directories")
 def test_store_of_another_format_is_wiped_and_restored(fleet: Faulty) -> None:
     node = fleet.serving(a="1", b="2")
     assert node.stop() == 0
@@ -240,6 +243,7 @@ def test_store_of_another_format_is_wiped_and_restored(fleet: Faulty) -> None:
     fleet.assert_faults(node, {(Fault.UNKNOWN_FORMAT, STORE_WIPED): 1})
 
 
+@pytest.mark.feature("older-state-directories")
 @pytest.mark.long
 def test_a_directory_from_before_timestamps_is_restored_with_them(fleet: Faulty) -> None:
     """Format 1 has values only. Read as format 2, their first bytes would be taken for a time."""
@@ -305,6 +309,7 @@ def test_store_that_is_defined_anew_is_restored(
         fleet.assert_faults(node, {(Fault.UNKNOWN_FORMAT, STORE_WIPED): 1})
 
 
+@pytest.mark.feature("full-disk-stops")
 def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty) -> None:
     rows = {f"k{nth:04d}": os.urandom(500).hex() for nth in range(2_000)}
     node = fleet.serving(**rows)
@@ -331,6 +336,7 @@ def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty) -> No
     fleet.assert_faults(node, {(Fault.CORRUPT_STORE, TASK_STOPPED): 1, (Fault.CORRUPT_STORE, STORE_WIPED): 1})
 
 
+@pytest.mark.feature("checkpoint-damaged-missing")
 def test_truncated_log_is_restored_after_a_stop_and_while_running(fleet: Faulty) -> None:
     node = fleet.serving(a="1", b="2")
     assert node.stop() == 0
@@ -356,6 +362,7 @@ def test_truncated_log_is_restored_after_a_stop_and_while_running(fleet: Faulty)
     fleet.assert_faults(node, {(Fault.LOG_TRUNCATED, TASK_STOPPED): 1, (Fault.LOG_TRUNCATED, STORE_WIPED): 2})
 
 
+@pytest.mark.feature("expired-part-log")
 def test_expired_part_of_a_log_is_passed_over(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -375,6 +382,7 @@ def test_expired_part_of_a_log_is_passed_over(
         fleet.assert_faults(node, {(Fault.LOG_EXPIRED, PASSED_OVER): 1})
 
 
+@pytest.mark.feature("checkpoint-damaged-missing")
 def test_recreated_topic_is_noticed_after_a_stop(fleet: Faulty) -> None:
     node = fleet.serving(a="1", b="2")
     assert node.stop() == 0
@@ -409,6 +417,7 @@ def has_only(node: ServerProcess, entries: dict[str, str]) -> bool:
         return False
 
 
+@pytest.mark.feature("unreadable-record-skipped")
 def test_unreadable_record_is_skipped_and_counted(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -434,6 +443,7 @@ def test_unreadable_record_is_skipped_and_counted(
         assert_neighbour_serves(node)
 
 
+@pytest.mark.feature("deleted-keys-don")
 @pytest.mark.long
 def test_deleted_keys_do_not_come_back_from_an_old_checkpoint(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
@@ -487,6 +497,7 @@ def refuses_or_lacks(node: ServerProcess, key: str) -> bool:
         return True
 
 
+@pytest.mark.feature("full-disk-stops")
 def test_full_disk_stops_its_node_s_tasks_alone_and_is_left_behind(fleet: Faulty) -> None:
     with small_disk(fleet.directory / "small", 8) as disk:
         node = fleet.serving(a="1")
@@ -547,6 +558,7 @@ def test_folder_that_another_process_has_is_taken_over_when_it_ends(fleet: Fault
     fleet.assert_faults(node, {(Fault.LOCK_HELD, TASK_STOPPED): None})
 
 
+@pytest.mark.feature("memory-bound-store")
 def test_store_beyond_its_memory_stops_its_task_alone(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:

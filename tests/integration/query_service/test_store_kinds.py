@@ -76,6 +76,7 @@ def windows_of(process: ServerProcess, store: ServedStore, key: str, **fields: A
         request.page_token = page.next_page_token
 
 
+@pytest.mark.feature("key-value-window")
 def test_window_store(serve: Serve, fleet: Fleet, node: ServerProcess, router: ServerProcess) -> None:
     store = serve(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE)
     # One key is the other's prefix, and both have windows at the same times.
@@ -132,6 +133,7 @@ def scanned_windows(process: ServerProcess, store: ServedStore, **fields: Any) -
         request.page_token = page.next_page_token
 
 
+@pytest.mark.feature("fetchwindows-scanwindows")
 def test_scan_of_windows(serve: Serve, fleet: Fleet, node: ServerProcess, router: ServerProcess) -> None:
     spec = {"kind": "window", "retention_ms": 60 * MINUTE, "window_size_ms": MINUTE, "retain_duplicates": True}
     store = serve(**spec)
@@ -166,6 +168,8 @@ def test_scan_of_windows(serve: Serve, fleet: Fleet, node: ServerProcess, router
     assert "ScanWindows" in failure.value.message
 
 
+@pytest.mark.feature("key-value-window")
+@pytest.mark.feature("fetchsessions")
 def test_session_store(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
     store = serve(kind="session", retention_ms=10 * MINUTE, in_memory=True)
     key = fleet.keys_in(1)[0]
@@ -193,6 +197,8 @@ def test_session_store(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
     assert fetch() == expected
 
 
+@pytest.mark.feature("key-value-window")
+@pytest.mark.feature("getasof-value-time")
 def test_versioned_store(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
     store = serve(kind="versioned", retention_ms=10 * MINUTE)
     key = fleet.keys_in(0)[0]
@@ -219,6 +225,7 @@ def test_versioned_store(serve: Serve, fleet: Fleet, node: ServerProcess) -> Non
     assert as_of(11 * MINUTE) == (False, "", 0)
 
 
+@pytest.mark.feature("memory-bound-store")
 def test_memory_store_stops_its_task_before_the_budget_is_gone(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
     store = serve(in_memory=True)
     first, second = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
@@ -246,6 +253,8 @@ def succeeds(call: Callable[[], object]) -> bool:
     return True
 
 
+@pytest.mark.feature("fetchwindows-scanwindows")
+@pytest.mark.feature("changelog-record-timestamp")
 def test_client_fetches_windows(serve: Serve, fleet: Fleet, client: Client) -> None:
     store = serve(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE)
     key = fleet.keys_in(1)[0]
@@ -261,6 +270,7 @@ def test_client_fetches_windows(serve: Serve, fleet: Fleet, client: Client) -> N
         list(client.fetch_sessions(store.name, key))
 
 
+@pytest.mark.feature("fetchsessions")
 def test_client_fetches_sessions(serve: Serve, fleet: Fleet, client: Client) -> None:
     store = serve(kind="session", retention_ms=10 * MINUTE)
     key = fleet.keys_in(1)[0]
@@ -275,6 +285,7 @@ def test_client_fetches_sessions(serve: Serve, fleet: Fleet, client: Client) -> 
     assert list(found) == expected[3:0:-1]
 
 
+@pytest.mark.feature("getasof-value-time")
 def test_client_gets_as_of_and_in_batches(serve: Serve, fleet: Fleet, client: Client) -> None:
     store = serve(kind="versioned", retention_ms=10 * MINUTE)
     keys = [*fleet.keys_in(0, 600), *fleet.keys_in(1, 600)]
@@ -298,6 +309,7 @@ def all_latest(client: Client, store: str, keys: list[str]) -> bool:
     return [isinstance(each, Answer) and each.value for each in outcomes] == [f"{key}-3" for key in keys]
 
 
+@pytest.mark.feature("changelog-record-timestamp")
 def test_entries_come_with_their_records_timestamps(
     serve: Serve, fleet: Fleet, node: ServerProcess, client: Client
 ) -> None:
@@ -328,6 +340,7 @@ def test_entries_come_with_their_records_timestamps(
     assert failure.value.reason is Reason.WRONG_STORE_KIND
 
 
+@pytest.mark.feature("answer-says-partition")
 def test_every_answer_says_who_gave_it_and_how_fresh_it_is(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
     key, pb = fleet.keys_in(1)[0], query_service_pb2
     asked, one, here = types_pb2.Key(text=key), {"key": types_pb2.Key(text=key)}, {"partition": 1}
@@ -385,6 +398,8 @@ def assert_stamp(stamp: types_pb2.ReplicaStamp, node: ServerProcess, fleet: Flee
     assert 0 <= stamp.staleness_ms < 30_000
 
 
+@pytest.mark.feature("changelog-record-timestamp")
+@pytest.mark.feature("sessions-range-keys")
 def test_sessions_of_a_range_of_keys(serve: Serve, fleet: Fleet, node: ServerProcess, client: Client) -> None:
     store = serve(kind="session", retention_ms=60 * MINUTE)
     keys = sorted([*fleet.keys_in(0, 3), *fleet.keys_in(1, 3)])
@@ -417,6 +432,9 @@ def test_sessions_of_a_range_of_keys(serve: Serve, fleet: Fleet, node: ServerPro
         list(client.scan_windows(store.name))
 
 
+@pytest.mark.feature("changelog-record-timestamp")
+@pytest.mark.feature("scans-versioned-stores")
+@pytest.mark.feature("key-history-bounded")
 def test_a_versioned_store_as_of_a_time_and_the_history_of_a_key(serve: Serve, fleet: Fleet, client: Client) -> None:
     store = serve(kind="versioned", retention_ms=10 * MINUTE)
     keys = sorted([*fleet.keys_in(0, 4), *fleet.keys_in(1, 4)])

@@ -43,6 +43,7 @@ def serve(nodes: NodesByOptions, unique_name: Callable[[str], str]) -> Serve:
     return serve
 
 
+@pytest.mark.feature("watch-key-prefix")
 def test_value_now_then_every_change(serve: Serve) -> None:
     store = serve()
     store.put({"a": "1", "b": "1"})
@@ -66,6 +67,7 @@ def test_value_now_then_every_change(serve: Serve) -> None:
         assert one.gaps == 0
 
 
+@pytest.mark.feature("watch-key-prefix")
 def test_windows(serve: Serve) -> None:
     store = serve(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE)
     start = WindowKey(b"k", MINUTE).to_bytes()
@@ -179,6 +181,7 @@ def test_transactions_of_old_times_are_followed_without_a_gap(serve: Serve) -> N
         assert watcher.gaps == 0
 
 
+@pytest.mark.feature("watch-key-prefix")
 def test_a_compacted_past_is_told_as_a_gap(serve: Serve) -> None:
     store = serve(WITHOUT_TAIL, changelog_config={"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
     position = left_at(store)

@@ -37,6 +37,7 @@ def staleness_ms(routed: RoutedFleet, name: str) -> int:
     return routed.nodes[name].node().tasks[0].stores[0].staleness_ms
 
 
+@pytest.mark.feature("bounds-read-active")
 def test_a_bound_that_the_active_breaks_is_kept_by_a_standby(routed: RoutedFleet, links: Links) -> None:
     links.cut("a")
     poll_until(lambda: staleness_ms(routed, "a") > 1_500, 30, "the active to be stale")
@@ -50,6 +51,7 @@ def test_a_bound_that_the_active_breaks_is_kept_by_a_standby(routed: RoutedFleet
     assert routed.look_up().stamp.host.instance_id == "a", "who sets no bound is answered, and told how stale it is"
 
 
+@pytest.mark.feature("bounds-read-active")
 def test_a_bound_that_all_break_fails_with_each_ones_reason(routed: RoutedFleet, links: Links) -> None:
     links.cut("a", "b")
     poll_until(lambda: min(staleness_ms(routed, name) for name in "ab") > 1_500, 30, "both to be stale")
@@ -61,6 +63,7 @@ def test_a_bound_that_all_break_fails_with_each_ones_reason(routed: RoutedFleet,
     assert story.stamp.staleness_ms > 1_000
 
 
+@pytest.mark.feature("node-out-touch")
 def test_an_active_out_of_touch_answers_as_a_standby_and_not_those_who_demand_the_active(
     routed: RoutedFleet, links: Links
 ) -> None:

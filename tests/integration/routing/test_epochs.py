@@ -30,6 +30,7 @@ def routed(fleet: RoutedFleet, links: Links) -> Iterator[RoutedFleet]:
     links.heal()
 
 
+@pytest.mark.feature("dispatch-active-else")
 def test_a_router_behind_is_told_the_newer_owner_and_asks_it_at_once(routed: RoutedFleet, links: Links) -> None:
     before = routed.place("a")
     links.cut("router")
@@ -61,6 +62,7 @@ def test_a_router_behind_is_sent_on_by_the_old_active_when_the_active_is_demande
     assert story.stamp.epoch == after
 
 
+@pytest.mark.feature("found-said-only")
 def test_a_router_ahead_passes_over_a_node_that_does_not_know_what_it_holds(routed: RoutedFleet, links: Links) -> None:
     before = routed.place("a")
     links.cut("c")
@@ -79,6 +81,7 @@ def test_a_router_ahead_passes_over_a_node_that_does_not_know_what_it_holds(rout
     assert routed.look_up().answer == ("c", ACTIVE)
 
 
+@pytest.mark.feature("epochs-node-claims")
 def test_an_active_behind_answers_as_a_standby_until_it_has_read_the_epoch(routed: RoutedFleet, links: Links) -> None:
     before = routed.place("c", "a")
     assert routed.look_up().answer == ("c", ACTIVE)
@@ -98,6 +101,7 @@ def test_an_active_behind_answers_as_a_standby_until_it_has_read_the_epoch(route
     assert (story.answer, story.stamp.epoch) == (("c", ACTIVE), after)
 
 
+@pytest.mark.feature("epochs-node-claims")
 def test_a_node_never_claims_to_be_active_to_one_who_knows_a_newer_epoch(routed: RoutedFleet) -> None:
     epoch = routed.place("a", "b")
     assert routed.ask("a", forwarded(epoch)).replica.role == ACTIVE
@@ -107,6 +111,7 @@ def test_a_node_never_claims_to_be_active_to_one_who_knows_a_newer_epoch(routed:
         routed.ask("a", forwarded(epoch + 1), active_only=True)
 
 
+@pytest.mark.feature("epochs-node-claims")
 def test_a_request_passes_one_router_only(routed: RoutedFleet) -> None:
     epoch = routed.place("a", "b")
     with pytest.raises(LookupFailure, match="HOP_LIMIT"):
@@ -115,6 +120,7 @@ def test_a_request_passes_one_router_only(routed: RoutedFleet) -> None:
         routed.ask("a", types_pb2.Forwarding(epoch=epoch, hops=2))
 
 
+@pytest.mark.feature("address-node-listens")
 def test_a_node_that_advertises_the_routers_address_makes_no_loop(routed: RoutedFleet) -> None:
     routed.place("a")
     routed.node("lost", advertised_port=routed.router.port)

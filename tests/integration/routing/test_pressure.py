@@ -46,6 +46,7 @@ def frozen(routed: RoutedFleet, name: str) -> Iterator[None]:
         routed.nodes[name].thaw()
 
 
+@pytest.mark.feature("hedged-lookups-within")
 def test_a_late_answer_is_hedged_and_the_standby_wins(routed: RoutedFleet) -> None:
     routed.place("a", "b")
     assert routed.look_up().asked == ["a answered"]
@@ -101,6 +102,7 @@ def test_who_says_that_it_is_overloaded_is_passed_over(routed: RoutedFleet) -> N
     assert story.failure == "POSITION_NOT_REACHED"
 
 
+@pytest.mark.feature("overload-bounded-queues")
 def test_when_all_are_overloaded_the_caller_is_told_so(routed: RoutedFleet) -> None:
     routed.place("a", "c")
     story = routed.look_up(at_least=beyond_the_end(routed))

@@ -26,6 +26,7 @@ def told(server: ServerProcess) -> dict[str, bool]:
     return {name: is_serving(name) for name in ("liveness", "", "readiness")}
 
 
+@pytest.mark.feature("startup-readiness-liveness")
 @pytest.mark.long
 def test_a_router_with_an_old_table_is_not_ready_and_answers(fleet: Fleet, links: Links) -> None:
     # Longer than a busy machine keeps a router in touch with Kafka from hearing of it.
@@ -40,6 +41,7 @@ def test_a_router_with_an_old_table_is_not_ready_and_answers(fleet: Fleet, links
     assert router.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.feature("router-goes-answering")
 @pytest.mark.parametrize(
     "options",
     [

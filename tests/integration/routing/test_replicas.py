@@ -38,6 +38,7 @@ def test_the_active_answers(routed: RoutedFleet, standbys: str) -> None:
     assert sorted(story.candidates[1:]) == [f"{name} usable" for name in standbys]
 
 
+@pytest.mark.feature("dispatch-active-else")
 def test_a_standby_answers_when_the_active_dies(routed: RoutedFleet) -> None:
     routed.place("a", "b")
     with killed(routed, "a"):
@@ -69,6 +70,7 @@ def test_without_a_standby_the_error_says_that_none_is_configured(routed: Routed
         assert list(verdicts(story.error)) == ["a UNREACHABLE"]
 
 
+@pytest.mark.feature("failures-reason-list")
 def test_when_all_replicas_are_dead_the_error_names_each(routed: RoutedFleet) -> None:
     routed.place("a", "b", "c")
     with killed(routed, "a", "b", "c"):
@@ -98,6 +100,7 @@ def test_a_caller_who_demands_the_active_is_not_given_a_standby(routed: RoutedFl
         assert errors_pb2.ERROR_REASON_NOT_ACTIVE in {candidate.reason for candidate in story.told.candidates}
 
 
+@pytest.mark.feature("found-said-only")
 def test_an_active_that_restores_leaves_lookups_to_the_standby(new_fleet: Callable[..., Fleet]) -> None:
     fleet = new_fleet(partitions=1)
     routed = RoutedFleet.start(fleet, "b", **UNHEDGED)

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import grpc
+import pytest
 
 from statehouse.errors import LookupFailure
 from statehouse.local.errors import PortTaken
@@ -61,6 +62,7 @@ def all_answer(router: ServerProcess, metrics_ports: tuple[int, ...]) -> bool:
     return len(counts) == len(metrics_ports) and all(counts)
 
 
+@pytest.mark.feature("several-router-processes")
 def test_one_worker_dies_and_is_replaced_and_all_end_with_their_parent(fleet: Fleet) -> None:
     metrics_ports = two_free_ports()
     router = fleet.router(workers=2, metrics_port=metrics_ports[0])

@@ -47,6 +47,7 @@ def got(served: Served, path: str, **params: Any) -> Any:
     return answer.json()
 
 
+@pytest.mark.feature("stores-over-http")
 def test_each_kind_of_store_is_read(served: Served):
     assert got(served, f"{STORE}/keys/ann", max_lag=0, active_only="true")["value"] == {"count": 12}
     entries = got(served, f"{STORE}/entries", page_size=3)
@@ -73,6 +74,7 @@ def test_an_absent_key_is_a_proof_by_a_replica(served: Served):
     assert (answer.json()["found"], answer.json()["host"]["instance_id"]) == (False, "n1")
 
 
+@pytest.mark.feature("router-starts-web")
 def test_a_killed_web_process_is_replaced_and_the_router_goes_on(served: Served):
     def web_processes() -> list[int]:
         found = descendants(served.router.pid)
@@ -96,6 +98,7 @@ def offsets(events: list[Event]) -> list[int]:
     return [each["offset"] for event in events if event.name == "change" for each in event.body["changes"]]
 
 
+@pytest.mark.feature("watch-server-sent")
 def test_a_watch_goes_on_over_a_routers_restart_without_a_gap(served: Served):
     """Once by the caller, whose web process ends with the router; once by a web process of its own, which stays."""
     key, seen = "zoe", list[int]()
@@ -150,10 +153,12 @@ def run_schemathesis(served: Served, folder: Path, store: str, *options: str) ->
     assert re.findall(r"Tested: (\d+)", done.stdout) == [f"{len(OPERATIONS)}"], done.stdout[-6_000:]
 
 
+@pytest.mark.feature("stores-over-http")
 def test_a_few_calls_made_from_the_description(served: Served, tmp_path: Path):
     run_schemathesis(served, tmp_path, STORE, "--phases", "fuzzing,stateful", "-n", "5")
 
 
+@pytest.mark.feature("stores-over-http")
 @pytest.mark.long
 @pytest.mark.timeout(_ENDS_WITHIN_S + 200)
 @pytest.mark.parametrize("store", [STORE, "clicks", "visits", "prices"])

@@ -21,6 +21,7 @@ _MEMBER: Final = re.compile(r'"(\w+)":')
 _HEADER: Final = re.compile(r"^(statehouse-[\w-]+|etag):", re.MULTILINE)
 
 
+@pytest.mark.feature("stores-over-http")
 @pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_what_the_page_shows_comes_back(served: Served, command: str, shown: str):
     words = shlex.split(command.replace("http://127.0.0.1:7000", served.http))

@@ -93,6 +93,7 @@ def stable(printed: str) -> list[str]:
     return [re.sub(r"\d+(\.0)?", "N", line).replace(" ", "") for line in printed.strip().splitlines()]
 
 
+@pytest.mark.feature("python-client-sync")
 def test_what_the_page_shows_comes_back(router: ServerProcess, program: Program) -> None:
     shown = commands(_PAGE)
     assert len(shown) == 3

@@ -45,6 +45,7 @@ def lines(records: Iterable[Record]) -> str:
     )
 
 
+@pytest.mark.feature("samples-files-kafka")
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_has_the_records_of_the_example(file: str) -> None:
     assert (EXAMPLES / file).read_text(encoding="utf-8") == lines(FILES[file])
@@ -54,6 +55,7 @@ def test_every_file_is_checked() -> None:
     assert {str(file.relative_to(EXAMPLES)) for file in EXAMPLES.glob("*/data/*")} == set(FILES)
 
 
+@pytest.mark.feature("samples-files-kafka")
 @pytest.mark.parametrize("file", ["leaderboard/data/players.txt", "leaderboard/data/score-events.txt"])
 def test_the_console_producer_sends_them(kafka: EmbeddedKafka, unique_name: Callable[[str], str], file: str) -> None:
     topic, records = unique_name("events"), FILES[file]

@@ -427,6 +427,8 @@ def hours_ago(hours: int) -> int:
     return (int(time.time() * 1000) // HOUR - hours) * HOUR
 
 
+@pytest.mark.feature("key-layouts-those")
+@pytest.mark.feature("windows-several-values")
 @pytest.mark.timeout(900)  # the first build fetches the application's dependencies
 @pytest.mark.parametrize("guarantee", ["at_least_once", pytest.param("exactly_once_v2", marks=pytest.mark.long)])
 def test_a_kafka_streams_application_is_served_unchanged(

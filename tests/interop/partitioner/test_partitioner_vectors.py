@@ -58,6 +58,7 @@ def test_the_sample_is_wide(vectors: Vectors) -> None:
     assert {byte for key in keys for byte in key} == set(range(256))
 
 
+@pytest.mark.feature("keys-placed-java")
 def test_hash_and_partitions_are_as_in_java(vectors: Vectors) -> None:
     wrong = [
         key.hex()
@@ -67,6 +68,7 @@ def test_hash_and_partitions_are_as_in_java(vectors: Vectors) -> None:
     assert wrong == []
 
 
+@pytest.mark.feature("keys-placed-java")
 def test_the_conformance_vectors_are_as_in_java(vectors: Vectors) -> None:
     by_java = dict(zip((key for key, _, _ in vectors), (hash_ for _, hash_, _ in vectors), strict=True))
     assert {key: by_java[key] for key, _ in CONFORMANCE_VECTORS} == dict(CONFORMANCE_VECTORS)

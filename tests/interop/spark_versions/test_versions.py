@@ -120,10 +120,12 @@ def becomes(target: str, store: str, expected: dict[str, Any]) -> None:
         raise
 
 
+@pytest.mark.feature("applications-data-source")
 def test_an_application_of_native_operators_is_served(router: str) -> None:
     becomes(router, "views-per-page", VIEWS)
 
 
+@pytest.mark.feature("applications-data-source")
 def test_an_application_with_state_in_python_is_served_or_refused_by_name(version: Version) -> None:
     topology = "examples.tally.topology"
     if version.spark.minor in WITH_STATE:
@@ -143,6 +145,7 @@ def test_a_bounded_store_is_served_or_refused_by_name(version: Version) -> None:
     refused(version, topology, "a store with max_entries" if version.spark.minor == "4.0" else "parse_text")
 
 
+@pytest.mark.feature("applications-data-source")
 @pytest.mark.parametrize("way", ["classic", "connect"])
 def test_a_store_is_a_frame(version: Version, router: str, way: str) -> None:
     becomes(router, "views-per-page", VIEWS)

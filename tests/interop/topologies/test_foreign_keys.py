@@ -136,6 +136,7 @@ def write(bootstrap: str, changes: Sequence[Change]) -> None:
         produce_placed(bootstrap, topic, placed)
 
 
+@pytest.mark.feature("foreign-key-join")
 def test_a_foreign_key_join_is_the_same(
     broker: EmbeddedKafka, programs: KafkaStreamsPrograms, spark: SparkSession, tmp_path: Path
 ) -> None:

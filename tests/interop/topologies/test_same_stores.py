@@ -116,6 +116,7 @@ def scores_of(source: random.Random, count: int, first_ms: int) -> list[Score]:
     return scores
 
 
+@pytest.mark.feature("stream-table-join")
 def test_the_leaderboard_is_the_same(
     broker: EmbeddedKafka, programs: KafkaStreamsPrograms, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ class Feed:
         return events
 
 
+@pytest.mark.feature("windowed-stream-stream")
 def test_patient_monitoring_is_the_same(
     broker: EmbeddedKafka, programs: KafkaStreamsPrograms, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ TIMEOUT_S, WINDOW_S = 10.0, 100.0
 seconds = st.integers(0, 300).map(lambda halves: halves / 2) | st.sampled_from([0.0, TIMEOUT_S, WINDOW_S])
 
 
+@pytest.mark.feature("member-keeps-restarting")
 @given(st.integers(1, 4), st.lists(st.tuples(seconds, st.booleans(), seconds), max_size=60))
 def test_only_who_ends_too_often_is_held_back_and_never_for_longer_than_the_window(
     limit: int, comings: list[tuple[float, bool, float]]

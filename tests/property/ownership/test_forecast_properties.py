@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import strategies as st
 
 from processor.ownership.planning.forecast import forecast
@@ -12,6 +13,7 @@ from tests.property.ownership.test_planner_properties import check_quiet
 from tests.support.examples import given_many
 
 
+@pytest.mark.feature("would-move-why")
 @given_many(st.integers(1, 20), st.lists(st.sampled_from([1, 2, 5]), min_size=2, max_size=6), st.data())
 def test_a_forecast_ends_where_the_fleet_does(partitions: int, capacities: list[int], data: st.DataObject) -> None:
     """With nodes joining and leaving, both come to the very same assignment."""

@@ -76,12 +76,16 @@ def check_ephemeral(before: Situation, outcome: Plan) -> None:
         assert excesses[node] <= min(excesses.values()) + 1, "to the one farthest below its share"
 
 
+@pytest.mark.feature("one-active-partition")
+@pytest.mark.feature("standbys-many-set")
+@pytest.mark.feature("warm-ups-before")
 @given_many(situations())
 def test_every_plan_keeps_the_invariants(situation: Situation) -> None:
     """Whatever is reported and whatever is in force, one plan breaks nothing."""
     check_invariants(situation, situation.plan())
 
 
+@pytest.mark.feature("warm-ups-before")
 @given_many(situations())
 def test_an_active_moves_by_make_before_break(situation: Situation) -> None:
     """A live active gives way only to a replica that answers better, or to one as good while nobody holds anything."""
@@ -96,6 +100,7 @@ def test_an_active_moves_by_make_before_break(situation: Situation) -> None:
             assert was.active in now.standbys
 
 
+@pytest.mark.feature("balanced-when-quiet")
 @given_many(st.integers(2, 20), st.integers(3, 6), st.integers(2, 3), st.integers(0, 2**32))
 def test_no_active_makes_room_for_one_that_could_go_where_it_goes(
     tasks: int, nodes: int, standbys: int, seed: int
@@ -120,6 +125,7 @@ def test_no_active_makes_room_for_one_that_could_go_where_it_goes(
         assert not [task for task in arrived if taker in current[task].standbys], f"could go to {taker}, not {giver}"
 
 
+@pytest.mark.feature("balanced-when-quiet")
 @given_many(situations())
 def test_same_input_same_output(situation: Situation) -> None:
     """The order of mappings and collections is no input."""
@@ -147,6 +153,7 @@ def test_unchanged_reports_lead_to_a_fixpoint(situation: Situation) -> None:
     raise AssertionError("it goes on changing")
 
 
+@pytest.mark.feature("standbys-many-set")
 @given_many(situations(everybody_stays=True))
 def test_a_task_has_as_many_copies_as_nodes_allow(situation: Situation) -> None:
     """Missing standbys are made in the same plan, on nodes that stay."""
@@ -196,6 +203,7 @@ def check_shares(fleet: SimulatedFleet, tasks: int, copies: int) -> None:
             assert excess[standby] - excess[other] <= 1, "no standby could stand better"
 
 
+@pytest.mark.feature("balanced-when-quiet")
 @given_many(st.data())
 def test_a_fleet_with_a_history_settles_balanced(data: st.DataObject) -> None:
     """Nodes come, die, come back and leave at any moment; left alone, the fleet ends balanced and complete."""
@@ -245,6 +253,8 @@ def test_the_first_plan_is_complete_and_balanced(tasks: int, capacities: list[in
     assert fleet.settle() == 0
 
 
+@pytest.mark.feature("balanced-when-quiet")
+@pytest.mark.feature("nodes-restarted-one")
 @pytest.mark.parametrize(("tasks", "nodes"), [(1000, 20), (12, 3), (100, 7)])
 def test_one_more_node_moves_only_its_share(tasks: int, nodes: int) -> None:
     """The new node's share of the actives moves, and nothing else."""
@@ -280,6 +290,8 @@ def test_one_more_node_moves_no_active_needlessly(tasks: int, capacities: list[i
         assert moved == after["new"] <= math.ceil(tasks / len(fleet.racks))
 
 
+@pytest.mark.feature("balanced-when-quiet")
+@pytest.mark.feature("nodes-restarted-one")
 @pytest.mark.parametrize("leaves", [False, True])
 def test_one_node_fewer_moves_only_its_own(*, leaves: bool) -> None:
     """Of a thousand actives on twenty nodes the fifty of the node that dies, or is drained, move; no other does."""
@@ -297,6 +309,7 @@ def test_one_node_fewer_moves_only_its_own(*, leaves: bool) -> None:
     assert moved == {task for task, was in before.items() if was.active == "n01"}
 
 
+@pytest.mark.feature("lost-node-standbys")
 @pytest.mark.parametrize(("tasks", "nodes"), [(1000, 20), (12, 3)])
 def test_a_lost_node_is_replaced_by_its_standbys_at_once(tasks: int, nodes: int) -> None:
     """Only the lost node's actives move in that plan, each to its caught-up standby."""
@@ -316,6 +329,7 @@ def test_a_lost_node_is_replaced_by_its_standbys_at_once(tasks: int, nodes: int)
     assert max(heirs.values()) <= math.ceil(tasks / nodes / (nodes - 1)) + 2, "the load of the lost node is spread"
 
 
+@pytest.mark.feature("lost-node-standbys")
 def test_a_node_that_comes_back_gets_what_it_kept() -> None:
     """Of all it could get, a returning node gets the tasks it has a checkpoint of."""
     fleet = SimulatedFleet([TaskId(0, part) for part in range(60)], planner())
@@ -332,6 +346,7 @@ def test_a_node_that_comes_back_gets_what_it_kept() -> None:
     assert len(got - kept) <= 2
 
 
+@pytest.mark.feature("one-active-partition")
 def test_no_live_node_leaves_the_assignment_as_it_is() -> None:
     """The last holders may still be reachable, and are the ones that have the state."""
     fleet = SimulatedFleet([TaskId(0, part) for part in range(4)], planner())
@@ -364,6 +379,7 @@ def _timed_plans(tasks: int, capacities: list[int]) -> list[float]:
     return durations
 
 
+@pytest.mark.feature("10-000-tasks")
 @pytest.mark.long
 @pytest.mark.parametrize("capacities", [[1] * 200, [1, 2, 3, 5] * 50])
 def test_ten_thousand_tasks_on_two_hundred_nodes_plan_in_a_second(capacities: list[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import strategies as st
 
 from processor.ownership.planning.model import PlannerSettings
@@ -61,6 +62,7 @@ class Restarts:
         self.updates.append(FaultRecord("restart", node, began_at, self.plans))
 
 
+@pytest.mark.feature("balanced-when-quiet")
 @given_many(st.integers(1, 20), st.integers(2, 6), st.integers(0, 3), st.integers(1, 4), st.integers(0, 2**32))
 def test_a_rolling_restart_moves_actives_from_and_to_its_node_and_to_even_them_out(
     partitions: int, nodes: int, standbys: int, budget: int, seed: int

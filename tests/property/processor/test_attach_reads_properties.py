@@ -210,6 +210,7 @@ TestAttach = AttachMachine.TestCase
 TestAttach.settings = settings(max_examples=400, stateful_step_count=50)
 
 
+@pytest.mark.feature("batch-published-once")
 def test_a_follower_that_was_frozen_does_not_write_an_older_batch() -> None:
     world = World()
     world.has_changes = False
@@ -259,6 +260,7 @@ def test_a_claim_of_an_older_follower_is_not_taken_for_a_batch() -> None:
     assert world.recorded == 2
 
 
+@pytest.mark.feature("changes-batch-where")
 @given(failures=st.integers(1, 20))
 def test_a_provider_without_changes_is_tried_ever_more_rarely(failures: int) -> None:
     planner, published, tries = ReadPlanner(), 0, 0
@@ -278,6 +280,7 @@ def test_a_provider_without_changes_is_tried_ever_more_rarely(failures: int) -> 
         assert tries > 8 or failures > 6
 
 
+@pytest.mark.feature("batch-published-once")
 @given(
     committed=st.none() | st.integers(0, 9),
     published=st.none() | st.integers(0, 9),
@@ -306,6 +309,7 @@ def test_a_read_ends_at_the_newest_batch(
 LAST = StoreCommit("q.form.abc", 5)
 
 
+@pytest.mark.feature("isn-t-checkpoint")
 @pytest.mark.parametrize(
     ("last", "query_id", "form", "committed", "written", "expected"),
     [
@@ -331,6 +335,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
     assert misfit(last, query_id, form, committed, written) is expected
 
 
+@pytest.mark.feature("batch-published-once")
 def test_a_store_goes_on_only_with_the_same_state_in_the_same_form() -> None:
     assert continued(LAST, "q", "form") == Identity("q", "form", "abc")
     assert str(continued(LAST, "q", "form")) == LAST.query_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ class Run:
         return Published(self.record, {CHANGELOG: 0}, {CHANGELOG: end}, self.written)
 
 
+@pytest.mark.feature("checkpoint-doesn-t")
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=5).flatmap(
         lambda batches: st.tuples(st.just(batches), st.integers(0, STEPS_A_BATCH * len(batches)))

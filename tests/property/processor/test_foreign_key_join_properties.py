@@ -9,6 +9,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 
 from processor.operators.workers.buckets import Program
@@ -163,6 +164,7 @@ def _of_bucket(table: pa.Table, bucket: int) -> pa.Table:
     return table.filter(pa.array([crc32(key) % BUCKETS == bucket for key in table[GROUP].to_pylist()], pa.bool_()))
 
 
+@pytest.mark.feature("foreign-key-join")
 @given_many(_BATCHES, st.booleans())
 def test_after_each_batch_what_was_put_out_adds_up_to_the_join(
     batches: list[list[Change]], keeps_unmatched: bool

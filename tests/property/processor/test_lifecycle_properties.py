@@ -66,6 +66,7 @@ wanted = st.one_of(
 )
 
 
+@pytest.mark.feature("states-application-queries")
 @given(st.lists(wanted, max_size=40))
 def test_only_what_may_follow_happens_and_listeners_see_all_of_it(log: list[tuple[str, Any]]) -> None:
     told = Told()

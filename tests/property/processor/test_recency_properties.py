@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ class Model:
             self.entries.popitem(last=False)
 
 
+@pytest.mark.feature("store-whose-partitions")
 @given(batches=st.lists(st.lists(_UPDATES, max_size=20), max_size=8), max_entries=st.integers(1, 6))
 def test_what_is_published_adds_up_to_the_model(batches: list[list[StoreUpdate]], max_entries: int) -> None:
     model, store, recency = Model(max_entries), dict[bytes, bytes](), list[bytes]()

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 
 from processor.rows import KEY, OFFSET, REASON, VALUE
@@ -64,6 +65,7 @@ def table(rows: Sequence[Row], first: int, *, has_offsets: bool) -> pa.Table:
     )
 
 
+@pytest.mark.feature("one-pool-stores")
 @given_many(_BATCHES, _MAX_BYTES, st.booleans())
 def test_whatever_its_size_the_last_row_of_each_key_is_written_last(
     batches: list[list[Row]], max_bytes: int, has_offsets: bool
@@ -112,6 +114,7 @@ def test_a_key_that_is_updated_again_and_again_is_written_once_however_small_the
     assert not +cache.early
 
 
+@pytest.mark.feature("one-pool-stores")
 @given_many(st.integers(0, 10_000), st.integers(1, 6), st.lists(st.tuples(st.booleans(), st.integers(0, 5))))
 def test_the_pool_is_never_overdrawn_and_each_batch_gets_half_its_fair_share(
     max_bytes: int, queries: int, events: list[tuple[bool, int]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 
 from processor.operators.aggregators import Reduce
@@ -128,6 +129,7 @@ def numbered(batches: list[list[Event]]) -> list[list[tuple[Event, int]]]:
     return [[(event, next(numbers)) for event in batch] for batch in batches]
 
 
+@pytest.mark.feature("session-windows-read")
 @given_many(_BATCHES)
 def test_sessions_are_those_of_the_model_and_only_open_ones_are_kept(batches: list[list[Event]]) -> None:
     model = Model()

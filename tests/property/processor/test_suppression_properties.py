@@ -57,6 +57,7 @@ class Model:
         return len(self.waiting) > (buffer.max_records or 99) or size > (buffer.max_bytes or 999)
 
 
+@pytest.mark.feature("suppress-until-window")
 @given(batches=_BATCHES, records=_BOUNDS[0], size=_BOUNDS[1], when=st.sampled_from(WhenFull), wait=st.integers(0, 30))
 def test_a_batch_gives_what_the_records_one_by_one_would(
     batches: list[list[KeyUpdate]], records: int | None, size: int | None, when: WhenFull, wait: int

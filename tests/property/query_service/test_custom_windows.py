@@ -33,6 +33,7 @@ def applied(store: TimedStore[Any], batches: list[list[ChangelogRecord]]) -> Non
         store.apply(batch, Checkpoint("t", "id", position, 1))
 
 
+@pytest.mark.feature("custom-kinds-layouts")
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from(KEYS), times, st.none() | histograms), max_size=8), max_size=8),
     st.lists(st.tuples(st.sampled_from(KEYS), spans), min_size=1, max_size=5),

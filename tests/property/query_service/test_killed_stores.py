@@ -29,6 +29,7 @@ NO_LIMIT = 10**9
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.feature("offset-stands-write")
 @pytest.mark.parametrize("kind", [KEY_VALUE, WINDOW, SESSION, VERSIONED])
 @pytest.mark.parametrize(
     ("kills", "records", "largest_batch"),

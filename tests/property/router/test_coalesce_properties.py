@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import grpc
 import grpc.aio
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,6 +104,8 @@ class Run:
             assert task.result() == response(key)
 
 
+@pytest.mark.feature("concurrent-lookups-node")
+@pytest.mark.feature("routers-pass-answers")
 @given(steps=STEPS, room=st.integers(1, 12), longest_wait_s=st.sampled_from((0.0, math.inf)))
 def test_every_lookup_has_its_own_outcome_whatever_goes_together(
     steps: list[tuple[str, str | int]], room: int, longest_wait_s: float

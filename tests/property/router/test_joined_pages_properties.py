@@ -89,6 +89,7 @@ def test_as_by_reading_all(
     assert query_service_pb2.ScanResponse.FromString(page) == by_reading_all(request, pages, max_bytes)
 
 
+@pytest.mark.feature("rolling-upgrade-last")
 @given(
     texts=st.lists(st.sets(st.text(max_size=3), max_size=8), min_size=1, max_size=3),
     without=st.lists(st.booleans(), min_size=3, max_size=3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def test_only_a_late_attempt_makes_a_node_slow(given_: list[tuple[str, float, bo
     assert all(was_late for _, _, was_late in _feed(answer_times, given_))
 
 
+@pytest.mark.feature("slow-dead-nodes")
 @given(answers)
 def test_a_node_all_of_whose_attempts_are_late_is_soon_slow(given_: list[tuple[str, float, bool]]) -> None:
     answer_times = AnswerTimes(quantile=0.95, least_s=0.01, most_s=0.25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from router.choice.budget import RetryBudget
 events = st.lists(st.tuples(st.sampled_from(["lookup", "hedge", "retry", "owed"]), st.floats(0, 20)), max_size=60)
 
 
+@pytest.mark.feature("hedged-lookups-within")
 @given(st.floats(0, 100), events)
 def test_no_more_is_granted_than_has_come_in(percent: float, happened: list[tuple[str, float]]) -> None:
     budget, now = RetryBudget(percent, 5), 100.0

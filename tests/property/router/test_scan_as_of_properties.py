@@ -48,6 +48,7 @@ async def _read(
     raise AssertionError("more pages than keys")
 
 
+@pytest.mark.feature("scans-versioned-stores")
 @settings(max_examples=150, deadline=None)
 @given(
     before=puts(0, 500, 25),

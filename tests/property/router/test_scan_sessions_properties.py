@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ class Model:
         )
 
 
+@pytest.mark.feature("sessions-range-keys")
 @settings(max_examples=150, deadline=None)
 @given(
     first=st.lists(st.tuples(SESSION_KEY, WRITTEN, st.just(value=True)), max_size=25),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ async def pages(scatter: Scatter, request: query_service_pb2.ScanWindowsRequest,
     raise AssertionError("more pages than windows")
 
 
+@pytest.mark.feature("fetchwindows-scanwindows")
 @settings(max_examples=150, deadline=None)
 @given(
     windows=st.sets(WINDOW_KEY, max_size=25),

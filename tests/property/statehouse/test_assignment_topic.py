@@ -40,6 +40,7 @@ def histories(draw: st.DrawFn) -> list[Assignment]:
     return epochs
 
 
+@pytest.mark.feature("assignment-topic-epoch")
 @given(histories(), st.data())
 def test_reader_gets_every_epoch_and_compaction_never_mixes_them(epochs: list[Assignment], data: st.DataObject) -> None:
     log: list[tuple[bytes, bytes | None]] = []
@@ -63,6 +64,7 @@ def test_reader_gets_every_epoch_and_compaction_never_mixes_them(epochs: list[As
     assert all(snapshot in written for snapshot in snapshots)
 
 
+@pytest.mark.feature("assignment-topic-epoch")
 def test_unchanged_records_are_not_written_again() -> None:
     spec = StoreSpec("s", "app-s-changelog", 2, 0)
     tasks = {TaskId(0, 0): TaskAssignment("a"), TaskId(0, 1): TaskAssignment("b")}
@@ -82,6 +84,8 @@ def test_unchanged_records_are_not_written_again() -> None:
     assert second.written_at == {"store/s": 1, "task/0": 2}
 
 
+@pytest.mark.feature("keys-placed-java")
+@pytest.mark.feature("unknown-fields-newer")
 def test_unreadable_record_and_foreign_partitioner_are_reported_and_skipped() -> None:
     problems: list[str] = []
     reader = AssignmentReader(lambda key, error: problems.append(f"{key}: {error}"))
@@ -97,6 +101,7 @@ def test_unreadable_record_and_foreign_partitioner_are_reported_and_skipped() ->
     assert reader.not_understood() == "store/s"
 
 
+@pytest.mark.feature("keys-placed-java")
 def test_a_store_whose_keys_are_hashed_otherwise_is_reported_and_left_out() -> None:
     """The published vectors are what counts, whatever name the partitioner has."""
     stores = {name: StoreSpec(name, f"app-{name}-changelog", 1, 0) for name in ("s", "t")}
@@ -116,6 +121,7 @@ def test_a_store_whose_keys_are_hashed_otherwise_is_reported_and_left_out() -> N
     assert "store s: " in problem
 
 
+@pytest.mark.feature("unknown-fields-newer")
 @pytest.mark.parametrize("key", [b"store/s", b"task/0"])
 def test_what_a_newer_version_has_added_is_noticed(key: bytes) -> None:
     subs = {0: SubTopology(0, "q", 1)}
@@ -146,6 +152,7 @@ def test_what_is_in_a_snapshot_is_in_order() -> None:
     assert keys == sorted(keys)
 
 
+@pytest.mark.feature("control-topic-deleted")
 def test_another_log_counts_its_own_epochs() -> None:
     """The topic was recreated: the last snapshot stays until the new log, read to its end, has a whole one."""
     stores = {"s": StoreSpec("s", "app-s-changelog", 1, 0)}
@@ -167,6 +174,7 @@ def test_another_log_counts_its_own_epochs() -> None:
     assert reader.end_reached() is None
 
 
+@pytest.mark.feature("control-topic-deleted")
 @given(histories(), st.data())
 def test_what_a_log_lacks_or_has_otherwise_is_noticed(epochs: list[Assignment], data: st.DataObject) -> None:
     reader, written = AssignmentReader(), Assignment()

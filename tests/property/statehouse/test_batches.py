@@ -23,6 +23,7 @@ sizes_of_entries = st.lists(st.integers(0, 60), max_size=30)
 overheads = st.integers(0, 5)
 
 
+@pytest.mark.feature("batches-pages-bounded")
 @given(sizes_of_entries, st.integers(1, 8), st.integers(1, 100), overheads)
 def test_entries_are_split_into_batches_that_are_as_full_as_can_be(
     sizes: list[int], most: int, max_bytes: int, overhead: int

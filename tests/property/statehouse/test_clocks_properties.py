@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +75,7 @@ class Follower:
         return self.reports.latest["s"].age_ms(self.now_s) / 1000
 
 
+@pytest.mark.feature("clocks-jump-staleness")
 @given(intervals)
 def test_no_step_makes_an_age_wrong(log: list[Interval]) -> None:
     follower = Follower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def test_a_fresher_replica_violates_no_more(bound: Freshness, replica: ReplicaFr
         assert _reason(bound, fresher) is None
 
 
+@pytest.mark.feature("bounds-read-active")
 @given(bounds, replicas)
 def test_what_is_bounded_is_known_and_within_its_bound(bound: Freshness, replica: ReplicaFreshness) -> None:
     figures = {

@@ -27,6 +27,7 @@ def of(kind: str, value: Any) -> Any:
     return json.loads(key_text("s", [KeyColumn("c", kind)], {"c": value}))["c"]
 
 
+@pytest.mark.feature("keys-several-columns")
 def test_columns_make_the_key_that_the_writer_has_written() -> None:
     expected = '{"user":"zoë","at":"2026-10-25T01:30:00.500000Z","amount":"46.50"}'
     texts = {"amount": "46.5", "user": "zoë", "at": "2026-10-25T02:30:00.5+01:00"}

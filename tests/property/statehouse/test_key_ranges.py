@@ -79,6 +79,7 @@ def comparisons(draw: st.DrawFn, serde: str) -> Comparison:
     return Comparison(operator, draw(VALUES[serde]))
 
 
+@pytest.mark.feature("store-live-dataframe")
 @pytest.mark.parametrize("serde", VALUES)
 @given(data=st.data())
 def test_ranges_hold_the_keys_that_satisfy_all_comparisons_and_each_once(serde: str, data: st.DataObject) -> None:

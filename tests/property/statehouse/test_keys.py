@@ -22,6 +22,7 @@ def test_escaped_keys_order_before_what_follows(one: bytes, two: bytes, tail: by
         assert (left < right) == (one < two)
 
 
+@pytest.mark.feature("key-layouts-those")
 @given(KEY, TIME, st.integers(0, 2**31 - 1))
 def test_window_key(key: bytes, start_ms: int, sequence: int) -> None:
     window = WindowKey(key, start_ms, sequence)
@@ -29,6 +30,7 @@ def test_window_key(key: bytes, start_ms: int, sequence: int) -> None:
     assert window.to_bytes() == key + start_ms.to_bytes(8, "big") + sequence.to_bytes(4, "big")
 
 
+@pytest.mark.feature("key-layouts-those")
 @given(KEY, TIME, TIME)
 def test_session_key(key: bytes, one: int, two: int) -> None:
     session = SessionKey(key, min(one, two), max(one, two))

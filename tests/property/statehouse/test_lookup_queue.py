@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,6 +112,7 @@ class Script:
             assert key in self.calls.failed
 
 
+@pytest.mark.feature("concurrent-lookups-node")
 @given(st.lists(steps, max_size=80))
 def test_each_caller_gets_exactly_its_answer(steps: list[tuple[str, int]]) -> None:
     async def run() -> None:

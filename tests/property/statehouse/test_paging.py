@@ -22,6 +22,7 @@ def inside(keys: set[bytes], bounds: paging.KeyRange) -> list[bytes]:
     return sorted(found, reverse=bounds.reverse)
 
 
+@pytest.mark.feature("scan-ranges-prefixes")
 @given(KEYS, OPTIONAL_KEY, OPTIONAL_KEY, st.booleans(), st.integers(1, 5))
 def test_pages_of_a_range(keys: set[bytes], low: bytes | None, high: bytes | None, reverse: bool, size: int) -> None:
     request = query_service_pb2.ScanRequest(store="s", reverse=reverse)
@@ -42,6 +43,7 @@ def test_pages_of_a_range(keys: set[bytes], low: bytes | None, high: bytes | Non
     assert got == sorted(expected, reverse=reverse)
 
 
+@pytest.mark.feature("scan-ranges-prefixes")
 @given(KEYS, st.binary(max_size=2))
 def test_prefix(keys: set[bytes], prefix: bytes) -> None:
     request = query_service_pb2.ScanRequest(store="s", prefix=types_pb2.Key(raw=prefix))
@@ -54,6 +56,7 @@ def test_prefix_of_highest_bytes_has_no_upper_end() -> None:
     assert paging.after_prefix(b"") is None
 
 
+@pytest.mark.feature("pages-one-moment")
 def test_a_token_with_a_letter_that_no_token_has_is_refused() -> None:
     request = query_service_pb2.ScanRequest(store="s")
     token = paging.next_page_token(request, b"key")

@@ -89,6 +89,7 @@ def cases(message: Message) -> Any:
     return pytest.mark.parametrize("record", [case for _, case in found], ids=[what for what, _ in found])
 
 
+@pytest.mark.feature("records-control-topics")
 @cases(members_pb2.Member.FromString(encode_member(MEMBER)[1]))
 def test_members(record: members_pb2.Member) -> None:
     key, value = b"n1", record.SerializeToString()
@@ -156,6 +157,7 @@ FIRST, RECORDS = encode(Assignment(), ASSIGNMENT)
 SECOND, FOLLOWING = encode(FIRST, replace(FIRST, epoch=2, reason="second"))
 
 
+@pytest.mark.feature("records-control-topics")
 @pytest.mark.parametrize("number", range(len(RECORDS)), ids=[key.decode() for key, _ in RECORDS])
 def test_assignments(number: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     key, value = RECORDS[number]

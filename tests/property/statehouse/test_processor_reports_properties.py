@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def taken(reports: ProcessorReports, record: Record, now_s: float) -> float:
     return at_s
 
 
+@pytest.mark.feature("processor-age-ms")
 @given(records, st.sampled_from([0.0, 7.0]))
 def test_reports_are_those_of_a_plain_model(log: list[Record], later_s: float) -> None:
     reports, now_s = ProcessorReports(), 0.0

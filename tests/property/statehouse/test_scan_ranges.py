@@ -43,6 +43,7 @@ def cases(draw: st.DrawFn) -> tuple[str, set[Any], Any, Any]:
     return serde, draw(st.sets(numbers, max_size=20)), draw(st.none() | numbers), draw(st.none() | numbers)
 
 
+@pytest.mark.feature("scan-ranges-prefixes")
 @given(cases(), st.booleans(), st.integers(1, 5))
 @example(("long", set(range(-3, 4)), -2, 2), False, 1)
 @example(("long", set(range(-3, 4)), 2, -2), False, 1)

@@ -337,6 +337,7 @@ def outcome(gate: Gate, asking: Asking, caller: Caller, rng: random.Random) -> s
     return "ALLOWED"
 
 
+@pytest.mark.feature("identities-certificates-tokens")
 @pytest.mark.parametrize("files", [60, pytest.param(100, marks=pytest.mark.long)])
 def test_the_gate_decides_as_the_documentation_says(tmp_path: Path, files: int) -> None:
     calls = files * CALLS_A_FILE

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ actions = st.one_of(
 )
 
 
+@pytest.mark.feature("least-position-read")
 @given(st.lists(actions, max_size=60))
 def test_what_a_session_sees_never_goes_back(steps: list[tuple[Any, ...]]) -> None:
     replicas = Replicas()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ LOADS = st.builds(
 FIGURES = ("node_cores", "router_cores", "node_memory_mib", "node_disk_mib", "node_bytes", "router_bytes")
 
 
+@pytest.mark.feature("statehouse-size-nodes")
 @given(LOADS, st.floats(1, 3), st.booleans())
 def test_the_smallest_fleet_is_large_enough_and_one_less_is_not(load: AskedLoad, speed: float, spare: bool) -> None:
     hosts = AskedHosts(cores=4, speed=speed, survives_loss=spare)

@@ -70,6 +70,7 @@ async def node(settings: NodeSettings) -> AsyncIterator[QueryNode]:
     await node._tasks.close()
 
 
+@pytest.mark.feature("clients-command-line")
 async def test_metrics_tell_what_the_processor_reported_for_the_stores_that_are_here(node: QueryNode) -> None:
     node._tasks.replicas.update(one_node.admission_of(node._metrics, [0, 1], ["a"])._replicas)
     store = one_node.SPEC.name

@@ -14,6 +14,7 @@ from statehouse.settings import RouterSettings, WebSettings, load
 from tests.support.certificates import Authority
 
 
+@pytest.mark.feature("router-starts-web")
 def test_it_has_the_routers_settings_and_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     router = RouterSettings(application_id="app", http_port=7_300, http_allowed_hosts="board.house", express=False)
     settings = web_settings(router, 7_101)

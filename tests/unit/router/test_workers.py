@@ -70,6 +70,7 @@ def test_an_address_that_is_not_ours_is_an_error() -> None:
         hold_port("192.0.2.1", 0)
 
 
+@pytest.mark.feature("several-router-processes")
 def test_workers_share_a_port_and_have_a_metrics_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = RouterSettings(
         application_id="app", workers=3, metrics_port=9_100, hold_window_ms=0, express=False, router_rack="r1"

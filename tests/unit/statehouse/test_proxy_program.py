@@ -25,6 +25,7 @@ def program(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.feature("package-without-proxy")
 def test_the_packages_own_comes_before_one_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_program(AUTO) is None
     on_path = program(tmp_path)
@@ -44,6 +45,7 @@ def test_one_that_is_named_must_exist() -> None:
         find_program("/nowhere")
 
 
+@pytest.mark.feature("package-without-proxy")
 @pytest.mark.parametrize(("setting", "level"), [(AUTO, "warning"), (NONE, "info")])
 def test_what_is_lacking_is_said_once_unless_it_is_wanted_so(setting: str, level: str) -> None:
     with capture_logs() as lines:

@@ -45,6 +45,7 @@ class _Deaf(_Unread):
         raise AssertionError
 
 
+@pytest.mark.feature("callers-ask-bounded")
 async def test_a_caller_who_takes_nothing_loses_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statehouse.rpc.status.TAKEN_WITHIN_S", 0.05)
     context = cast("Any", _Unread(is_gone=False))

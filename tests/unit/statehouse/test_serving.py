@@ -65,6 +65,7 @@ async def failure_of(call: Any) -> LookupFailure:
     return from_rpc_error(caught.value)
 
 
+@pytest.mark.feature("getnode-drain-grpc")
 async def test_a_server_tells_of_itself_what_it_was_told_last(server: RpcServer, channel: grpc.aio.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     for service in ("", SERVICE):
@@ -84,6 +85,7 @@ async def test_a_server_tells_of_itself_what_it_was_told_last(server: RpcServer,
         }
 
 
+@pytest.mark.feature("startup-readiness-liveness")
 async def test_startup_readiness_and_liveness_are_told_apart(server: RpcServer, channel: grpc.aio.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
 

@@ -98,6 +98,7 @@ def test_a_message_says_what_was_given_and_where(monkeypatch: pytest.MonkeyPatch
         load(NodeSettings, _NODE)
 
 
+@pytest.mark.feature("settings-flag-variable")
 @pytest.mark.parametrize(
     ("process", "given", "message"),
     [
@@ -114,6 +115,7 @@ def test_settings_are_checked_against_each_other(process: str, given: dict[str, 
         load(PROCESSES[process], required | given)
 
 
+@pytest.mark.feature("address-node-listens")
 def test_a_node_on_all_addresses_says_where_it_is_reached() -> None:
     assert load(NodeSettings, _NODE | {"bind_host": "0.0.0.0", "advertised_host": "node-1"}).bind_host == "0.0.0.0"
 
@@ -162,6 +164,7 @@ def test_the_file_that_the_page_shows_can_work(tmp_path: Path) -> None:
     assert check_file(file) == []
 
 
+@pytest.mark.feature("batches-pages-bounded")
 def test_clients_take_messages_as_large_as_servers_send() -> None:
     """The client's own package does without the settings', and so declares its default by itself."""
     assert NodeSettings(application_id="a").max_message_bytes == DEFAULT_MAX_MESSAGE_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ TIMES = st.one_of(
 ANSWERS = st.tuples(st.sampled_from([*SERDES]), st.none() | LENGTHS, TIMES, st.booleans(), STAMPS)
 
 
+@pytest.mark.feature("routers-pass-answers")
 @given(st.lists(ANSWERS, max_size=5))
 def test_bytes_are_the_message(answers: list[tuple[str, int | None, int, bool, types_pb2.ReplicaStamp]]) -> None:
     expected = query_service_pb2.BatchGetResponse()

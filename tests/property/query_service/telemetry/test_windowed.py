@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from query_service.telemetry.windowed import SAMPLE_S, WindowedMaximum
 steps = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 15.0, 30.0, 45.0, 100.0]), st.integers(0, 9)), max_size=20)
 
 
+@pytest.mark.feature("durations-puts-deletes")
 @given(steps, st.sampled_from([0.0, 20.0, 40.0, 70.0]))
 def test_it_is_the_largest_of_the_present_and_the_last_half_minute(
     log: list[tuple[float, int]], later_s: float

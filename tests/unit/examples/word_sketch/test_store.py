@@ -53,6 +53,7 @@ def test_bytes_that_are_no_sketch_are_told() -> None:
             read_sketch(damaged)
 
 
+@pytest.mark.feature("kinds-one-own")
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_store_answers_its_query(in_memory: bool, tmp_path: Path) -> None:
     counts = counted(3)

@@ -17,6 +17,7 @@ def app():
     return Application("demo", lambda source: SimpleNamespace(columns=list(ORIGIN), source=source))
 
 
+@pytest.mark.feature("streams-tables-global")
 def test_sources_are_declared_in_order_and_read_once(app: Application):
     first = app.stream("events", minPartitions="4")
     app.table("rows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def test_files_are_read_from_a_listing() -> None:
     assert listed_files(text, "/state/0/") == [StateFile(12, 7, 46), StateFile(3, 8, 90)]
 
 
+@pytest.mark.feature("job-keeps-two")
 @given(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 4), st.sampled_from([NOTHING, 45, 47, 600]))))
 def test_only_what_has_a_file_with_nothing_for_each_batch_is_unchanged(files: set[tuple[int, int, int]]) -> None:
     by_place = {(partition, batch): size for partition, batch, size in sorted(files)}

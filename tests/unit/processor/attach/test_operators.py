@@ -28,6 +28,7 @@ UNKNOWN = StateOperator(4, "somethingNew", "default", 4)
 ALL = [AGGREGATE, WITH_VARIABLES, *JOIN, NEWER_JOIN, UNKNOWN]
 
 
+@pytest.mark.feature("aggregates-deduplication-joins")
 @pytest.mark.parametrize(
     ("choice", "has_changes"),
     [
@@ -45,6 +46,7 @@ def test_a_state_is_chosen(choice: StateChoice, *, has_changes: bool) -> None:
     assert source.is_list is not has_changes
 
 
+@pytest.mark.feature("aggregates-deduplication-joins")
 @pytest.mark.parametrize(
     ("choice", "says"),
     [

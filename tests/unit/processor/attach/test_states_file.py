@@ -39,6 +39,7 @@ as = "window"
 """
 
 
+@pytest.mark.feature("one-attach-serves")
 def test_states_are_named_with_all_that_one_has_as_options(tmp_path: Path) -> None:
     file = tmp_path / "states.toml"
     file.write_text(WHOLE)

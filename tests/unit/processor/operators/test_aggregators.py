@@ -4,6 +4,7 @@ import math
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def test_ties_go_to_the_earlier_timestamp_then_partition_then_offset():
         assert [entry["who"] for entry in kept] == ["(1, 0, 4)", "(1, 0, 5)", "(1, 1, 0)"]
 
 
+@pytest.mark.feature("reduce-aggregate-event")
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=12), st.randoms())
 def test_the_result_does_not_depend_on_the_order_of_arrival(scores: list[Any], random: Random):
     rows = [

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def test_stream_time_goes_on_from_batch_to_batch():
     assert filled([], stream_time=20) == ([], 20)
 
 
+@pytest.mark.feature("event-times-payload")
 @given(EVENTS, st.data())
 def test_batches_give_what_events_one_by_one_give(events: list[tuple[int, int]], data: st.DataObject):
     cut = data.draw(st.integers(0, len(events)))

@@ -57,6 +57,7 @@ def _table(rows: list[Input]) -> pa.Table:
     return pa.table(columns | {"row": pa.array([row.row for row in rows], pa.string())})
 
 
+@pytest.mark.feature("table-table-join")
 @pytest.mark.parametrize(
     ("how", "left_alone", "right_alone"),
     [
@@ -73,6 +74,7 @@ def test_who_has_a_joined_row(how: str, left_alone: list[Any], right_alone: list
     assert run(how, R, left("l")) == joined
 
 
+@pytest.mark.feature("table-table-join")
 @pytest.mark.parametrize(
     ("how", "without_left", "without_right"),
     [

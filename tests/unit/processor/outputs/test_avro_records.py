@@ -18,6 +18,7 @@ from statehouse.errors import ConfigurationError
 VALUE = T.StructType([T.StructField("id", T.LongType(), nullable=False), T.StructField("note", T.StringType())])
 
 
+@pytest.mark.feature("stores-written-avro")
 def test_a_schema_has_the_fields_of_the_struct_and_defaults_of_what_may_be_null() -> None:
     assert json.loads(avro_schema(VALUE, "my-app", "2nd", "value")) == {
         "type": "record",

@@ -84,6 +84,7 @@ def test_all_queries_together_have_the_time_of_a_stop():
     assert times[1:] == [0, 0]
 
 
+@pytest.mark.feature("driver-fenced-goes")
 @pytest.mark.parametrize("choice", ["own", "none"])
 def test_a_processor_may_leave_the_assignment_to_another_controller(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, choice: Literal["own", "none"]

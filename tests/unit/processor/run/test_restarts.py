@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def test_pauses_double_up_to_the_longest_one():
     assert set(pauses[5:]) == {5.0}, "however many there are"
 
 
+@pytest.mark.feature("driver-dies-loses")
 def test_it_is_given_up_after_so_many_restarts_in_the_window():
     restarts = Restarts(POLICY)
     assert [restarts.died(float(n), batch_id=n) for n in range(4)] == [1.0, 2.0, 3.0, None]

@@ -26,6 +26,7 @@ def test_versions_are_ordered_by_number() -> None:
     assert SparkVersion.parse("4.10.0") > SparkVersion.parse("4.9.3") > SparkVersion.parse("3.50.0")
 
 
+@pytest.mark.feature("applications-data-source")
 @pytest.mark.parametrize("feature", Feature)
 def test_what_a_version_lacks_is_refused_by_name(feature: Feature) -> None:
     ensure_has(f"{feature.since}.0", feature)

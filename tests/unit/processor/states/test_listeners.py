@@ -27,6 +27,7 @@ class Deaf: pass
 """
 
 
+@pytest.mark.feature("states-application-queries")
 def test_installed_listeners_are_told_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry_points = {name: f"told_plugin:{name}" for name in ("Recorder", "Raising", "Deaf")}
     install(tmp_path, "told_plugin", PROCESSOR_GROUP, entry_points, PLUGIN)

@@ -13,6 +13,7 @@ def test_an_application_has_started_once_it_is_neither_created_nor_starting(stat
     assert bool(not_started(state)) is (state in {ApplicationState.CREATED, ApplicationState.STARTING})
 
 
+@pytest.mark.feature("startup-readiness-liveness")
 @pytest.mark.parametrize("state", ApplicationState)
 def test_only_one_that_is_given_up_or_hangs_needs_a_restart(state: ApplicationState) -> None:
     assert bool(not_alive(state, None)) is (state is ApplicationState.ERROR)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from processor.topics.audit import Difference, compare
 from statehouse.kafka.topics import FoundTopic, TopicSpec
 
@@ -20,6 +22,7 @@ def test_settings_that_nobody_names_are_not_compared() -> None:
     assert set(differences(TopicSpec("t", 3, COMPACT), found).values()) == {Difference.NONE}
 
 
+@pytest.mark.feature("settings-topics-wanted")
 def test_what_brokers_can_change_is_told_from_what_nobody_can() -> None:
     found = FoundTopic(2, 1, {"cleanup.policy": "delete"})
     assert differences(TopicSpec("t", 3, COMPACT, 3), found) == {
@@ -35,6 +38,7 @@ def test_a_topic_that_is_not_there_is_missing() -> None:
     assert set(differences(TopicSpec("t", 3, COMPACT, 3), None).values()) == {Difference.MISSING}
 
 
+@pytest.mark.feature("settings-topics-wanted")
 def test_the_remedy_for_partitions_depends_on_whose_topic_it_is() -> None:
     spec, found = TopicSpec("t", 1), FoundTopic(4, 1, {})
     (store,) = compare([spec], {"t": found}, frozenset())

@@ -46,6 +46,7 @@ def task(tmp_path: Path) -> TaskDirectory:
     return folder
 
 
+@pytest.mark.feature("state-directory-reboot")
 @pytest.mark.parametrize(("parent", "is_warned_of"), [("/tmp", True), ("/var/tmp", False)])  # noqa: S108 - the subject
 def test_a_state_directory_that_a_reboot_empties_is_warned_of(parent: str, is_warned_of: bool) -> None:
     with TemporaryDirectory(dir=parent) as directory, capture_logs() as logs:
@@ -71,6 +72,7 @@ def test_a_lock_that_the_file_system_refuses_leaves_no_file_open(
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
 
 
+@pytest.mark.feature("one-process-task")
 def test_lock_is_released_if_its_holder_can_not_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = TaskDirectory(tmp_path / "0_0")
 
@@ -132,6 +134,7 @@ def test_wipe_removes_all_or_says_so(task: TaskDirectory, monkeypatch: pytest.Mo
     assert not task.store_path("counts").exists()
 
 
+@pytest.mark.feature("offsets-read-file")
 @pytest.mark.parametrize("damage", [b"", b"\xff\x00", b"[1]", b'{"counts": 3}', b'{"counts": {"position": -7}}'])
 def test_damaged_readable_copy_is_as_good_as_none(task: TaskDirectory, damage: bytes) -> None:
     (task.path / ".checkpoint").write_bytes(damage)
@@ -192,6 +195,7 @@ def test_damaged_block_fails_a_walk_and_the_store(tmp_path: Path, reverse: bool)
         RocksDBEngine(tmp_path)  # the mark of it, with the failed walk's traceback still held
 
 
+@pytest.mark.feature("offsets-read-file")
 def test_inspection_of_a_closed_store(task: TaskDirectory) -> None:
     before = {path: path.read_bytes() for path in task.path.rglob("*") if path.is_file()}
     for directory in (task.path, task.path.parent, task.path.parents[1]):
@@ -221,6 +225,7 @@ def test_inspection_of_a_global_store(tmp_path: Path) -> None:
     assert StateDirectory(tmp_path, "global").dormant([].append) == {}
 
 
+@pytest.mark.feature("offsets-read-file")
 def test_inspection_leaves_an_open_store_alone(task: TaskDirectory) -> None:
     task.acquire()
     (found,) = stores_in(task.path)
@@ -247,6 +252,7 @@ def test_inspection_passes_over_what_is_no_partition(tmp_path: Path) -> None:
     assert [(found.store, found.partition) for found in stores_in(tmp_path)] == [("countries", 0)]
 
 
+@pytest.mark.feature("offsets-read-file")
 def test_inspection_on_the_command_line(task: TaskDirectory) -> None:
     app = typer.Typer()
     app.command("state")(state)

@@ -29,12 +29,14 @@ def refusal(reports: Mapping[str, ProcessorReport], **bound: int) -> LookupFailu
     return told.value
 
 
+@pytest.mark.feature("processor-age-ms")
 def test_an_answer_says_when_the_processor_reported_and_what_was_left() -> None:
     told = stamp({"s": ProcessorReport(time.monotonic() - 60, 7)})
     assert 60_000 <= told.processor_age_ms < 90_000
     assert told.input_backlog == 7
 
 
+@pytest.mark.feature("processor-age-ms")
 def test_what_nobody_knows_is_absent_and_satisfies_no_bound() -> None:
     told = stamp({"other": ProcessorReport(time.monotonic(), 0)})
     assert not told.HasField("processor_age_ms")
@@ -45,6 +47,8 @@ def test_what_nobody_knows_is_absent_and_satisfies_no_bound() -> None:
     assert refusal({}, max_input_backlog=10**9).reason is Reason.INPUT_BACKLOG_EXCEEDS_BOUND
 
 
+@pytest.mark.feature("bounds-read-active")
+@pytest.mark.feature("max-processor-age")
 def test_the_bounds_hold_at_the_moment_of_the_read() -> None:
     reports = {"s": ProcessorReport(time.monotonic() - 60, 7)}
     assert stamp(reports, max_processor_age_ms=90_000, max_input_backlog=7).input_backlog == 7

@@ -115,6 +115,7 @@ async def test_times_before_1970_are_refused(prices: Prices, fields: dict[str, i
     assert failure.value.reason is Reason.INVALID_REQUEST
 
 
+@pytest.mark.feature("key-history-bounded")
 @pytest.mark.parametrize("reverse", [False, True])
 async def test_pages_go_on_where_they_were_while_versions_come(prices: Prices, reverse: bool) -> None:
     prices.put(*((at_ms, str(at_ms)) for at_ms in range(100, 600, 100)))

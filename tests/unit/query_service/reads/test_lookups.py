@@ -87,6 +87,7 @@ def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
     assert metrics.registry.get_sample_value(failed, {"reason": "INTERNAL"}) == 1
 
 
+@pytest.mark.feature("value-serde-t")
 @pytest.mark.parametrize(("serde", "good", "torn"), [("json", b"[1]", b"[1"), ("long", bytes(8), bytes(7))])
 def test_a_value_that_does_not_decode_fails_typed_reads_of_its_key_alone(
     tmp_path: Path, serde: str, good: bytes, torn: bytes
@@ -109,6 +110,7 @@ def test_a_value_that_does_not_decode_fails_typed_reads_of_its_key_alone(
     assert first.response.value == last.response.value == SERDES[serde].value(good)
 
 
+@pytest.mark.feature("batchget-keys-several")
 def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
     """Entries of one partition share what admits them only as far as they ask for the same."""
     metrics, keys = NodeMetrics(), [f"k{number}" for number in range(9)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
@@ -71,6 +72,7 @@ def test_a_traced_read_has_a_span_below_its_call():
     assert time.time_ns() - 60 * 10**9 < span.start_time <= span.end_time
 
 
+@pytest.mark.feature("traces-client-over")
 def test_it_is_linked_to_the_newest_batch_that_the_answer_has():
     kept = Kept()
     for batch_id, end in ((1, 10), (2, 20), (3, 30)):

@@ -106,6 +106,7 @@ async def open_scans() -> AsyncIterator[OpenScans]:
     made.close()
 
 
+@pytest.mark.feature("batches-pages-bounded")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     ("kind", "request_type", "field", "value_of"),

@@ -110,6 +110,7 @@ def test_gets_of_a_versioned_store_do_not_wait_for_a_count() -> None:
     store.close()
 
 
+@pytest.mark.feature("pages-one-moment")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("persistent", [True, False])
 def test_every_page_is_of_one_moment_while_segments_are_dropped(

@@ -148,6 +148,7 @@ async def node_with(before: Callable[[], object] = lambda: None) -> AsyncIterato
         await asyncio.to_thread(end)
 
 
+@pytest.mark.feature("serdes-plug-ins")
 async def test_a_lookup_waits_for_its_schema_and_nobody_else_does() -> None:
     asked, may_answer = threading.Event(), threading.Event()
 

@@ -92,6 +92,7 @@ def _write(replicas: Sequence[StoreReplica]) -> None:
         replica.apply([ChangelogRecord(b"new", b"NEW", 0)], replica.position + 1)
 
 
+@pytest.mark.feature("store-arrow-table")
 @pytest.mark.parametrize(("page_size", "in_threads"), [(100, 0), (200, 1)])
 async def test_a_page_says_at_which_position_its_partitions_are_what_it_shows(
     monkeypatch: pytest.MonkeyPatch, page_size: int, in_threads: int

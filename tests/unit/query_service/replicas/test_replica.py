@@ -49,6 +49,7 @@ def test_an_end_not_reached_confirms_nothing() -> None:
     assert replica.staleness_ms(2.0) is None
 
 
+@pytest.mark.feature("answer-says-partition")
 @pytest.mark.parametrize(("position", "lag"), [(5, 5), (10, 0), (12, 0)])
 def test_lag_is_unknown_until_an_end_is_known_and_when_that_is_of_too_long_ago(position: int, lag: int) -> None:
     replica = replica_at(position, ends_valid_s=2.0)

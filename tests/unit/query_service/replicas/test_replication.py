@@ -96,6 +96,7 @@ def replicator(log: Log, told: Told) -> Iterator[Replicator]:
     assert made.remove(replica_at(0)).result(5) is None, "nobody waits for a thread that has ended"
 
 
+@pytest.mark.feature("lookups-runs-stay")
 def test_a_partition_that_is_read_is_not_read_for_another_replica(replicator: Replicator, log: Log, told: Told) -> None:
     first, second = replica_at(3), replica_at(5)
     replicator.add(first).result(5)

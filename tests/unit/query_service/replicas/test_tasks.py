@@ -139,6 +139,7 @@ async def test_a_task_that_no_thread_takes_is_tried_again(
     await in_state(tasks, TaskState.RUNNING)
 
 
+@pytest.mark.feature("deleted-keys-don")
 async def test_a_restore_that_outlived_the_tombstones_is_made_again(
     tasks: TaskManager, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:

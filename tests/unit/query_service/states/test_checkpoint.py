@@ -19,6 +19,8 @@ NOW = 1_000_000
 GOOD = Checkpoint("topic", "id-1", 50, NOW - 1000, layout="key-value")
 
 
+@pytest.mark.feature("checkpoint-damaged-missing")
+@pytest.mark.feature("deleted-keys-don")
 @pytest.mark.parametrize(
     ("checkpoint", "log", "why"),
     [

@@ -35,6 +35,7 @@ TASKS_ALLOWED = {
 }
 
 
+@pytest.mark.feature("states-node-tasks")
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(NodeState, NodeState)))
 def test_node_transitions(old: NodeState, new: NodeState) -> None:
     if new.value in ALLOWED[old.value].split():
@@ -44,6 +45,7 @@ def test_node_transitions(old: NodeState, new: NodeState) -> None:
             next_node_state(old, new)
 
 
+@pytest.mark.feature("states-node-tasks")
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(TaskState, TaskState)))
 def test_task_transitions(old: TaskState, new: TaskState) -> None:
     if new.name in TASKS_ALLOWED[old.name].split():

@@ -122,6 +122,7 @@ def test_an_unreadable_heartbeat_changes_nothing() -> None:
     assert node.take_member(*encode_member(Member("other", "bb", "h", 2)), 0, 0)
 
 
+@pytest.mark.feature("node-out-touch")
 def test_a_node_is_confirmed_for_a_session_timeout() -> None:
     node = ownership()
     assert node.is_confirmed(9.9)
@@ -147,6 +148,7 @@ def test_active_is_claimed_at_the_newest_epoch_only(
     assert claimed_role(role, confirmed=confirmed, epoch=5, requested_epoch=requested_epoch) is claimed
 
 
+@pytest.mark.feature("node-rebalances-goes")
 def test_the_state_follows_the_tasks() -> None:
     node = ownership()
     assert node.settle([TaskState.RUNNING]) is None  # no assignment yet
@@ -169,11 +171,13 @@ def test_the_state_follows_the_tasks() -> None:
         node.enter(NodeState.RUNNING)
 
 
+@pytest.mark.feature("clean-stop-hands")
 def test_a_drain_waits_for_active_tasks_only() -> None:
     held = {B: Role.ACTIVE, A: Role.ACTIVE, TaskId(1, 0): Role.STANDBY, GlobalId("names"): Role.GLOBAL}
     assert active_tasks(held) == [A, B]
 
 
+@pytest.mark.feature("members-topic-nodes")
 def test_heartbeats_count_and_report_dormant_state() -> None:
     node = ownership()
     running = ReplicaReport(Role.ACTIVE, "running", {"counts": StorePosition(7, 9)})
@@ -216,6 +220,7 @@ def test_a_fenced_node_says_nothing_more() -> None:
     assert node.is_silent
 
 
+@pytest.mark.feature("control-topic-deleted")
 def test_a_node_whose_topic_was_recreated_claims_nothing_until_it_has_an_assignment() -> None:
     node = ownership()
     assert node.is_confirmed(1.0)
@@ -232,6 +237,7 @@ def test_a_node_whose_topic_was_recreated_claims_nothing_until_it_has_an_assignm
     assert not node.is_confirmed(10.0)
 
 
+@pytest.mark.feature("records-control-topics")
 def test_a_time_that_can_not_be_true_supersedes_nobody() -> None:
     """A process that claimed to start in the far future would be the newest for ever."""
     hour_ms = 3_600_000

@@ -64,6 +64,7 @@ def test_a_custom_kind_gets_the_engine_its_specification_asks_for(
     store.close()
 
 
+@pytest.mark.feature("kinds-one-own")
 def test_an_unknown_kind_names_itself_and_the_group(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"'windw'.*'statehouse\.stores'"):
         open_store(spec("windw"), tmp_path / "db", StoreResources())

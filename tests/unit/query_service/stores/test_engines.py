@@ -222,6 +222,7 @@ def test_memory_budget_is_kept_and_nothing_half_written() -> None:
     assert engine.statistics()["memory_bytes"] == 0
 
 
+@pytest.mark.feature("memory-bound-store")
 def test_memory_of_many_stores_stays_within_the_one_bound(tmp_path: Path) -> None:
     cache, buffer = 24 * 1024 * 1024, 8 * 1024 * 1024
     resources = StoreResources(block_cache_bytes=cache, write_buffer_bytes=buffer)

@@ -36,6 +36,7 @@ def bytes_of(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 
+@pytest.mark.feature("windows-expire-dropping")
 @pytest.mark.parametrize("minutes", [240, pytest.param(24 * 60, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("layout", "key_at"), [(WINDOWS, window_key), (SESSIONS, session_key)])
 def test_directory_does_not_grow_with_stream_time(tmp_path: Path, layout: object, key_at: KeyAt, minutes: int) -> None:

@@ -70,6 +70,7 @@ class OwnTimes(KeyValueStore):
         return None if found is None else (found[0], found[1] + 1)
 
 
+@pytest.mark.feature("changelog-record-timestamp")
 @pytest.mark.parametrize(
     ("kind", "got", "scanned", "in_engine"),
     [

@@ -62,6 +62,7 @@ def test_restores_are_told_apart() -> None:
     assert progress.batch(OTHER, 20, 10, 15.0) is not None
 
 
+@pytest.mark.feature("listeners-states-restores")
 @pytest.mark.parametrize("is_taken_away", [False, True])
 def test_bars_come_and_go(is_taken_away: bool) -> None:
     out = io.StringIO()

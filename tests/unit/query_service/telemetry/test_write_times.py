@@ -7,6 +7,7 @@ import pytest
 from query_service.telemetry.metrics import WriteKind, WriteTimes
 
 
+@pytest.mark.feature("durations-puts-deletes")
 def test_records_share_their_batch_s_time_and_the_longest_batch_is_the_longest_write() -> None:
     times = WriteTimes()
     times.wrote(3, 1, 0.4, now_s=10.0)

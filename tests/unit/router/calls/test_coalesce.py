@@ -72,6 +72,7 @@ async def test_with_nothing_under_way_a_lookup_goes_at_once_as_a_get() -> None:
     assert not lookups.coalescer.queues, "a node that isn't asked anything takes no room"
 
 
+@pytest.mark.feature("concurrent-lookups-node")
 async def test_lookups_wait_for_the_call_under_way_and_go_together() -> None:
     lookups = Lookups()
     tasks = await lookups.ask("a", "b", "c", "d")
@@ -87,6 +88,7 @@ async def test_lookups_wait_for_the_call_under_way_and_go_together() -> None:
     assert lookups.metrics.registry.get_sample_value("statehouse_router_coalesced_lookups_sum") == 3
 
 
+@pytest.mark.feature("routers-pass-answers")
 async def test_answers_are_passed_on_unread() -> None:
     unreadable = [b"\xff\xff\xff no message", b"\x12\xff", b"\x00"]
     for answer in unreadable:
@@ -177,6 +179,7 @@ async def test_what_a_message_does_not_hold_is_asked_for_in_several() -> None:
     assert [await task for task in tasks] == [response(key) for key in "abcdef"]
 
 
+@pytest.mark.feature("batches-pages-bounded")
 async def test_of_an_answer_that_is_too_large_halves_are_asked_for_and_only_the_large_value_fails() -> None:
     lookups = Lookups()
     _, *tasks = await lookups.ask(*"abcde")

@@ -49,6 +49,7 @@ def _fail(health: NodeHealth, reason: Reason = Reason.UNREACHABLE, started_at: f
     health.failed(A, reason, "refused", now if started_at is None else started_at)
 
 
+@pytest.mark.feature("slow-dead-nodes")
 @pytest.mark.parametrize("reason", [Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT])
 async def test_slow_and_dead_are_told_apart(health: NodeHealth, reason: Reason) -> None:
     _fail(health, reason)
@@ -93,6 +94,7 @@ async def test_an_answer_ends_it(health: NodeHealth) -> None:
     assert not health.suspects
 
 
+@pytest.mark.feature("slow-dead-nodes")
 async def test_a_probe_ends_it_and_only_one_is_under_way(health: NodeHealth, probes: Probes) -> None:
     for _ in range(20):
         _fail(health)

@@ -43,11 +43,13 @@ def test_a_quiet_fleet_is_asked_by_preference() -> None:
     assert _names(_healthy()) == "abc"
 
 
+@pytest.mark.feature("slow-dead-nodes")
 @pytest.mark.parametrize("suspicion", [SLOW, DOWN])
 def test_a_suspect_is_asked_last_and_not_left_out(suspicion: Suspicion) -> None:
     assert _names(_healthy(), a=suspicion) == "bca"
 
 
+@pytest.mark.feature("slow-dead-nodes")
 def test_a_node_that_is_down_comes_after_one_that_is_slow() -> None:
     assert _names(_healthy(), a=DOWN, b=SLOW) == "cba"
 
@@ -133,6 +135,7 @@ def _racked(rack: str, **lags: int) -> PartitionRoutes:
     )
 
 
+@pytest.mark.feature("bounded-reads-replica")
 @pytest.mark.parametrize(
     ("bound", "order"),
     [
@@ -177,6 +180,7 @@ def test_copies_of_a_global_store_are_asked_in_turn() -> None:
     assert _turns(routes, a=DOWN) == ["bca", "cba", "bca"]
 
 
+@pytest.mark.feature("bounded-reads-replica")
 def test_copies_in_the_routers_rack_come_first_and_in_turn() -> None:
     spec = StoreSpec(STORE, "source", 2, 0, is_global=True)
     items = [replace(_copy(name, 10, 10), rack=rack) for name, rack in RACKS.items()]

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ def _count(fleet: Fleet, outcome: str) -> int:
     return int(fleet.router.metrics.registry.get_sample_value(name, {"outcome": outcome}) or 0)
 
 
+@pytest.mark.feature("only-copy-restarts")
 async def test_lookups_are_held_until_the_node_is_back(start: Start) -> None:
     fleet = await start("a", hold_window_ms=60_000, request_timeout_ms=60_000)
     await fleet.nodes["a"].kill()
@@ -101,6 +103,7 @@ async def test_lookups_are_held_until_the_node_is_back(start: Start) -> None:
     assert fleet.router.metrics.registry.get_sample_value("statehouse_router_held_lookups") == 0
 
 
+@pytest.mark.feature("only-copy-restarts")
 async def test_when_the_window_is_over_lookups_fail_and_later_ones_at_once(start: Start) -> None:
     fleet = await start("a", hold_window_ms=300)
     await fleet.nodes["a"].kill()
@@ -121,6 +124,7 @@ async def test_who_leaves_hands_the_turn_on(start: Start) -> None:
     assert await second == "a"
 
 
+@pytest.mark.feature("only-copy-restarts")
 async def test_a_held_lookup_that_runs_out_of_time_says_why_nobody_could_answer(start: Start) -> None:
     fleet = await start("a", hold_window_ms=60_000)
     await fleet.nodes["a"].kill()

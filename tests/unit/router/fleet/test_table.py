@@ -23,6 +23,7 @@ def _replicas(fleet: Assignment, *items: object) -> list[tuple[str, int | None]]
     return [(replica.instance_id, replica.lag) for replica in table.stores[STORE].partitions[0].replicas]
 
 
+@pytest.mark.feature("dispatch-active-else")
 def test_the_active_comes_first_then_standbys_by_least_lag() -> None:
     found = _replicas(
         assignment([HOLDERS]),
@@ -96,6 +97,7 @@ def test_of_a_name_of_megabytes_only_the_beginning_is_told() -> None:
     assert len(caught.value.metadata["store"]) == 200
 
 
+@pytest.mark.feature("unknown-fields-newer")
 def test_a_store_of_a_newer_version_leaves_the_others_alone() -> None:
     fleet = assignment([HOLDERS])
     stores = {

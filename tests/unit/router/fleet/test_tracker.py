@@ -66,6 +66,7 @@ async def test_a_burst_of_heartbeats_makes_one_table() -> None:
     assert len(tracked.tables) == 1
 
 
+@pytest.mark.feature("members-topic-nodes")
 async def test_a_tombstone_removes_a_member_and_silence_does_not() -> None:
     tracked = Tracked(session_timeout_s=0.0)
     tracked.caught_up()
@@ -108,6 +109,7 @@ async def test_of_two_processes_the_later_started_counts_unless_it_fell_silent(
     assert (await tracked.table(1)).nodes["a"].incarnation == wins
 
 
+@pytest.mark.feature("getnode-drain-grpc")
 async def test_health_follows_the_first_table() -> None:
     fleet = Fleet()
     await fleet.router.start()
@@ -152,6 +154,7 @@ async def test_readiness_follows_the_age_of_the_table() -> None:
         await fleet.stop()
 
 
+@pytest.mark.feature("getfleet-liststores-listnodes")
 async def test_the_fleet_is_described(start: Start) -> None:
     fleet = await start("a", "b")
     await fleet.nodes["a"].kill()

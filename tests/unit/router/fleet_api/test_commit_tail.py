@@ -21,6 +21,7 @@ def tail() -> CommitTail:
     return tail
 
 
+@pytest.mark.feature("commits-topic-input")
 @pytest.mark.parametrize(
     ("records", "found"),
     [

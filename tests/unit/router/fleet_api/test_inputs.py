@@ -22,6 +22,7 @@ from tests.unit.router.fleets import STORE
 Start = Callable[..., Awaitable[Fleet]]
 
 
+@pytest.mark.feature("least-input-record")
 async def test_who_waits_hears_of_the_commit() -> None:
     inputs = Inputs()
     waiting = asyncio.create_task(inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0), 50))

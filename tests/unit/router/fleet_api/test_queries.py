@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from statehouse.contract.topology import StoreSpec
 from statehouse.control.v1 import assignment_pb2, commits_pb2
@@ -63,6 +65,7 @@ def test_what_isn_t_known_stays_unset() -> None:
     assert not scores.status.HasField("watermark_ms")
 
 
+@pytest.mark.feature("clocks-jump-staleness")
 def test_the_newest_record_counts_and_ages_are_never_negative() -> None:
     queries = ProcessorQueries()
     queries.on_commit(commit("boards", batch_id=5, committed_at_ms=9_000), 11.0, 4_000)
@@ -109,6 +112,7 @@ def test_changelogs_are_told_of_as_the_processor_compared_them() -> None:
         assert not unknown.settings
 
 
+@pytest.mark.feature("clients-command-line")
 async def test_the_fleet_tells_of_them(start: Start) -> None:
     fleet = await start("a")
     fleet.router.queries.on_commit(commit(STORE, batch_id=6), 0.0, 4_000)
@@ -119,6 +123,7 @@ async def test_the_fleet_tells_of_them(start: Start) -> None:
     assert [changelog.store for changelog in listed.changelogs] == [STORE]
 
 
+@pytest.mark.feature("acts-told-getfleet")
 def test_who_acts_is_told_with_the_age_of_its_record() -> None:
     report = ControllerReport()
     assert report.describe(10.0) is None

@@ -89,6 +89,7 @@ async def test_a_heartbeat_of_the_same_incarnation_clears_nothing(start: Start) 
     assert "a" in fleet.router.health.suspects
 
 
+@pytest.mark.feature("dispatch-active-else")
 async def test_a_newer_route_is_followed_at_once(start: Start) -> None:
     fleet = await start("a", "b")
     new = await fleet.node("new")  # the router has not heard of it
@@ -141,6 +142,7 @@ async def test_what_a_node_says_after_a_freeze_is_its_first_word(start: Start, r
     assert await lookup == "a"
 
 
+@pytest.mark.feature("dispatch-active-else")
 async def test_a_bound_that_nobody_keeps_is_asked_for_twice(start: Start) -> None:
     fleet = await start("a", "b")
     for node in fleet.nodes.values():
@@ -192,6 +194,7 @@ async def test_a_new_active_that_does_not_know_yet_is_asked_until_it_does(start:
         assert len(answers) == 3, "two rounds, where nobody speaks of another epoch"
 
 
+@pytest.mark.feature("failures-reason-list")
 async def test_the_failure_names_every_candidate_and_the_first_error(start: Start) -> None:
     fleet = await start("a", "b", "c")
     await fleet.nodes["a"].kill()
@@ -237,6 +240,7 @@ async def test_a_final_failure_is_passed_through_at_once(start: Start) -> None:
     assert not fleet.nodes["b"].gets
 
 
+@pytest.mark.feature("overload-bounded-queues")
 async def test_overload_is_never_sent_again_to_the_same_node(start: Start) -> None:
     fleet = await start("a", "b")
     for node in fleet.nodes.values():
@@ -263,6 +267,7 @@ async def test_a_slow_node_is_asked_again_an_overloaded_one_is_not(start: Start)
     assert len(fleet.nodes["b"].gets) == 1
 
 
+@pytest.mark.feature("dispatch-active-else")
 async def test_the_callers_deadline_is_kept_and_the_failure_still_tells_why(start: Start) -> None:
     fleet = await start("a", "b", attempt_timeout_ms=5_000)
     for node in fleet.nodes.values():

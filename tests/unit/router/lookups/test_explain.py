@@ -32,6 +32,7 @@ def asked(told: fleet_service_pb2.ExplainGetResponse) -> list[tuple[str, int, bo
     return [(each.host.instance_id, each.round, each.hedge, each.outcome) for each in told.attempts]
 
 
+@pytest.mark.feature("locatekey-explainget-where")
 async def test_an_answer_comes_with_who_gave_it_and_the_verdicts(start: Start) -> None:
     fleet = await start("a", "b")
     told = await explain(fleet)
@@ -92,6 +93,7 @@ async def test_a_request_that_cannot_be_routed_fails(start: Start) -> None:
     assert from_rpc_error(caught.value).reason is Reason.HOP_LIMIT
 
 
+@pytest.mark.feature("getfleet-liststores-listnodes")
 async def test_stores_nodes_and_partitions_are_listed(start: Start) -> None:
     fleet = await start("b", "a")
     stores = await stub(fleet).ListStores(fleet_service_pb2.ListStoresRequest())

@@ -32,6 +32,7 @@ def _hedges(fleet: Fleet) -> dict[str, int]:
     return {outcome: count for outcome, count in counts.items() if count}
 
 
+@pytest.mark.feature("hedged-lookups-within")
 async def test_the_standby_answers_for_an_active_that_is_late(start: Start) -> None:
     fleet = await start("a", "b", **HASTY)
     fleet.nodes["a"].freeze()
@@ -99,6 +100,7 @@ async def test_who_demands_the_active_gets_no_hedge(start: Start) -> None:
     assert not _hedges(fleet)
 
 
+@pytest.mark.feature("hedged-lookups-within")
 async def test_a_replica_beyond_the_bound_gets_no_hedge(start: Start) -> None:
     fleet = await start("a", "b", **HASTY)
     before = fleet.router.tables.table
@@ -178,6 +180,7 @@ async def test_a_frozen_node_that_is_called_slow_is_found_silent_by_a_probe(star
     assert await fleet.get() == "a"
 
 
+@pytest.mark.feature("slow-dead-nodes")
 async def test_a_slow_node_is_asked_last_and_taken_back_once_it_is_quick(start: Start) -> None:
     fleet = await start("a", "b", **HASTY)
     fleet.nodes["a"].delay_s = 0.5

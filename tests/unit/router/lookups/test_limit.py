@@ -36,6 +36,7 @@ async def _failure(lookup: Awaitable[object]) -> LookupFailure:
     return from_rpc_error(caught.value)
 
 
+@pytest.mark.feature("overload-bounded-queues")
 async def test_one_lookup_too_many_is_refused_at_once_and_costs_the_nodes_nothing(start: Start) -> None:
     fleet = await start("a", attempt_timeout_ms=8_000, max_lookups=2)
     node = fleet.nodes["a"]
@@ -80,6 +81,7 @@ async def test_a_batch_counts_by_its_lookups_and_is_taken_whole(start: Start) ->
     assert _open(fleet) == 0
 
 
+@pytest.mark.feature("callers-ask-bounded")
 async def test_a_batch_of_too_many_lookups_is_refused_before_any_is_looked_at(start: Start) -> None:
     fleet = await start("a", router_max_batch_entries=1_000)
     taken = await fleet.query.BatchGet(query_service_pb2.BatchGetRequest(requests=[GET] * 1_000))
@@ -93,6 +95,7 @@ async def test_a_batch_of_too_many_lookups_is_refused_before_any_is_looked_at(st
     assert fleet.nodes["a"].lookups == before
 
 
+@pytest.mark.feature("callers-ask-bounded")
 async def test_no_deadline_is_longer_than_the_longest(start: Start) -> None:
     """Who waits for what never comes holds a place that others need."""
     fleet = await start("a", max_timeout_ms=1_000)

@@ -75,6 +75,7 @@ async def test_who_keeps_no_trace_has_no_spans(spans: InMemorySpanExporter, flee
     assert spans.get_finished_spans() == ()
 
 
+@pytest.mark.feature("traces-client-over")
 async def test_a_hedge_is_a_span_of_its_own(spans: InMemorySpanExporter, fleets: Any):
     fleet = await fleets("a", "b", hedge_min_ms=20)
     fleet.nodes["a"].freeze()
@@ -83,6 +84,7 @@ async def test_a_hedge_is_a_span_of_its_own(spans: InMemorySpanExporter, fleets:
     assert found == {"attempt": "OVERTAKEN", "hedge": "OK", "statehouse.v1.QueryService/Get": "OK"}
 
 
+@pytest.mark.feature("line-log-failed")
 async def test_a_failed_lookup_has_a_line_and_its_span_has_failed(spans: InMemorySpanExporter, fleets: Any):
     fleet = await fleets("a")
     fleet.nodes["a"].failure = RESTORING

@@ -55,6 +55,7 @@ async def _pages(fleet: Fleet, **fields: object) -> list[query_service_pb2.ScanR
     return pages
 
 
+@pytest.mark.feature("scan-ranges-prefixes")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("node_limit", [1_000, 3])
 @pytest.mark.parametrize("page_size", [1, 7, 40, 0])
@@ -165,6 +166,7 @@ async def test_the_proxy_gets_the_same_pages_and_refusals_as_callers_of_grpcio(s
         assert (caught.value.reason, caught.value.message) == (refusal.reason, refusal.message)
 
 
+@pytest.mark.feature("value-serde-t")
 async def test_what_does_not_decode_is_shown_raw_and_its_neighbours_typed(start: Start) -> None:
     fleet = await _spread(start, value_serde="long")
     for node in fleet.nodes.values():
@@ -180,6 +182,7 @@ async def test_what_does_not_decode_is_shown_raw_and_its_neighbours_typed(start:
     assert page.entries[-1].key.raw == b"\xff"
 
 
+@pytest.mark.feature("count-estimated-exact")
 @pytest.mark.parametrize("exact", [True, False])
 async def test_counts_are_summed_and_exact_only_if_all_are(start: Start, exact: bool) -> None:
     fleet = await _spread(start)
@@ -187,6 +190,7 @@ async def test_counts_are_summed_and_exact_only_if_all_are(start: Start, exact: 
     assert (response.count, response.exact, len(response.replicas)) == (len(KEYS), exact, PARTITIONS)
 
 
+@pytest.mark.feature("overload-bounded-queues")
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_what_nodes_do_for_a_caller_who_left_is_cancelled(start: Start, leaves: bool) -> None:
     fleet = await _spread(start)
@@ -215,6 +219,7 @@ def _answers(response: query_service_pb2.BatchGetResponse) -> list[str]:
     return [result.response.value.text.partition(":")[2] for result in response.results]
 
 
+@pytest.mark.feature("batchget-keys-several")
 async def test_a_batch_makes_one_call_a_node_and_keeps_the_order(start: Start) -> None:
     fleet = await _spread(start)
     keys = [*reversed(KEYS), KEYS[0]]
@@ -224,6 +229,7 @@ async def test_a_batch_makes_one_call_a_node_and_keeps_the_order(start: Start) -
     assert all(result.response.replica.epoch == 2 for result in response.results)
 
 
+@pytest.mark.feature("batchget-keys-several")
 async def test_a_batch_may_ask_for_keys_of_several_stores(start: Start) -> None:
     fleet = await _spread(start)
     one = assignment([TaskAssignment("a"), TaskAssignment("b"), TaskAssignment("a")], epoch=3)
@@ -239,6 +245,7 @@ async def test_a_batch_may_ask_for_keys_of_several_stores(start: Start) -> None:
     assert {entry.store for entry in of_a} == {STORE, "ranks"}, "in one call"
 
 
+@pytest.mark.feature("batchget-keys-several")
 async def test_each_entry_has_its_own_outcome(start: Start) -> None:
     fleet = await _spread(start)
     request = _batch(KEYS[:3])
@@ -279,6 +286,7 @@ async def test_entries_that_nobody_answers_list_their_candidates(start: Start) -
     assert {item.host.instance_id for item in result.error.candidates} == {"a", "b"}
 
 
+@pytest.mark.feature("batches-pages-bounded")
 async def test_a_batch_too_large_is_split(start: Start) -> None:
     fleet = await _spread(start)
     keys = [f"k{number}" for number in range(2_500)]
@@ -288,6 +296,7 @@ async def test_a_batch_too_large_is_split(start: Start) -> None:
     assert max(sizes) <= 1_000
 
 
+@pytest.mark.feature("batches-pages-bounded")
 async def test_an_answer_too_large_for_a_message_is_asked_for_in_parts(start: Start) -> None:
     fleet = await _spread(start)
     for node in fleet.nodes.values():
@@ -346,6 +355,7 @@ def test_frames_are_protobufs() -> None:
     assert framed(parts) == data
 
 
+@pytest.mark.feature("least-position-read")
 async def test_an_entry_that_would_wait_is_sent_alone_to_the_same_node(start: Start) -> None:
     fleet = await _spread(start)
     for node in fleet.nodes.values():

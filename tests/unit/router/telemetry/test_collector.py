@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from router.choice.candidates import Suspicion
@@ -33,6 +34,7 @@ def test_before_the_first_table_the_epoch_is_0_and_no_age_is_known():
     assert scraped.families["statehouse_router_kafka_silence_seconds"].samples == []
 
 
+@pytest.mark.feature("proxy-routing-table")
 def test_a_table_shows_its_epoch_its_age_and_its_nodes():
     tables = CurrentTable()
     tables.publish(table(7))

@@ -44,6 +44,7 @@ async def failure_of(call: FleetCall) -> LookupFailure:
     return from_rpc_error(caught.value)
 
 
+@pytest.mark.feature("getfleet-liststores-listnodes")
 async def test_the_fleet_comes_at_once_with_all_that_routing_takes_and_again_with_each_epoch(start: Start) -> None:
     fleet = await start("a", "b")
     call = watch(fleet)

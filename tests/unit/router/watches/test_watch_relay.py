@@ -60,6 +60,7 @@ async def watched(node: FakeNode, partition: int = 0) -> None:
     await poll_until_async(lambda: partition in node.feeds, 5, "the node to be watched")
 
 
+@pytest.mark.feature("watch-key-prefix")
 async def test_it_goes_on_where_it_broke_off_and_repeats_nothing(start: Start) -> None:
     fleet = await start("a", "b")
     a, b = fleet.nodes["a"], fleet.nodes["b"]
@@ -77,6 +78,7 @@ async def test_it_goes_on_where_it_broke_off_and_repeats_nothing(start: Start) -
     await poll_until_async(lambda: (a.left, b.left) == (1, 1), 5, "the nodes to be left")
 
 
+@pytest.mark.feature("watch-key-prefix")
 async def test_partitions_share_one_stream(start: Start) -> None:
     fleet = await start("a", "b")
     fleet.heartbeat("a", 2)
@@ -93,6 +95,7 @@ async def test_partitions_share_one_stream(start: Start) -> None:
     await watcher.leave()
 
 
+@pytest.mark.feature("callers-ask-bounded")
 async def test_watches_of_too_many_partitions_are_refused_and_give_their_places_back(start: Start) -> None:
     fleet = await start("a", max_watched_partitions=3)
     fleet.heartbeat("a", 2)

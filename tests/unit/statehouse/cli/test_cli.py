@@ -78,6 +78,7 @@ def test_an_absent_key_has_its_own_exit_code_and_still_its_proof(run: Run):
     assert json.loads(result.stdout)["found"] is False
 
 
+@pytest.mark.feature("clients-command-line")
 def test_bounds_are_passed_on(run: Run, router: FakeRouter):
     run("get", "boards", "1", "--active-only", "--max-lag", "0", "--max-staleness-ms", "250")
 
@@ -90,6 +91,7 @@ def test_bounds_are_passed_on(run: Run, router: FakeRouter):
         assert router.requests[-1].freshness == bound, command
 
 
+@pytest.mark.feature("keys-text-parsed")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -130,6 +132,7 @@ def _without_times(printed: str) -> str:
     return re.sub(r"\d+\.\d ms", "", printed)
 
 
+@pytest.mark.feature("keys-text-parsed")
 def test_every_command_that_takes_keys_takes_them_as_bytes():
     root = typer.main.get_command(app)
     for name in root.list_commands(None):
@@ -229,6 +232,7 @@ def test_history_prints_a_table_or_a_line_of_json_a_version(run: Run):
     assert run("history", "boards", "6", "--to", "yesterday").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.feature("changelog-record-timestamp")
 def test_entries_are_shown_with_their_records_timestamps(run: Run, router: FakeRouter):
     assert "timestamp 2023-11-14T22:13:20.000+00:00" in " ".join(run("get", "boards", "6").stdout.split())
     scanned = run("scan", "boards", "--as-of", "1970-01-01T00:00:01.5Z").stdout.splitlines()
@@ -301,6 +305,8 @@ def test_what_a_store_holds_is_shown_and_not_obeyed(run: Run, router: FakeRouter
     assert json.loads(document)["value"] == value
 
 
+@pytest.mark.feature("count-estimated-exact")
+@pytest.mark.feature("clients-command-line")
 def test_count_locate_and_status_have_both_forms(run: Run):
     assert json.loads(run("count", "boards", "--exact", "-o", "json").stdout)["count"] == 2
     assert "node-a" in run("count", "boards").stdout
@@ -320,6 +326,7 @@ def test_count_locate_and_status_have_both_forms(run: Run):
     assert "scores  boards  running  700 ms ago  4980     6      12 s ago   100     50 s" in shown
 
 
+@pytest.mark.feature("acts-told-getfleet")
 @pytest.mark.parametrize(
     ("controller", "said"),
     [
@@ -373,6 +380,7 @@ def test_get_explains_the_express_way(
     assert told["express_obstacle"] == ("SUSPECTED" if obstacle else "")
 
 
+@pytest.mark.feature("locatekey-explainget-where")
 def test_get_explains_what_was_done(run: Run, router: FakeRouter):
     shown = run("get", "boards", "1", "--explain", "--max-lag", "7")
     assert shown.exit_code == ExitCode.DONE
@@ -538,6 +546,7 @@ def test_a_lookup_imports_neither_spark_nor_kafka():
     assert done.stderr == ""
 
 
+@pytest.mark.feature("standby-controller-without")
 @pytest.mark.parametrize("module", ["processor.cli", "processor.ownership.process", "processor.ownership.static"])
 def test_a_controller_runs_where_spark_is_not_installed(module: str):
     program = (

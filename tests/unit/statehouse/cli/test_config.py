@@ -77,6 +77,7 @@ def shown(result: Result, setting: Setting) -> tuple[Any, str]:
     return found["value"], found["source"]
 
 
+@pytest.mark.feature("settings-flag-variable")
 @pytest.mark.parametrize(("process", "setting"), EVERY_SETTING)
 def test_each_setting_can_be_given_by_flag_variable_and_file(
     process: str, setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -152,6 +153,7 @@ def test_an_error_names_flags_and_variables_that_exist(
     assert setting.flag in named or setting.is_mapping, "what is no JSON is the variable's fault alone"
 
 
+@pytest.mark.feature("settings-flag-variable")
 def test_show_prints_a_table_with_sources(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATEHOUSE_RACK", "r1")
     result = run("show", "node", "--application-id", "a", "--port", "0")

@@ -74,6 +74,7 @@ def test_a_context_is_added_used_listed_and_removed(run: Run, file: Path) -> Non
     assert "contexts.toml" in file.name
 
 
+@pytest.mark.feature("contexts-routers-tls")
 def test_only_paths_are_kept_for_the_owner_alone(run: Run, file: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(SECRET)
     (tmp_path / "ca.pem").write_text("a certificate")
@@ -117,6 +118,7 @@ def test_what_can_not_work_is_not_added(run: Run, file: Path, options: list[str]
     assert run("context", "use").exit_code == run("context", "use", "a", "--none").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.feature("contexts-routers-tls")
 def test_flags_come_before_variables_before_the_context_before_the_directory(run: Run, tmp_path: Path) -> None:
     (tmp_path / ".statehouse").mkdir()
     (tmp_path / ".statehouse" / "state.json").write_text(json.dumps({"ports": {"router": 7}}))
@@ -148,6 +150,7 @@ def given(router: str = "", **tls: str) -> Given:
     return Given(router, tls, "flag")
 
 
+@pytest.mark.feature("contexts-routers-tls")
 @pytest.mark.parametrize(
     ("layers", "context", "target", "tls"),
     [
@@ -201,6 +204,7 @@ def test_a_file_that_can_not_be_used_says_so(run: Run, file: Path, text: str) ->
     assert run("context", "show", "--context", "").exit_code == ExitCode.DONE
 
 
+@pytest.mark.feature("reasons-failures-explained")
 def test_names_are_completed_by_the_router_and_silently_not_without_one(run: Run) -> None:
     def completed(*words: str) -> list[str]:
         line = " ".join(["statehouse", *words])

@@ -81,6 +81,9 @@ def fleet() -> Iterator[RecordedFleet]:
         yield running
 
 
+@pytest.mark.feature("stores-replica-partition")
+@pytest.mark.feature("listing-reading-command")
+@pytest.mark.feature("reasons-failures-explained")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_prints_what_its_golden_file_has(
     name: str, fleet: RecordedFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -105,6 +108,7 @@ def session(command: str, fmt: OutputFormat) -> str:
     return f"$ statehouse {command} -o {fmt}\n{done.stdout}{done.stderr}exit code {done.exit_code}\n"
 
 
+@pytest.mark.feature("listing-reading-command")
 def test_each_command_with_formats_has_a_golden_file() -> None:
     with_formats = {words for words, flags in flags_of_commands().items() if "--output" in flags}
     covered = {words for words in with_formats for line in COMMANDS.values() if f"{line} ".startswith(f"{words} ")}

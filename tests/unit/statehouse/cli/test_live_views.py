@@ -55,6 +55,7 @@ def restores(fleet: RecordedFleet, positions: Sequence[int]) -> None:
     node.before_answer = move
 
 
+@pytest.mark.feature("restores-followed-their")
 def test_a_watch_without_a_terminal_has_a_line_at_intervals(run: Run, fleet: RecordedFleet) -> None:
     restores(fleet, [40, 80, 120])
     done = run("restore", "--watch", "--interval", "0.1")
@@ -128,6 +129,7 @@ def terminal(fleet: RecordedFleet) -> Iterator[Callable[..., Terminal]]:
         each.close()
 
 
+@pytest.mark.feature("live-view-nodes")
 def test_top_goes_on_until_q(terminal: Callable[..., Terminal], fleet: RecordedFleet) -> None:
     top = terminal("top", "--interval", "0.2")
     top.wait_for("1 of 2 nodes well")
@@ -143,6 +145,7 @@ def test_top_goes_on_until_q(terminal: Callable[..., Terminal], fleet: RecordedF
     assert top.ended() == ExitCode.DONE
 
 
+@pytest.mark.feature("live-view-nodes")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, ExitCode.DONE), (signal.SIGTERM, ExitCode.TERMINATED)])
 def test_top_leaves_the_terminal_as_it_was(
     terminal: Callable[..., Terminal], number: signal.Signals, code: ExitCode
@@ -153,6 +156,7 @@ def test_top_leaves_the_terminal_as_it_was(
     assert top.ended() == code
 
 
+@pytest.mark.feature("restores-followed-their")
 def test_bars_on_a_terminal_end_with_the_restores(terminal: Callable[..., Terminal], fleet: RecordedFleet) -> None:
     restores(fleet, [40, 80])
     watch = terminal("restore", "--watch", "--interval", "0.2")

@@ -135,6 +135,7 @@ def test_status_says_whose_heartbeats_fail(
     assert ("reached Kafka" in shown, failing) == (False, {})
 
 
+@pytest.mark.feature("clean-stop-hands")
 def test_a_drain_is_seen_through(run: Run, router: FakeRouter, node: FakeNode) -> None:
     there = list(router.nodes)
     fleets(router, (2, there), (1, there), (0, there), (0, []))

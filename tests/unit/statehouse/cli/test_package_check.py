@@ -64,6 +64,7 @@ def test_those_of_this_checkout_are_ours(package: str) -> None:
     ensure_own(package)
 
 
+@pytest.mark.feature("another-distribution-package")
 def test_one_that_comes_earlier_is_named_with_its_distribution(site: Path, tmp_path: Path, install: Install) -> None:
     earlier = tmp_path / "earlier"
     (earlier / NAME).mkdir(parents=True)
@@ -75,6 +76,7 @@ def test_one_that_comes_earlier_is_named_with_its_distribution(site: Path, tmp_p
         ensure_own(NAME, site)
 
 
+@pytest.mark.feature("another-distribution-package")
 def test_one_that_was_installed_over_ours_is_named(site: Path, install: Install) -> None:
     install(site, "statehouse")
     (site / NAME / "__init__.py").write_text('"""Theirs."""\n')
@@ -85,6 +87,7 @@ def test_one_that_was_installed_over_ours_is_named(site: Path, install: Install)
         ensure_own(NAME, site)
 
 
+@pytest.mark.feature("another-distribution-package")
 def test_a_module_in_the_working_directory_ends_the_command(tmp_path: Path) -> None:
     (tmp_path / "router.py").write_text("raise SystemExit('the code of a stranger')\n")
     command = [sys.executable, "-m", "statehouse.cli", "router", "--help"]

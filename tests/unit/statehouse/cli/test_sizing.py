@@ -36,6 +36,7 @@ LOAD = AskedLoad(1_000_000, 84, 1_000, key_bytes=16, partitions=16)
 HOSTS = AskedHosts()
 
 
+@pytest.mark.feature("statehouse-size-nodes")
 def test_each_figure_of_a_fleet() -> None:
     found = needs(LOAD, KNOWN, HOSTS, nodes=4, routers=2)
     assert found.node_cores == pytest.approx(0.02 + 250 * 100e-6)
@@ -73,6 +74,7 @@ def test_a_slower_machine_takes_longer_for_the_same() -> None:
     assert found.node_cores == pytest.approx(2 * (0.02 + 250 * 100e-6))
 
 
+@pytest.mark.feature("statehouse-size-nodes")
 def test_the_smallest_fleet_survives_the_loss_of_one_of_each() -> None:
     found = size(replace(LOAD, lookups=30_000), KNOWN)
     # 1.2 cores may be in use: 11,800 lookups a second at a node, so three of them must be left.

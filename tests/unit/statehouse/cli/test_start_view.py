@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from statehouse.cli.start_view import StartView
 from statehouse.local.cluster_progress import ClusterProgress
 
@@ -34,6 +36,7 @@ def test_without_a_terminal_a_download_is_a_line_every_five_seconds():
     assert [line for line in lines if line] == ["jars         0 MB", "jars         5 MB", "jars         10 MB"]
 
 
+@pytest.mark.feature("start-says-does")
 def test_on_a_terminal_only_what_is_done_stays():
     view = StartView(is_live=True)
     assert view.take(download(3), 0) is None

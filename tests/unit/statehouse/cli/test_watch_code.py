@@ -60,6 +60,7 @@ def start(cluster: Cluster, code: Code) -> None:
     start_watched(cast("Any", cluster), cast("Any", code))
 
 
+@pytest.mark.feature("up-watch-starts")
 def test_a_start_is_tried_again_when_the_code_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
     cluster, code = Cluster(failure(SAMPLE_DATA), failure("processor"), None), Code(3)
     start(cluster, code)
@@ -99,6 +100,7 @@ def test_the_logs_of_a_part_that_has_failed_stay(ends: BaseException, last: str)
     assert cluster.done == [last]
 
 
+@pytest.mark.feature("up-watch-starts")
 def test_an_application_that_can_not_be_imported_is_tried_again_at_each_change(tmp_path: Path) -> None:
     topology, said = tmp_path / "broken_shop" / "topology.py", tmp_path / "said"
     topology.parent.mkdir()

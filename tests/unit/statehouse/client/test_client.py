@@ -60,6 +60,7 @@ def test_an_absent_key_is_an_answer(client: Client):
     assert answer.partition == 3
 
 
+@pytest.mark.feature("get-value-typed")
 def test_raw_gives_the_bytes_as_stored(client: Client):
     assert client.get("boards", b"6", raw=True).value == b'{"score":12.5}'
 
@@ -201,6 +202,7 @@ def test_a_batch_too_big_is_split_and_never_failed(client: Client, router: FakeR
     assert [each.value for each in outcomes if isinstance(each, Answer)] == list(range(1_050))
 
 
+@pytest.mark.feature("batches-pages-bounded")
 def test_a_batch_too_large_for_a_message_is_split(router: FakeRouter):
     keys = [f"{number}{'x' * 1_000}" for number in range(30)]
     with Client(router.target, max_message_bytes=5_000) as client:
@@ -229,6 +231,7 @@ def test_a_scan_reads_no_further_than_it_is_asked(client: Client, router: FakeRo
     assert len(router.requests) == 1
 
 
+@pytest.mark.feature("querystore-queries-custom")
 def test_a_custom_query_takes_json_and_gives_json(client: Client, router: FakeRouter):
     arguments = {"item": "ü", "numbers": [1, 2.5, None], "deep": {"yes": True}}
     answer = client.query_store("boards", "k", "estimate", arguments, freshness=Freshness(max_lag=3))
@@ -356,6 +359,7 @@ async def test_calls_of_a_closed_client_fail_as_others_do(router: FakeRouter):
         await asynchronous.count("boards")
 
 
+@pytest.mark.feature("python-client-sync")
 async def test_the_async_client_does_the_same(router: FakeRouter):
     async with AsyncClient(router.target) as client:
         assert (await client.get("boards", "1")).value == [{"score": 4000}]

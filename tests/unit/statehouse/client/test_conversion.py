@@ -61,6 +61,7 @@ def test_other_values_keep_their_type(wire: types_pb2.Value, shown: object):
     assert type(value) is type(shown)
 
 
+@pytest.mark.feature("keys-text-parsed")
 def test_a_key_is_text_or_bytes():
     assert conversion.from_key(types_pb2.Key(raw=b"")) == b""
     assert conversion.from_key(types_pb2.Key(text="")) == ""
@@ -74,6 +75,7 @@ def test_no_bounds_are_no_freshness_and_zero_is_a_bound():
     assert not bound.HasField("max_staleness_ms")
 
 
+@pytest.mark.feature("answer-says-partition")
 def test_unknown_is_none_and_never_zero():
     response = query_service_pb2.GetResponse(found=False, replica=types_pb2.ReplicaStamp(partition=0, epoch=1))
 
@@ -84,6 +86,7 @@ def test_unknown_is_none_and_never_zero():
     assert answer.found is False
 
 
+@pytest.mark.feature("clients-command-line")
 def test_the_age_of_the_data_goes_both_ways():
     stamp = types_pb2.ReplicaStamp(partition=0, epoch=1, processor_age_ms=1_200, input_backlog=0)
     for shown in (

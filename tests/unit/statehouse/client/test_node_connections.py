@@ -72,6 +72,7 @@ async def test_a_defect_in_following_the_fleet_reaches_the_log_and_no_lookup(
     await goes_straight(client, fleet.nodes["a"])
 
 
+@pytest.mark.feature("client-goes-straight")
 async def test_lookups_go_to_the_active_as_soon_as_the_fleet_is_known(start: Start, connect: Connect) -> None:
     fleet = await start("a", "b")
     client, a = connect(fleet), fleet.nodes["a"]
@@ -202,6 +203,7 @@ async def test_nodes_out_of_reach_cost_nothing(start: Start, connect: Connect, m
     assert straight(fleet.nodes["a"]) == 0
 
 
+@pytest.mark.feature("router-killed-clients")
 async def test_without_a_router_what_is_known_goes_on(start: Start, connect: Connect) -> None:
     fleet = await start("a", "b")
     client, a = connect(fleet), fleet.nodes["a"]

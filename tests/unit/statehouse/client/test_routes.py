@@ -44,6 +44,7 @@ def asked(route: KeyRoute | None) -> list[str]:
     return [] if route is None else [node.instance_id for node in route.nodes]
 
 
+@pytest.mark.feature("keys-text-parsed")
 def test_a_key_leads_to_its_active_and_to_nobody_else() -> None:
     routes = FleetRoutes.of(described())
     assert [asked(routes.route("s", in_partition(number))) for number in range(4)] == [["a"], ["b"], [], []]

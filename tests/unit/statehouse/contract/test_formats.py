@@ -78,6 +78,7 @@ def test_records_of_the_first_format_are_the_same_bytes_as_before_there_were_for
         assert "format_version" not in {field.name for field, _ in record.ListFields()}
 
 
+@pytest.mark.feature("records-control-topics-page")
 def test_a_heartbeat_of_a_newer_format_is_refused_and_an_unknown_field_is_not() -> None:
     key, value = encode_member(MEMBER)
     assert decode_member(key, value + b"\xfa\x3f\x01!", 0, 0) == MEMBER  # field 1023
@@ -92,6 +93,7 @@ def test_a_commit_of_a_newer_format_is_refused() -> None:
         decode_commit(b"boards", commit.SerializeToString())
 
 
+@pytest.mark.feature("records-control-topics-page")
 def test_an_epoch_of_a_newer_format_is_skipped_and_the_one_before_stays() -> None:
     problems: list[tuple[str, str]] = []
     reader = AssignmentReader(lambda key, error: problems.append((key, str(error))))
@@ -133,6 +135,7 @@ def test_a_controllers_record_of_a_newer_format_is_refused() -> None:
         decode_controller(newer)
 
 
+@pytest.mark.feature("records-control-topics-page")
 def test_a_page_token_of_a_newer_format_is_refused() -> None:
     request = query_service_pb2.ScanRequest(store="s")
     token = page_token_pb2.PageToken.FromString(base64.urlsafe_b64decode(paging.next_page_token(request, b"k")))

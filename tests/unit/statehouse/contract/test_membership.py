@@ -33,6 +33,7 @@ def _read_back(member: Member) -> Member:
     return decode_member(key, value, 0, 0)
 
 
+@pytest.mark.feature("members-topic-nodes")
 @pytest.mark.parametrize("state", [*TaskState, "from-the-future"])
 def test_only_a_replica_that_runs_is_restored(state: str) -> None:
     positions = {"counts": StorePosition(3, 5)}

@@ -71,6 +71,7 @@ def test_verify_vectors_accepts_our_own() -> None:
     verify_vectors(CONFORMANCE_VECTORS)
 
 
+@pytest.mark.feature("keys-placed-java")
 @pytest.mark.parametrize(("key", "named"), [(b"foobar", "666f6f626172"), (b"", "(empty)")])
 def test_verify_vectors_names_the_key_and_both_hashes(key: bytes, named: str) -> None:
     with pytest.raises(ValueError, match="disagrees") as caught:

@@ -16,6 +16,7 @@ from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ContractError
 
 
+@pytest.mark.feature("clocks-jump-staleness")
 def test_a_record_is_as_old_as_the_clocks_say_and_never_of_the_future() -> None:
     assert written_at_s(7_000, now_s=50.0, wall_ms=9_500) == 47.5
     assert written_at_s(9_500, now_s=50.0, wall_ms=9_500) == 50.0

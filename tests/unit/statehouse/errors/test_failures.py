@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from google.rpc import error_details_pb2
 
 from statehouse.errors import DOMAIN, REASONS, LookupFailure, Reason, reason_name, wire_name
@@ -16,6 +17,7 @@ def test_every_reason_of_the_contract_is_in_the_table() -> None:
     assert all(spec.meaning and spec.remedy for spec in REASONS.values())
 
 
+@pytest.mark.feature("failures-reason-list")
 def test_failure_survives_the_wire() -> None:
     route = errors_pb2.Route(store="s", partition=1, epoch=4, active=types_pb2.Host(instance_id="a"))
     candidate = errors_pb2.Candidate(
@@ -39,6 +41,7 @@ def test_status_has_error_info_for_any_client() -> None:
     assert status.code == REASONS[Reason.UNKNOWN_STORE].code
 
 
+@pytest.mark.feature("overload-bounded-queues")
 def test_who_meets_an_overloaded_server_is_told_when_to_ask_again() -> None:
     *_, detail = to_status(LookupFailure(Reason.OVERLOADED, "full")).details
     again = error_details_pb2.RetryInfo()

@@ -258,6 +258,7 @@ class LostLog(Log):
         return self._heard
 
 
+@pytest.mark.feature("broker-down-reads")
 @pytest.mark.parametrize("heard", [[], [Complaint()]], ids=["nothing", "complaints"])
 def test_a_client_that_hears_nothing_of_a_log_that_goes_on_is_made_anew(
     monkeypatch: pytest.MonkeyPatch, heard: list[Record]

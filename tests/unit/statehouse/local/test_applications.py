@@ -45,6 +45,7 @@ def test_an_installed_one_by_its_name():
     assert find_application("word_sketch") == word_sketch
 
 
+@pytest.mark.feature("application-runs-local")
 def test_every_example_is_installed_and_has_a_sample():
     """All folders but the one of a consumer, which reads another example's topic."""
     folders = {path.name for path in EXAMPLES.iterdir() if (path / "README.md").exists() or (path / "demo.py").exists()}
@@ -54,6 +55,7 @@ def test_every_example_is_installed_and_has_a_sample():
         assert find_application(name).sample, name
 
 
+@pytest.mark.feature("application-runs-local")
 def test_a_module_is_imported_from_the_working_directory(write: Write):
     write("shop_a/topology.py", TOPOLOGY.format("shop"))
     application = LocalApplication("shop_a.topology", "shop", "shop_a.topology")

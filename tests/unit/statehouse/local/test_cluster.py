@@ -80,6 +80,7 @@ def test_one_command_at_a_time(tmp_path: Path):
         pass
 
 
+@pytest.mark.feature("acts-told-getfleet")
 def test_a_cluster_that_was_started_is_found_with_its_ports(tmp_path: Path):
     own = ProcessIdentity.of(os.getpid())
     assert own is not None

@@ -39,6 +39,7 @@ def next_change(changes: Generator[list[Path]]) -> list[Path]:
     return next(filter(None, islice(changes, LOOKS_MAX)))
 
 
+@pytest.mark.feature("up-watch-starts")
 def test_a_change_of_code_is_told_and_nothing_else(tmp_path: Path):
     run_dir = tmp_path / ".statehouse"
     (tmp_path / "package").mkdir()

@@ -82,6 +82,7 @@ def nothing() -> None:
     pass
 
 
+@pytest.mark.feature("application-runs-local")
 def test_a_key_of_each_kind_of_store():
     client: Any = FakeClient(
         {

@@ -55,6 +55,7 @@ def test_progress_goes_to_stderr_by_default(home: Path, tmp_path: Path, capsys: 
     assert captured.err == "downloading the Kafka broker's jars, about 44 MB, once: looking for what they need\n"
 
 
+@pytest.mark.feature("start-says-does")
 def test_progress_is_what_is_on_the_disk(home: Path, tmp_path: Path) -> None:
     """As the resolver leaves it there: descriptions of modules first, then jars, the one that comes with `.part`."""
     write_fake_java(home, body=RECEIVES)

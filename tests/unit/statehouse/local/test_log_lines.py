@@ -39,6 +39,7 @@ def test_a_log_that_comes_later(log: Path):
     assert followed.lines() == ["one"]
 
 
+@pytest.mark.feature("logs-parts-shown")
 def test_a_log_that_is_cut_or_made_anew_is_read_from_its_beginning(log: Path):
     append(log, "one\ntwo\nthree\n")
     followed = FollowedLog(log, 0)

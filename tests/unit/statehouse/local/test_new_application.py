@@ -22,6 +22,7 @@ def test_names_that_an_application_can_have(name: str):
     assert checked_application_name(name) == name
 
 
+@pytest.mark.feature("application-nothing-statehouse")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -48,6 +49,7 @@ def test_names_that_it_can_not_have(tmp_path: Path, name: str, said: str):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.feature("application-nothing-statehouse")
 def test_a_folder_that_has_something_in_it_is_left_alone(tmp_path: Path):
     (tmp_path / "hello").mkdir()
     make_application(tmp_path, "hello")  # an empty one is filled

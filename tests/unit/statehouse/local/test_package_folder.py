@@ -30,6 +30,7 @@ def test_a_checkout_has_none(leaderboard: EntryPoint) -> None:
     assert sys.path == before
 
 
+@pytest.mark.feature("wheel-alone-empty")
 def test_they_are_imported_from_their_folder(leaderboard: EntryPoint, tmp_path: Path) -> None:
     assert import_folder(leaderboard, tmp_path) == str(tmp_path)
     assert import_folder(leaderboard, tmp_path) == str(tmp_path)

@@ -13,6 +13,7 @@ from statehouse.local.start_stages import _STAGES, stage_of
 PROCESSOR = Path(__file__).parents[4] / "processor"
 
 
+@pytest.mark.feature("start-says-does")
 @pytest.mark.parametrize(
     ("said", "stage"),
     [

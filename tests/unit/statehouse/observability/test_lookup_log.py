@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from structlog.testing import capture_logs
 
 from statehouse.observability.line_limit import LINES_AT_ONCE, LINES_PER_S, LineLimit
@@ -16,6 +17,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.feature("line-log-failed")
 def test_a_storm_of_failures_writes_no_more_than_its_share():
     clock = Clock()
     lines = LookupLog(0, has_keys=False, clock=clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from statehouse.control.v1 import proxy_sums_pb2
@@ -32,6 +33,7 @@ def shown(sums: bytes, *, has_express: bool = True) -> Scrape:
     return scrape_registry(registry)
 
 
+@pytest.mark.feature("proxy-routing-table")
 def test_sums_become_metrics():
     value = shown(SUMS.SerializeToString()).value
     assert value("statehouse_router_proxy_calls_total", way="express", code="OK") == 7

@@ -45,6 +45,7 @@ def test_a_missing_package_ends_nothing(monkeypatch: pytest.MonkeyPatch):
     assert tracing_for("router") is None, "variables may be set for all programs of a machine"
 
 
+@pytest.mark.feature("traces-client-over")
 def test_without_spans_nothing_of_opentelemetry_is_imported():
     """Not by routers, nodes, processors or clients: it takes a tenth of a second, and memory."""
     program = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def test_an_address_of_ipv4_is_one_caller_however_it_is_written():
     assert places.enter("no:address") is None
 
 
+@pytest.mark.feature("denials-over-http")
 @given(st.integers(1, 6), st.none() | st.integers(1, 6), st.lists(st.tuples(st.booleans(), st.integers(0, 2))))
 def test_places_are_never_more_than_there_are(most: int, each: int | None, moves: list[tuple[bool, int]]):
     places, held = AddressLimit(most, each), [0, 0, 0]

@@ -13,6 +13,7 @@ from statehouse.serdes import SERDES, DocumentSerde, JsonValue, Serde
 from statehouse.v1 import query_service_pb2
 
 
+@pytest.mark.feature("keys-text-parsed")
 @pytest.mark.parametrize(
     ("name", "text", "data"),
     [

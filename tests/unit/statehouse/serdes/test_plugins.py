@@ -45,6 +45,7 @@ def serdes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serdes:
     return Serdes(SerdeOptions("http://registry"))
 
 
+@pytest.mark.feature("serdes-plug-ins")
 def test_ours_come_first_and_a_plug_in_is_made_once_with_the_options(serdes: Serdes) -> None:
     assert serdes("string") is SERDES["string"]
     made = serdes("hex")

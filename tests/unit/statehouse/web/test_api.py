@@ -77,6 +77,7 @@ def test_a_value_comes_with_who_answered_in_body_and_headers(api: httpx.Client):
     assert answer.headers["statehouse-token"] == found["token"]
 
 
+@pytest.mark.feature("stores-over-http")
 def test_a_stored_document_is_copied_byte_for_byte(api: httpx.Client):
     assert b'"value":' + BOARD in api.get("/boards/keys/1").content
     assert b'"value":' + BOARD in api.get("/boards/entries").content
@@ -218,6 +219,7 @@ def test_a_key_has_one_base64(api: httpx.Client, key: str, status: int):
     assert api.get(f"/boards/keys/{key}", params={"base64_keys": "true"}).status_code == status
 
 
+@pytest.mark.feature("stores-over-http")
 @pytest.mark.parametrize(
     ("reason", "status", "retry"),
     [

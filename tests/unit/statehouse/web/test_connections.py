@@ -74,6 +74,7 @@ def test_headers_have_a_size(address: str):
         assert opened.recv(100).startswith(b"HTTP/1.1 400")
 
 
+@pytest.mark.feature("denials-over-http")
 def test_connections_are_counted(address: str):
     with contextlib.ExitStack() as held:
         for _ in range(3):
@@ -94,6 +95,7 @@ def refused_by(address: str) -> dict[str, float]:
     return {}
 
 
+@pytest.mark.feature("denials-over-http")
 def test_a_handshake_counts_and_must_come_to_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(connection_limit, "BEGINS_WITHIN_S", 2.0)
     house = Authority(tmp_path, "house")

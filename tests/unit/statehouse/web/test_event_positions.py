@@ -50,6 +50,7 @@ def update(partition: int, position: int | None, *, current: bool = False) -> Up
     return Update(partition, (), current, False, False, at, stamp)
 
 
+@pytest.mark.feature("watch-server-sent")
 def test_positions_move_on_and_incomplete_values_have_none():
     progress = Progress(positions_of("t/0:5,1:6"))
 

@@ -68,6 +68,7 @@ def test_sites(origin: str | None, fetch_site: str | None, own: bool):
     assert is_own_site("https", "board.house:7000", origin, fetch_site) is own
 
 
+@pytest.mark.feature("http-route-identities")
 def test_a_forms_token_fits_its_cookie_and_secret_only():
     secret, cookie = b"s" * csrf.SECRET_BYTES, "c" * 43
     token = csrf.token_of(secret, cookie)

@@ -24,6 +24,7 @@ def test_doubles_are_eight_bytes() -> None:
     assert double_bytes(pa.array(numbers, pa.float64())).to_pylist() == expected
 
 
+@pytest.mark.feature("store-says-how")
 def test_values_are_named() -> None:
     assert named(["n=count", "big = max > 5", "same=a=b"], "--value") == {"n": "count", "big": "max > 5", "same": "a=b"}
 

@@ -37,6 +37,7 @@ def run(model: Model, *rows: Input, state: KeyState | None = None) -> tuple[Outp
     return out, out.states.get("7", KeyState())
 
 
+@pytest.mark.feature("stream-table-join")
 def test_an_event_gets_the_row_as_known_at_its_time():
     rows = [event(5, 1.0, 0), table(3, "Mitch", 1), event(2, 2.0, 2), table(6, "Mitchell", 3), event(6, 3.0, 4)]
     out, state = run(JOIN, *rows)
@@ -75,11 +76,13 @@ def test_an_event_without_a_key_meets_nothing():
     assert out.joined == [(1, None)]
 
 
+@pytest.mark.feature("stream-global-table")
 def test_a_global_row_is_known_to_earlier_events_of_its_batch():
     out, _ = run(BOARD, event(1, 5.0, 0), table(9, "Mario Kart", 1))
     assert out.records == [("7", '[{"game":"Mario Kart","score":5}]', 1)]
 
 
+@pytest.mark.feature("reduce-aggregate-event")
 def test_a_key_gives_one_record_a_batch_with_the_latest_events_time():
     rows = [table(0, "Kart"), event(4, 5.0), event(2, 9.0, 1), event(3, 7.5, 2), event(9, 1.0, 3)]
     out, state = run(BOARD, *rows)
@@ -106,6 +109,7 @@ def test_an_aggregate_outlives_its_row():
     assert [entry["score"] for entry in json.loads(out.records[0][1])] == [9, 5]
 
 
+@pytest.mark.feature("updates-key-within")
 def test_a_hundred_updates_are_one_record_with_the_cache_and_a_hundred_without():
     events = [event(time, 1.0, time) for time in range(100)]
     out, after = run(COUNTS, *events)
@@ -115,6 +119,7 @@ def test_a_hundred_updates_are_one_record_with_the_cache_and_a_hundred_without()
     assert after == KeyState(None, "100")
 
 
+@pytest.mark.feature("reduce-aggregate-event")
 def test_the_first_row_is_kept_as_it_is_and_an_end_is_a_tombstone():
     reduced = Model(has_table=False, aggregator=ENDING)
     out, known = run(reduced, event(1, 5.0))
@@ -133,6 +138,7 @@ def test_what_came_and_went_within_a_batch_leaves_no_record_with_the_cache_and_a
     assert (out.records, after) == ([("7", '{"score":5}', 1), ("7", None, 2)], KeyState())
 
 
+@pytest.mark.feature("stream-table-join")
 def test_a_left_join_goes_on_without_a_row():
     out, after = run(LEFT_JOIN, event(1, 1.0, 0), table(2, "Mitch", 1), event(3, 2.0, 2))
     assert out.joined == [(0, None), (2, "Mitch")]
@@ -175,6 +181,7 @@ def batches(draw: st.DrawFn) -> list[list[Input]]:
     return drawn
 
 
+@pytest.mark.feature("reduce-aggregate-event")
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=40)
 @given(drawn=batches())

@@ -16,6 +16,7 @@ def keys(text: str) -> list[bytes]:
     return [key.encode() for key in text]
 
 
+@pytest.mark.feature("store-whose-partitions")
 def test_the_least_recently_updated_is_displaced_with_a_tombstone():
     publish, kept = bounded(keys("abc"), [put("a", "again", 7), put("d", "new", 8)], 3)
     assert publish == [put("a", "again", 7), put("d", "new", 8), put("b", None, 8)]

@@ -111,6 +111,7 @@ def test_the_topology_is_published_before_anybody_is_there() -> None:
     assert bench.assignment.epoch == 1
 
 
+@pytest.mark.feature("stores-query-many")
 def test_stores_of_a_query_with_equal_partitions_share_a_sub_topology() -> None:
     bench = Bench(scores(4), scores(4, "ranks"), scores(2, "few"), scores(4, "other", "another-query"))
     bench.tick()
@@ -120,6 +121,7 @@ def test_stores_of_a_query_with_equal_partitions_share_a_sub_topology() -> None:
     assert len(bench.assignment.tasks) == 10
 
 
+@pytest.mark.feature("stores-query-many")
 def test_numbers_are_kept_and_never_reused() -> None:
     bench = Bench(scores(4), scores(2, "few"))
     bench.tick()
@@ -136,6 +138,7 @@ def test_numbers_are_kept_and_never_reused() -> None:
     assert back.assignment.stores["few"].sub_topology == few
 
 
+@pytest.mark.feature("store-partition-count")
 def test_another_partition_count_is_refused_with_the_remedy() -> None:
     bench = Bench(scores(4))
     bench.tick()
@@ -223,6 +226,7 @@ def test_a_member_that_is_back_is_made_active_only_once_it_hears() -> None:
     assert deaf.name in bench.actives().values()
 
 
+@pytest.mark.feature("members-topic-nodes")
 def test_a_member_that_left_is_replaced_at_once() -> None:
     members = fleet(3)
     bench = Bench().settled(*members)
@@ -316,6 +320,7 @@ def test_a_bounce_before_a_lost_contact_gets_one_session_timeout_after_it_and_no
     assert "n0" not in bench.actives().values()
 
 
+@pytest.mark.feature("controller-out-touch")
 def test_lost_contact_times_nobody_out() -> None:
     members = fleet(3)
     bench = Bench().settled(*members)
@@ -328,6 +333,7 @@ def test_lost_contact_times_nobody_out() -> None:
     assert not bench.published
 
 
+@pytest.mark.feature("controller-out-touch")
 def test_a_pause_of_the_controller_times_nobody_out() -> None:
     members = fleet(3)
     bench = Bench().settled(*members)
@@ -381,6 +387,7 @@ def test_the_long_dead_are_not_revived_by_a_restart() -> None:
     assert "n0" not in again.actives().values(), "nor are they waited for"
 
 
+@pytest.mark.feature("controller-goes-after")
 def test_a_restart_promotes_nobody_on_what_was_said_before_it() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
     settings = replace(SETTINGS, planner=planner(num_standby_replicas=0, max_warmup_replicas=1))
@@ -408,6 +415,8 @@ def test_a_new_store_is_published_while_members_are_still_awaited() -> None:
 # --- hand-over ---
 
 
+@pytest.mark.feature("warm-ups-before")
+@pytest.mark.feature("promotion-comes-heartbeat")
 def test_a_hand_over_is_two_epochs_and_lingers() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
     settings = replace(SETTINGS, planner=planner(num_standby_replicas=0, max_warmup_replicas=1))
@@ -437,6 +446,7 @@ def test_a_hand_over_is_two_epochs_and_lingers() -> None:
     assert len(bench.published) == 3
 
 
+@pytest.mark.feature("promotion-comes-heartbeat")
 def test_restored_is_needed_besides_a_small_lag() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
     settings = replace(SETTINGS, planner=planner(num_standby_replicas=0))
@@ -448,6 +458,7 @@ def test_restored_is_needed_besides_a_small_lag() -> None:
     assert set(bench.actives().values()) == {"n0"}
 
 
+@pytest.mark.feature("one-active-partition")
 def test_the_last_caught_up_replica_outlives_its_linger() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
     settings = replace(SETTINGS, planner=planner(num_standby_replicas=0, max_warmup_replicas=1))
@@ -463,6 +474,7 @@ def test_the_last_caught_up_replica_outlives_its_linger() -> None:
     assert bench.actives()[task] == "n0", "and is active again, as the only one caught up"
 
 
+@pytest.mark.feature("clean-stop-hands")
 def test_a_leaving_node_is_drained() -> None:
     members = fleet(3)
     bench = Bench().settled(*members)
@@ -515,6 +527,7 @@ def test_a_node_that_comes_back_gets_its_share_and_first_what_it_kept() -> None:
 # --- what replicas report ---
 
 
+@pytest.mark.feature("full-disk-stops")
 def test_a_failed_replica_counts_as_nothing() -> None:
     members = fleet(3)
     bench = Bench().settled(*members)
@@ -797,6 +810,7 @@ def test_old_restarts_are_forgotten() -> None:
     assert not bench.core.damped
 
 
+@pytest.mark.feature("nodes-different-capacity")
 def test_a_changed_capacity_is_a_cause_to_plan() -> None:
     members = fleet(3)
     bench = Bench(scores(8)).settled(*members)
@@ -846,6 +860,7 @@ def test_a_changed_specification_is_published_once_and_moves_nothing() -> None:
     assert changed.tasks == bench.assignment.tasks
 
 
+@pytest.mark.feature("standbys-many-set")
 def test_more_standbys_are_made_without_moving_an_active_and_dropped_again() -> None:
     members = fleet(3)
     bench = Bench().settled(*members)
@@ -934,6 +949,7 @@ def test_copies_linger_after_hand_overs_that_were_missed() -> None:
     assert len(standby.assignment.tasks[TASK].standbys) == 1
 
 
+@pytest.mark.feature("standby-controller-without")
 def test_stores_that_are_inherited_follow_the_assignment() -> None:
     acting = Bench(scores(4))
     acting.tick()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+import pytest
+
 from processor.ownership.machine.figures import OwnershipFigures, PlacedTasks
 from processor.reports.metrics import ProcessorMetrics
 from statehouse.contract.assignment import Assignment, TaskAssignment
@@ -29,6 +31,7 @@ def test_a_task_that_the_assignment_does_not_name_has_no_active():
     assert PlacedTasks.of(Assignment(), ()) == PlacedTasks()
 
 
+@pytest.mark.feature("proxy-routing-table")
 def test_the_figures_are_shown_while_the_controller_acts():
     metrics = ProcessorMetrics()
     assert scrape_registry(metrics.registry).families["statehouse_processor_controller_epoch"].samples == []

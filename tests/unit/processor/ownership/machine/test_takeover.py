@@ -34,6 +34,7 @@ def confirmed(takeover: Takeover, since: float, until: float, every_s: float = 0
     return None
 
 
+@pytest.mark.feature("standby-controller-without")
 def test_it_is_due_one_session_timeout_after_the_last_record() -> None:
     takeover = Takeover()
     for second in range(5):
@@ -98,6 +99,7 @@ def test_another_controller_is_heard_whatever_its_heartbeat() -> None:
     assert confirmed(takeover, 8.5, 60.0) == 18.0
 
 
+@pytest.mark.feature("one-t-reach")
 @given(st.floats(5.1, 600.0))
 def test_time_out_of_touch_is_not_silence(gap_s: float) -> None:
     takeover = Takeover()
@@ -109,6 +111,7 @@ def test_time_out_of_touch_is_not_silence(gap_s: float) -> None:
     assert TIMEOUT_S <= due_at - back_at + 1e-6 <= TIMEOUT_S + 0.51
 
 
+@pytest.mark.feature("one-t-reach")
 def test_who_was_frozen_first_asks_again() -> None:
     takeover = Takeover()
     takeover.hear(ACTING, 0.0)
@@ -117,6 +120,7 @@ def test_who_was_frozen_first_asks_again() -> None:
     assert not takeover.is_due(60.0)
 
 
+@pytest.mark.feature("two-standby-controllers")
 @given(
     written=st.lists(st.tuples(st.integers(1, 80), st.integers(0, 20)), max_size=30),
     contacts=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 12)), min_size=1, max_size=60),
@@ -198,6 +202,7 @@ def test_what_can_not_be_a_record_is_refused(value: bytes, words: str) -> None:
         decode_controller(value)
 
 
+@pytest.mark.feature("nothing-taken-over")
 @given(st.binary(max_size=60))
 def test_no_bytes_break_a_reader(value: bytes) -> None:
     with suppress(ContractError):

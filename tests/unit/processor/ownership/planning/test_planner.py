@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 
+import pytest
+
 from processor.ownership.planning.model import NodeView, ReplicaView
 from processor.ownership.planning.planner import plan
 from processor.ownership.planning.shares import exact_shares
@@ -75,6 +77,7 @@ def test_an_active_that_must_move_evens_out_in_place_of_one_that_need_not() -> N
     assert [holders.active for holders in made.values()] == ["n0", "n1", "n1", "n0"]
 
 
+@pytest.mark.feature("warm-ups-before")
 def test_forced_promotions_are_outside_the_budget() -> None:
     tasks = [T0, T1, T2, T3]
     nodes = {"n0": node(**{f"t{task.partition}": CAUGHT_UP for task in tasks}), "n1": node(), "n2": node()}
@@ -96,6 +99,7 @@ def test_actives_that_must_leave_are_warmed_up_before_those_that_might_move() ->
     assert "n1 is leaving" in made.tasks[T3].reason
 
 
+@pytest.mark.feature("copies-task-different")
 def test_copies_stand_in_distinct_racks() -> None:
     tasks = [TaskId(0, partition) for partition in range(12)]
     racks = {"a0": "a", "a1": "a", "b0": "b", "b1": "b", "c0": "c", "c1": "c"}
@@ -105,6 +109,7 @@ def test_copies_stand_in_distinct_racks() -> None:
         assert {racks[name] for name in holders.replicas} == {"a", "b", "c"}
 
 
+@pytest.mark.feature("copies-task-different")
 def test_a_rack_too_many_is_mended_by_a_warm_up() -> None:
     nodes = {"a0": node("a", t0=CAUGHT_UP), "a1": node("a", t0=CAUGHT_UP), "b0": node("b")}
     made = plan([T0], nodes, {T0: TaskAssignment("a0", ("a1",))}, planner())
@@ -151,6 +156,7 @@ def test_a_store_whose_logging_was_disabled_loses_its_standbys() -> None:
     assert made.tasks[T0].replicas == ("n0",)
 
 
+@pytest.mark.feature("nodes-different-capacity")
 def test_a_node_of_capacity_2_gets_twice_as_much() -> None:
     tasks = [TaskId(0, partition) for partition in range(40)]
     nodes = {"big": NodeView(capacity=2), "n0": NodeView(), "n1": NodeView(), "n2": NodeView()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ def test_so_many_epochs_are_kept():
     assert log.find(9) is None
 
 
+@pytest.mark.feature("page-partition-map")
 @given(PLACEMENTS)
 def test_the_fleet_can_be_seen_as_it_was_at_each_epoch(placements: list[dict[int, tuple[str, str]]]):
     log = EpochLog()

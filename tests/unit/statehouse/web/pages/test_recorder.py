@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from statehouse.client import Controller, ProcessorQuery
 from statehouse.web.pages.contacts import Contact
 from statehouse.web.pages.partitions import BEHIND, Condition
@@ -22,6 +24,7 @@ from tests.unit.statehouse.web.pages.fleets import (
 )
 
 
+@pytest.mark.feature("router-gone-said")
 def test_the_frame_says_what_there_is_to_show():
     empty = recorder()
     assert frame_of(empty, at(0)).view is View.LOADING
@@ -65,6 +68,7 @@ def test_silence_begins_with_the_first_question_that_was_not_answered():
     assert found.contacts["n1"].contact is Contact.ANSWERS
 
 
+@pytest.mark.feature("heat-map-partitions")
 def test_a_column_has_lookups_lags_conditions_and_moves():
     found = recorder(fleet())
     assert found.sample(at(0))

@@ -26,6 +26,7 @@ def counted(lookups: int, *, seconds: float = 0.004) -> RouterMetrics:
     return metrics
 
 
+@pytest.mark.feature("restores-their-share")
 def test_totals_and_rates_are_of_all_workers():
     counts = RoutingCounts()
     for worker, first, second in (("a:1", 10, 30), ("b:2", 0, 10)):

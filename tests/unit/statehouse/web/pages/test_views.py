@@ -83,6 +83,7 @@ def test_the_map_shows_who_is_active_and_what_the_last_epoch_moved():
     assert (replayed.epoch, replayed.earlier, replayed.later) == (1, None, 2)
 
 
+@pytest.mark.feature("ten-thousand-partitions")
 def test_a_large_store_is_shown_in_blocks_that_tell_the_worst():
     tasks = [task(each) for each in range(1_000)]
     tasks[42] = task(42, None, ())
@@ -95,6 +96,7 @@ def test_a_large_store_is_shown_in_blocks_that_tell_the_worst():
     assert [cell.span.first for cell in opened.cells] == [40, 41, 42, 43, 44]
 
 
+@pytest.mark.feature("heat-map-partitions")
 def test_a_heat_map_sums_lookups_and_takes_the_largest_lag():
     found = recorder(fleet())
     found.sample(at(0))
@@ -162,6 +164,7 @@ def test_a_drain_s_preview_tells_who_can_take_each_task_over():
     assert node_view(found, at(1), "nobody") is None
 
 
+@pytest.mark.feature("restores-their-share")
 def test_restores_have_a_share_a_rate_and_an_end():
     found = recorder(fleet())
     for second, position in ((0.0, 200), (2.0, 600)):
@@ -179,6 +182,7 @@ def test_restores_have_a_share_a_rate_and_an_end():
     assert [row.per_s for row in restores_view(found, 1).rows if not row.error] == [None], "its process began anew"
 
 
+@pytest.mark.feature("restores-their-share")
 def test_a_query_that_says_nothing_for_long_is_quiet():
     status = QueryStatus(12.0, 5, None, NOW_MS - 4_000, 7, 8, 0, 640)
     query = ProcessorQuery("scores", ("counts",), False, False, 59_500, 1, 10, status, 5)
@@ -191,6 +195,7 @@ def test_a_query_that_says_nothing_for_long_is_quiet():
 AS_WANTED = ChangelogSetting("cleanup.policy", "compact", "compact")
 
 
+@pytest.mark.feature("settings-changelogs-wanted")
 def test_changelogs_that_are_not_as_they_are_wanted_come_first():
     found = recorder(fleet(stores=(store("boards"), store("counts"), store("rates", is_global=True))))
     assert not changelogs_view(found, at(0), 1).is_known
@@ -236,6 +241,7 @@ def test_what_is_known_of_nothing_is_shown_as_nothing():
     assert not routing_view(Recorder(), is_measured=False).is_measured
 
 
+@pytest.mark.feature("lookups-their-explanation")
 @pytest.mark.parametrize("page", LIVE_PAGES.values(), ids=LIVE_PAGES)
 def test_hostile_names_stay_text(page):
     hostile = replace(store(HOSTILE), changelog_topic=HOSTILE)
