@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 TOOLS := .tools/bin
 GRPCURL := $(TOOLS)/grpcurl
 BUF := $(TOOLS)/buf
+# Checks the prose of docs, docstrings and comments.
+VALE := $(TOOLS)/vale
 # Renders and checks the chart in deploy/helm, for tests.
 HELM := $(TOOLS)/helm
 LOAD_SOURCE := tests/robustness/load
@@ -48,6 +50,7 @@ GOMOD_BILL_VERSION := v1.10.0
 GOVULNCHECK_VERSION := v1.9.0
 GRPCURL_VERSION := v1.9.3
 BUF_VERSION := v1.59.0
+VALE_VERSION := v3.21.0
 HELM_VERSION := v3.22.0
 # program:package. ip and nft make the network namespaces that tests cut; chromium is the browser that looks at pages;
 # promtool checks the alerts, and a Prometheus of the same package has them fire; buildah and mmdebstrap build the images
@@ -76,8 +79,8 @@ demo: setup ## Run the leaderboard once on a real broker, kill a node, show who 
 	$(BIN)/python -m examples.leaderboard.demo
 
 test: setup tools class-archive ## Run all tests at small size, two at a time (what CI runs)
-	go -C $(PROXY_SOURCE) test ./...
-	go -C $(LOADGEN_SOURCE) test ./...
+	go -C $(PROXY_SOURCE) test -race ./...
+	go -C $(LOADGEN_SOURCE) test -race ./...
 	$(PYTEST) -m "not long" -n 2 --dist loadscope --no-loadscope-reorder
 
 up: setup ## Start the leaderboard cluster on this machine and keep it running
@@ -121,12 +124,13 @@ bench-quick: setup tools class-archive ## The same in less than ten minutes
 bench-smoke: setup tools ## Show in a minute that the benchmarks work; the figures mean nothing
 	$(BIN)/python -m bench smoke
 
-# These two need the virtual environment, buf and Go, and nothing else: no Java, no Maven, no right to install.
-check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, generated code, contract, releases
+# These two need the virtual environment, buf, vale and Go, and nothing else: no Java, no Maven, no right to install.
+check: setup $(BUF) $(VALE) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, generated code, contract, releases
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	git ls-files "*.md" "*.py" "*.go" | xargs $(VALE) --output=line
 	$(BIN)/python tools/generate_protos.py --check
 	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && cd $(PROXY_SOURCE) && buf generate $(PROXY_PROTO) --output $$fresh && \
 	  diff -r gen $$fresh/gen || { echo "the proxy's generated code differs from protos/: run make proto" >&2; exit 1; }
@@ -250,6 +254,9 @@ $(GRPCURL):
 
 $(BUF):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION)
+
+$(VALE):
+	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
 
 $(HELM):
 	GOBIN=$(CURDIR)/$(TOOLS) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)

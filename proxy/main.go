@@ -2,8 +2,8 @@
 // that started it answers.
 //
 // Lookups go to that process as frames on the socket that is standard input (link.go), everything else as gRPC to its
-// Unix socket (forward.go); and it has calls to other servers made for it (calls.go). Nothing is decided here, and
-// nothing parsed but the frames.
+// Unix socket (forward.go); and it has calls to other servers made for it (calls.go). A router's proxy sends plain
+// lookups to nodes on its own, by a snapshot of what the router has decided (express.go).
 //
 // It says where it listens, begins to accept when told to, ends gracefully when told to, and ends at once when the
 // process at the other end is gone.

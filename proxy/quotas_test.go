@@ -504,8 +504,11 @@ func TestAnswersThatNobodyTakesAreBounded(t *testing.T) {
 				r.begin(aGet, true)
 			}
 			waitFor(t, "refusals", func() bool { return r.outcome("8") >= calls-7 })
-			if quotas.taken > quotas.bytes/3 || quotas.taken < 2*size {
-				t.Fatalf("%d bytes wait", quotas.taken)
+			quotas.mutex.Lock()
+			waiting := quotas.taken
+			quotas.mutex.Unlock()
+			if waiting > quotas.bytes/3 || waiting < 2*size {
+				t.Fatalf("%d bytes wait", waiting)
 			}
 			end(r)
 			waitFor(t, "all", func() bool {
@@ -513,8 +516,8 @@ func TestAnswersThatNobodyTakesAreBounded(t *testing.T) {
 				defer quotas.mutex.Unlock()
 				return quotas.taken == 0
 			})
-			if name == "by taking them" && r.outcome("0") == 0 {
-				t.Fatal("none was answered")
+			if name == "by taking them" {
+				waitFor(t, "an answer", func() bool { return r.outcome("0") > 0 })
 			}
 			r.Close()
 			waitFor(t, "the end", func() bool { return isWhole(quotas) == nil })

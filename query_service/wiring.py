@@ -37,7 +37,7 @@ from statehouse.observability.tracing import Tracing
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.server import RpcServer
-from statehouse.security.local_calls import LocalGate
+from statehouse.security.draining import LocalGate, is_drain_local
 from statehouse.settings import NodeSettings
 from statehouse.v1 import types_pb2
 
@@ -155,5 +155,5 @@ def new_server(
         max_batch_entries=settings.max_batch_entries,
         lasting_calls=settings.max_watches + settings.max_position_waits + settings.max_open_scans,
         gate=counted_gate(settings, metrics.security),
-        local_gate=LocalGate(metrics.security.denied) if settings.is_drain_local else None,
+        local_gate=LocalGate(metrics.security.denied) if is_drain_local(settings) else None,
     )

@@ -28,9 +28,9 @@ from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Call, NodeAnswer
 from router.lookups.explain import Explainer
 from router.lookups.keyed import KeyLookups
-from router.lookups.limit import LookupLimit
 from router.lookups.locate import keyed_call
 from router.lookups.observed import LookupObserver
+from router.lookups.overload import LookupLimit
 from router.lookups.scatter import Scatter
 from router.telemetry.metrics import RouterMetrics
 from router.watches.fleet_watch import FleetWatch

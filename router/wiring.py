@@ -19,8 +19,8 @@ from router.fleet.current_table import CurrentTable
 from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Dispatcher
 from router.lookups.keyed import KeyLookups
-from router.lookups.limit import LookupLimit
 from router.lookups.observed import LookupObserver
+from router.lookups.overload import LookupLimit
 from router.lookups.scatter import Scatter
 from router.service import QueryHandlers
 from router.telemetry.metrics import RouterMetrics

@@ -12,8 +12,9 @@ from confluent_kafka.admin import AdminClient
 from query_service.disk.directory import TaskDirectory, store_folder
 from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import Tail, compaction_of
-from query_service.states.checkpoint import Changelog, Checkpoint, restore_start
+from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault, FaultOutcome, TaskFault
+from query_service.states.keep_or_wipe import Changelog, restore_start
 from query_service.stores.base import StateStore
 from query_service.stores.catalog import layout_of, open_store
 from query_service.stores.engine import StoreUnusable

@@ -28,8 +28,8 @@ from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode, RoutingTable
 from router.lookups.dispatch import Call
 from router.lookups.keyed import KeyLookups
-from router.lookups.limit import LookupLimit, OpenLookups
 from router.lookups.locate import keyed_call
+from router.lookups.overload import LookupLimit, OpenLookups
 from router.telemetry.metrics import RouterMetrics
 from statehouse.errors import LookupFailure, Reason
 from statehouse.link.handed import HandedLookup

@@ -13,8 +13,8 @@ from router.choice.express import Obstacle, ObstacleKind
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import PartitionRoutes
 from router.lookups.keyed import KeyLookups
-from router.lookups.limit import LookupLimit
 from router.lookups.locate import keyed_call
+from router.lookups.overload import LookupLimit
 from statehouse.contract.placement import warning
 from statehouse.errors import LookupFailure
 from statehouse.rpc.deadline import Deadline

@@ -1,7 +1,8 @@
 """The proxy in front of a gRPC server: a process of its own, in Go, that speaks HTTP/2 (its source is in `proxy/`).
 
-Most of a lookup's cost is grpcio's work for the call; the proxy needs a fraction of that. It decides nothing: it passes
-lookups to this process over a link, and everything else as gRPC over a Unix socket. When this process ends, in whatever
+Most of a lookup's cost is grpcio's work for the call; the proxy needs a fraction of that. It passes
+lookups to this process over a link, and everything else as gRPC over a Unix socket. A router's proxy sends plain
+lookups to nodes on its own, by a snapshot of what the router has decided. When this process ends, in whatever
 way, the proxy ends, too; and this process does not go on without it.
 """
 

@@ -24,7 +24,7 @@ from statehouse.rpc.requests import TolerantServer
 from statehouse.rpc.server_credentials import server_credentials
 from statehouse.runtime.background import BackgroundWork
 from statehouse.runtime.listening import cant_listen
-from statehouse.security.local_calls import LOCAL_ONLY, LocalGate
+from statehouse.security.draining import LOCAL_ONLY, LocalGate
 from statehouse.security.shown import NOTHING_SHOWN, Shown
 from statehouse.serdes.wire import refuse_beginning
 from statehouse.settings import ServerSettings

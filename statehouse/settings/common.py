@@ -91,12 +91,6 @@ class TlsSettings(DeclaredSettings):
             return self.tls_callers
         return "none" if self.tls_ca is None else "required"
 
-    @property
-    def is_drain_local(self) -> bool:
-        """Whether Drain is taken from the loopback only."""
-        knows_callers = self.security_rules is not None or self.callers_certificates == "required"
-        return not (knows_callers or self.drain_from_anywhere)
-
 
 class KafkaSecuritySettings(DeclaredSettings):
     """How a process logs in to Kafka. Files are read whenever a client is made."""

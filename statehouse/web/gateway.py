@@ -26,7 +26,7 @@ from statehouse.rpc.credentials import CredentialFiles
 from statehouse.runtime.address_limits import AddressLimit, Bound
 from statehouse.runtime.background import BackgroundWork
 from statehouse.security.concealed import concealed_failure
-from statehouse.security.local_calls import LOCAL_ONLY, LocalGate
+from statehouse.security.draining import LOCAL_ONLY, LocalGate, is_drain_local
 from statehouse.security.rights import METRICS, RIGHTS
 from statehouse.security.shown import Shown
 from statehouse.settings import WebSettings
@@ -94,7 +94,7 @@ class Gateway:
         self._closes: list[Callable[[], Awaitable[None]]] = []
         self.metrics = WebMetrics()
         self._gate: Gate | None = counted_gate(settings, self.metrics.security)
-        self._local_gate = LocalGate(self.metrics.security.denied) if settings.is_drain_local else None
+        self._local_gate = LocalGate(self.metrics.security.denied) if is_drain_local(settings) else None
 
     async def start(self) -> None:
         """Begin to look after the files of the rules, and what `on_start` was told."""

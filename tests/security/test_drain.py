@@ -21,7 +21,7 @@ from statehouse.observability.denials import SecurityMetrics
 from statehouse.rpc.authorized import ADDRESS_KEY
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.server import RpcServer
-from statehouse.security.local_calls import DRAIN, LocalGate, is_loopback
+from statehouse.security.draining import DRAIN, LocalGate, is_drain_local, is_loopback
 from statehouse.security.shown import Shown
 from statehouse.settings import NodeSettings, WebSettings
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
@@ -62,7 +62,7 @@ async def served(node: Node, registry: CollectorRegistry, **settings: Any) -> As
         max_batch_entries=1_000,
         lasting_calls=0,
         gate=None,
-        local_gate=LocalGate(SecurityMetrics(registry, "statehouse_node").denied) if given.is_drain_local else None,
+        local_gate=LocalGate(SecurityMetrics(registry, "statehouse_node").denied) if is_drain_local(given) else None,
     )
     await server.start()
     try:
@@ -158,4 +158,4 @@ def test_who_knows_the_callers_takes_it_from_where_they_are(tmp_path: Path) -> N
         (files | rules, False),
         ({"drain_from_anywhere": True}, False),
     ):
-        assert NodeSettings(application_id="a", **given).is_drain_local == is_local, given
+        assert is_drain_local(NodeSettings(application_id="a", **given)) == is_local, given

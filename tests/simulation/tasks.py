@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from query_service.disk.cleanup import IdleFolders
 from query_service.replicas.replica import StoreReplica, TaskReplica
-from query_service.states.checkpoint import Changelog as ChangelogFacts
-from query_service.states.checkpoint import Checkpoint, restore_start
+from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault
+from query_service.states.keep_or_wipe import Changelog as ChangelogFacts
+from query_service.states.keep_or_wipe import restore_start
 from query_service.states.lifecycle import StoreState
 from query_service.states.task_events import (
     Action,

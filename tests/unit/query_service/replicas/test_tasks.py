@@ -18,8 +18,9 @@ from query_service.replicas import opening
 from query_service.replicas import replica as replica_module
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.replicas.tasks import TaskManager
-from query_service.states.checkpoint import Changelog, Checkpoint
+from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault
+from query_service.states.keep_or_wipe import Changelog
 from query_service.states.task_events import NodeTask, NotSaved
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.catalog import layout_of, open_store

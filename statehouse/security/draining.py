@@ -10,10 +10,17 @@ from typing import Final
 from statehouse.errors import LookupFailure, Reason
 from statehouse.security.audit import AuditLog
 from statehouse.security.shown import Shown
+from statehouse.settings import TlsSettings
 
 DRAIN: Final = "/statehouse.v1.NodeService/Drain"
 LOCAL_ONLY: Final = frozenset({DRAIN})
 """What changes the fleet. Whoever is on the machine could end the process in other ways, too."""
+
+
+def is_drain_local(settings: TlsSettings) -> bool:
+    """Return whether Drain is taken from the loopback only: nothing says who callers are, and no setting allows it."""
+    knows_callers = settings.security_rules is not None or settings.callers_certificates == "required"
+    return not (knows_callers or settings.drain_from_anywhere)
 
 
 class LocalGate:

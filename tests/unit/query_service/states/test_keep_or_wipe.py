@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from query_service.states.checkpoint import Changelog, Checkpoint, UnknownFormat, restore_start
+from query_service.states.checkpoint import Checkpoint, UnknownFormat
 from query_service.states.faults import Fault
+from query_service.states.keep_or_wipe import Changelog, restore_start
 from query_service.stores.catalog import layout_of
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from router.lookups.limit import LookupLimit
+from router.lookups.overload import LookupLimit
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.rpc.failures import from_rpc_error
