@@ -186,7 +186,7 @@ class ControlTopics:
         self.commits_read = True
 
     def take_own(self, heartbeat: Member) -> None:
-        """Take this node's own heartbeat as it is written: what it says of its stores counts here at once."""
+        """Take this node's own heartbeat as it is written: what it says of its stores counts here immediately."""
         self._own = heartbeat
         placements = self._current_placements()
         if placements != self._view.placements:

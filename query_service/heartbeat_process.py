@@ -1,4 +1,4 @@
-"""The process beside a node that writes its heartbeats, and that ends the node when its stop takes too long.
+"""The process next to a node that writes its heartbeats, and that ends the node when its stop takes too long.
 
 RocksDB's binding holds Python's interpreter lock while it reads and writes. So while a disk stalls, none of the node's
 threads runs. This process has no state on disk to wait for. It ends when the node does, in whatever way: its socket
@@ -6,7 +6,7 @@ closes then.
 
 To the node it is a socket as standard input: frames come (`frame`), and a line goes for each heartbeat with its error,
 empty if it was written; `ENDED` after the last. A further socket has the numbers of the signals that the node was sent,
-a byte each: the interpreter writes them at once, also while it is held.
+a byte each: the interpreter writes them immediately, also while it is held.
 """
 
 from __future__ import annotations
@@ -257,4 +257,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # at once: what the client still holds is of a node that is gone
+    os._exit(status)  # immediately: what the client still holds is of a node that is gone

@@ -1,4 +1,4 @@
-"""Heartbeats: the node says its state and its replicas, and a process beside it writes them to the members topic."""
+"""Heartbeats: the node says its state and its replicas, and a process next to it writes them to the members topic."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _END_S: Final = 2.0
 
 
 class HeartbeatsEnded(StatehouseError):
-    """The process that writes the heartbeats has ended by itself: the fleet would take the node for dead."""
+    """The process that writes the heartbeats has ended on its own: the fleet would take the node for dead."""
 
 
 class Heartbeats:
-    """Says a heartbeat at every interval, and at once when something has changed. Lives on the event loop.
+    """Says a heartbeat at every interval, and immediately when something has changed. Lives on the event loop.
 
     Args:
-        options: what the process beside the node is started with.
+        options: what the process next to the node is started with.
         member: returns the node's heartbeat, None while the node must be silent.
         on_failure: called for each heartbeat that didn't reach Kafka.
         clock: seconds that only grow.
@@ -81,7 +81,7 @@ class Heartbeats:
         return ours, signals
 
     def due(self) -> None:
-        """Write the next heartbeat at once."""
+        """Write the next heartbeat immediately."""
         self._due.set()
 
     def stops(self, seconds: float, left: str) -> None:
@@ -102,7 +102,7 @@ class Heartbeats:
         """Count the heartbeats that fail, until cancelled.
 
         Raises:
-            HeartbeatsEnded: the process has ended by itself.
+            HeartbeatsEnded: the process has ended on its own.
 
         """
         while (line := await self._heard()) is not None:

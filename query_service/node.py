@@ -54,7 +54,7 @@ class QueryNode:
     """A query node. `run()` serves until `stop()` or `drain()` is called."""
 
     def __init__(self, settings: NodeSettings, listeners: Sequence[Listener] = ()) -> None:
-        """Make a node from its settings. `listeners` are called beside the listeners of installed packages."""
+        """Make a node from its settings. `listeners` are called in addition to those of installed packages."""
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._stop_asked = asyncio.Event()
@@ -229,7 +229,8 @@ class QueryNode:
     def _stopped_by_signals(self, also_to: int) -> Iterator[None]:
         """Let SIGTERM and SIGINT stop the node. Their numbers go to `also_to` even while the interpreter is held.
 
-        Not by the event loop's own handlers: they take the one place at which the interpreter tells of signals at once.
+        Not by the event loop's own handlers: they take the one place at which the interpreter tells of signals
+        immediately.
         """
 
         def taken(number: int, _frame: FrameType | None) -> None:
@@ -279,7 +280,7 @@ class QueryNode:
         self._loop.call_soon_threadsafe(self._break, error)
 
     def _break(self, error: Exception) -> None:
-        """Stop at once: a node that lacks one of its threads or chores would only look healthy."""
+        """Stop immediately: a node that lacks one of its threads or chores would only look healthy."""
         log.error("the node stops by a defect", error=f"{type(error).__name__}: {error}")
         self._defect = self._defect or error
         if self.state in {NodeState.REBALANCING, NodeState.RUNNING}:
@@ -415,7 +416,7 @@ class QueryNode:
 
 
 async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -> None:
-    """Run a node until SIGTERM (drains and leaves) or SIGINT (stops at once).
+    """Run a node until SIGTERM (drains and leaves) or SIGINT (stops immediately).
 
     Raises:
         InstanceIdTaken: a newer process uses this node's instance id.

@@ -247,7 +247,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         data: bytes,
         context: HasTime,
     ) -> bytes | Awaitable[bytes]:
-        """Answer a serialized request at once. Only a request that has to wait costs a coroutine."""
+        """Answer a serialized request immediately. Only a request that has to wait costs a coroutine."""
         request = parsed(parse, data)
         refuse_unreadable(request)
         began_ns = self.observer.began() if self.observer.is_on else 0

@@ -269,8 +269,8 @@ class AttachedQuery:
 def claim(target: SinkTarget, batch_id: int, partition: int) -> None:
     """Mark a partition so that nobody else writes a batch before this one to it any more.
 
-    A follower that was given up, but lives, may be about to write. What is compared with the changelog must not change
-    under the comparison by an older batch. The same batch by another follower has the same content.
+    A follower that was given up, but lives, may be about to write. An older batch must not change the changelog while
+    it is compared. The same batch by another follower has the same content.
     """
     PartitionWriter(target, partition).claim(batch_id)
 

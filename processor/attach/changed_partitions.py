@@ -1,8 +1,7 @@
 """Tells from the sizes of a batch's state files which partitions it has changed. Pure.
 
 Spark writes a file for each partition and batch: `N.delta`, or `N.changelog` with RocksDB. Without a change it is a
-compressed stream with nothing but its end. Of a file of another size, or one that isn't there, nothing is concluded:
-its partition counts as changed.
+compressed stream with nothing but its end. A partition counts as changed if its file has another size or isn't there.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class AttachedCheckpoint(CheckpointReader):
         return batch_id
 
     def batch(self, batch_id: int) -> CheckpointBatch:
-        """Return what the checkpoint says of a committed batch. What was read of the last ones is kept.
+        """Return what the checkpoint says of a committed batch. It keeps what it read of the last ones.
 
         Raises:
             BatchRemoved: it isn't there any more.

@@ -19,9 +19,9 @@ _ROWS: Final = "_rows"
 
 
 class FailedEntries:
-    """What can't be computed, of one state, while it is followed.
+    """The entries of one state that can't be computed, while it is followed.
 
-    A state that is read as a whole has the same failures each time: they are told once.
+    A state that is read as a whole has the same failures each time: each is reported once.
     """
 
     def __init__(self, session: SparkSession, store: str) -> None:
@@ -37,7 +37,7 @@ class FailedEntries:
     def as_dead_letters(self, frame: DataFrame, *, repeats: bool) -> DataFrame:
         """Return the rows of a frame that was counted, for the sink: a failed one is a dead letter, and a tombstone.
 
-        `repeats`: the frame has all failures that the state has, those that were told before, too.
+        `repeats`: the frame has all failures that the state has, those that were reported before, too.
         """
         if self._count == 0:
             return frame.drop(FAILED)

@@ -60,7 +60,7 @@ class StateReader:
     def __init__(
         self, session: SparkSession, directory: str, state: StateSource, mapping: EntryMapping, version: int
     ) -> None:
-        """Prepare. `version`: of the checkpoint's files, which Spark does not see by itself; the session is set to it.
+        """Prepare. `version`: of the checkpoint's files, which Spark does not see on its own; the session is set to it.
 
         Raises:
             ConfigurationError: the state hasn't what the mapping names.

@@ -14,7 +14,7 @@ from pyspark_statehouse import DefaultSource
 def readable(session: SparkSession) -> None:
     """Have a session read stores as frames, with this kernel's Python.
 
-    By itself Spark looks for data sources with the first python3 in PATH, which need not have the packages that this
+    On its own, Spark looks for data sources with the first python3 in PATH, which need not have the packages that this
     kernel has.
     """
     use_this_python(session)

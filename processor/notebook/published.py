@@ -54,7 +54,7 @@ def publish(
 ) -> PublishedFrame:
     """Publish a streaming frame as a store, in the session that it belongs to, until `stop()` or the kernel's end.
 
-    The value is a JSON object of the columns beside the key. Each batch is committed exactly once, across kernels too:
+    The value is a JSON object of the columns apart from the key. Each batch is committed exactly once, across kernels too:
     a kernel that runs the same cell again goes on where the last one was cut off. The cell may be run again in the same
     kernel; then it replaces what it has started before.
 
@@ -62,7 +62,7 @@ def publish(
         frame: a streaming frame. An aggregate needs no sink of its own.
         store: the name of the store.
         key: the column of the key, in the serde of its type; several columns make a JSON object.
-        values: name -> SQL expression over the frame's columns, instead of the columns beside the key.
+        values: name -> SQL expression over the frame's columns, instead of the columns apart from the key.
         application_id: the application that has this store only; default: the store's name. Nodes and router have it.
         output_mode: Spark's, "update" or "append".
         router: where `get` asks.
@@ -190,7 +190,7 @@ class PublishedFrame:
 
 
 def _with_dead_letters(made: DataFrame) -> DataFrame:
-    """Return rows of which those that can't be computed are dead letters; they change nothing in the store."""
+    """Return rows with those that can't be computed as dead letters; these change nothing in the store."""
     failed = F.col(FAILED)
     reason = F.when(failed.isNotNull(), F.lit(DeadLetterReason.EXPRESSION_FAILED.value))
     origin = {"topic": "string", "partition": "int", "offset": "bigint"}

@@ -125,7 +125,7 @@ class _StreamTime(StatefulProcessor):  # type: ignore[misc] # pyspark counts as 
         rows: Iterator[pd.DataFrame],
         timerValues: object,  # noqa: N803, ARG002
     ) -> Iterable[pd.DataFrame]:
-        # All rows of the batch at once: the shuffle has lost their order.
+        # All rows of the batch together: the shuffle has lost their order.
         frame = pd.concat(list(rows), ignore_index=True)
         frame.columns = pd.Index(self._columns)  # Spark names computed columns by number, as "_4"
         if REASON in frame:

@@ -44,7 +44,7 @@ def foreign_key_join(left: Side, right: Side, foreign_key: Column | str, how: st
     without a match have a joined row, with nulls in the right table's columns. Many left rows may name the same right
     row.
 
-    The frame is that of `table_table_join`, by the left table's key: a change on either side changes all joined rows
+    The frame is as in `table_table_join`, by the left table's key: a change on either side changes all joined rows
     that it concerns, and a left row whose foreign key changes is joined with its new match, or withdrawn. A key that
     changed gives one row per batch, which joins what both tables hold after that batch.
 

@@ -1,7 +1,7 @@
 """Parses Avro and Protobuf records, in the wire format of a schema registry, into typed columns as `parse_json` does.
 
 A Python function decodes each record by the schema that it was written with, into the JSON that nodes show of such
-values. What is malformed about its fields is what is malformed in JSON: see `json_records`.
+values. Its fields are malformed where they would be in JSON: see `json_records`.
 
 A record that no schema of the registry fits becomes a dead letter. If the registry can't be reached, the batch fails
 and is run again, because no record is at fault.

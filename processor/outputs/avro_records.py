@@ -1,6 +1,6 @@
 """Struct columns as Avro in the wire format of Confluent's schema registry, written by Spark's own `to_avro`.
 
-The schema is that of the column, with a default of null where a field may be null, so that fields may come and go. It
+The schema follows the column, with a default of null where a field may be null, so that fields may come and go. It
 is registered once, when the application starts, under the name that Confluent's serializers use: `<topic>-key` or
 `<topic>-value`.
 """

@@ -34,7 +34,7 @@ _MENDS_EVERY_S: Final = 2.0
 
 
 class OnPlan(Protocol):
-    """Is told of each plan."""
+    """Hears of each plan."""
 
     def __call__(self, took_s: float, /, *, changes: bool) -> None:
         """`took_s`: seconds. `changes`: whether there is an assignment to publish."""
@@ -210,7 +210,7 @@ class ActingController:
         else:
             return
         again = self._core.again(reason, self._own_log.newest_epoch())
-        # Somebody who goes on writing must not have us write a whole assignment each time.
+        # A foreign process that goes on writing must not have us write a whole assignment each time.
         self._mend_at = now + _MENDS_EVERY_S
         self._publish(again, whole=True)
 

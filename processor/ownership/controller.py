@@ -60,7 +60,7 @@ class OwnershipController:
     ) -> None:
         """Prepare; `start()` starts the thread. The controller waits for its topics if they don't exist yet.
 
-        With stores and settings it acts as soon as it is started, instead of whoever acted before. With None for both
+        With stores and settings it acts as soon as it is started, instead of the controller before. With None for both
         it is a standby controller: it stands by first, and acts with the stores of the last assignment and the settings
         of the controller before it.
 
@@ -95,7 +95,7 @@ class OwnershipController:
         self._topics.start()
 
     def stop(self) -> None:
-        """Stop; the assignment stays in force, and a standby controller takes over at once if this one acted."""
+        """Stop; the assignment stays in force, and a standby controller takes over immediately if this one acted."""
         self._stop.set()
         self._topics.stop()
         if self._thread.is_alive() and self._thread is not threading.current_thread():

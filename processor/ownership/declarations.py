@@ -15,7 +15,7 @@ from statehouse.keys.columns import KeyColumn
 from statehouse.serdes import SERDES
 
 _PLUGIN = re.compile(r"[a-z][a-z0-9-]{0,63}")
-# The plug-ins that come with the project, beside the built-in serdes: both are what a slip may have meant.
+# The plug-ins that come with the project, in addition to the built-in serdes: both are what a slip may have meant.
 _SERDES: Final = (*SERDES, "avro", "protobuf", "json-schema")
 # "windows" and "versions" count as typing errors, "count-min-sketch" doesn't.
 _SLIP_SIMILARITY: Final = 0.8

@@ -12,7 +12,7 @@ from statehouse.errors import ConfigurationError
 from statehouse.errors.checked import checked_count
 from statehouse.settings import PlanningSettings
 
-# Who waits for so long waits for ever, and more can't be written as seconds and back.
+# So long a wait is endless, and a longer time can't be converted to seconds and back.
 _TIME_MAX_MS: Final = 2**50
 # Each is a place in a list for each node.
 _FLAPS_MAX: Final = 1_000_000
@@ -38,7 +38,7 @@ def ownership_settings(settings: PlanningSettings) -> OwnershipSettings:
 def settings_of_record(record: Mapping[str, int]) -> OwnershipSettings:
     """Return what another controller goes by, as its record has it.
 
-    Of a controller of an earlier version, what is constant today may have been set.
+    A controller of an earlier version may have set what is constant today.
 
     Raises:
         ContractError: a time can't be one, or there can't be so many restarts.

@@ -30,8 +30,8 @@ from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 
 log = structlog.get_logger(__name__)
 
-# The keys of a store in the file are the fields of StoreDeclaration. The topic gives the partition count, and whoever
-# writes it says nothing in the commits topic.
+# The keys of a store in the file are the fields of StoreDeclaration. The topic gives the partition count, and the
+# program that writes it says nothing in the commits topic.
 _KEYS: Final = {
     {"is_global": "global"}.get(field.name, field.name): field
     for field in fields(StoreDeclaration)

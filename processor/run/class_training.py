@@ -40,7 +40,7 @@ _FAST_START: Final = ("-XX:TieredStopAtLevel=1",)
 
 
 def train(archive: Path) -> None:
-    """Run the application for a few batches, and have Java write its classes into `archive`; files go beside it."""
+    """Run the application for a few batches, and have Java write its classes into `archive`; files go next to it."""
     directory = archive.parent
     with EmbeddedKafka(directory / "kafka") as broker:
         ensure_topics(clients.admin(broker.bootstrap, _APPLICATION), [TopicSpec(_EVENTS, _PARTITIONS)], _TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Who assigns tasks while a processor runs: a controller of its own, or one that acts already."""
+"""Opens what assigns tasks while a processor runs: a controller of its own, or one that acts already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the rate of an application's batches beside its checkpoints, for the next run's limit (see `batch_limit`)."""
+"""Keeps the rate of an application's batches next to its checkpoints, for the next run's limit (see `batch_limit`)."""
 
 from __future__ import annotations
 

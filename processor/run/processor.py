@@ -60,7 +60,7 @@ class Processor:
         Args:
             topology: the application's id, and the function that fills it.
             settings: of the processor.
-            listeners: called beside the listeners of installed packages.
+            listeners: called in addition to the listeners of installed packages.
             starter: what starts the queries; default: Spark runs them as the topology declares them.
             open_spark: returns the session, given the application's id and the settings.
 
@@ -185,7 +185,7 @@ class Processor:
         if self.states.application is ApplicationState.NOT_RUNNING:
             return
         self.states.application_to(ApplicationState.PENDING_SHUTDOWN)
-        # All of them finish at the same time: whoever stops us waits for stop_timeout_ms, and not for that of each.
+        # All of them finish at the same time: the supervisor waits for stop_timeout_ms once, and not for each.
         until = time.monotonic() + self._settings.stop_timeout_ms / 1000
         for running in self._running:
             running.query.finish()

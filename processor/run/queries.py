@@ -142,7 +142,7 @@ class TopologyQueries:
         outputs = [OutputRows(counts[each.topic], each.layout, each.where, each.columns) for each in query.outputs]
         latest = checkpoint.latest_committed()
         if latest is not None:
-            # Show at once that the processor is alive, even before the first batch has input.
+            # Show immediately that the processor is alive, even before the first batch has input.
             commits.publish(checkpoint.query_id(), latest, checkpoint.source_ends(latest), idle=True)
 
         def begin() -> StartedQuery:

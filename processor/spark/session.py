@@ -78,7 +78,7 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
 
 
 def refuse_connect(module: str) -> None:
-    """Refuse what a session of Spark Connect has made; `module`: that of its class.
+    """Refuse what a session of Spark Connect has made; `module`: the module of its class.
 
     Raises:
         ConfigurationError: it is Spark Connect.
@@ -136,7 +136,7 @@ def _local_files(settings: ProcessorSettings) -> dict[str, str]:
 
 
 def _omit_checksum_files(session: SparkSession) -> None:
-    """Have Hadoop write local files without a file of checksums (`.crc`) beside each.
+    """Have Hadoop write local files without a file of checksums (`.crc`) next to each.
 
     Each such file costs another `chmod` process (docs/adr/0014 says what it guarded).
     """

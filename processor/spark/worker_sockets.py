@@ -1,8 +1,8 @@
 """Unix sockets between Spark's JVM and its Python workers, in a directory that nobody else can enter.
 
-They are faster than TCP, and Spark can use them (SPARK-51688), but leaves three things to us: the
-directory, because with Unix sockets there is no secret to ask for; what a crash leaves in it; and the names of sockets
-that are gone, which the JVM keeps for its exit, for ever (`File.deleteOnExit`).
+They are faster than TCP, and Spark can use them (SPARK-51688), but leaves three things to us. The first is the
+directory, because with Unix sockets there is no secret to ask for. The second is what a crash leaves in it. The third
+are the names of sockets that are gone: the JVM keeps them for its exit, for ever (`File.deleteOnExit`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from processor.states.listeners import ProcessorListeners
 
 
 class ProcessorStates:
-    """The states. Thread-safe: listeners are told in the order of the changes.
+    """The states. Thread-safe: listeners hear of changes in their order.
 
     A state that is wanted again changes nothing.
     """

@@ -49,7 +49,7 @@ def compare(
 ) -> list[TopicSetting]:
     """Return all settings that specs name, and the numbers of partitions and, where one is asked for, of replicas.
 
-    Settings that no spec names are whoever's who operates the brokers. `control`: names of the control topics.
+    Settings that no spec names belong to the brokers' operators. `control`: names of the control topics.
     """
     return [setting for spec in specs for setting in _of_topic(spec, found[spec.name], spec.name in control)]
 

@@ -137,7 +137,7 @@ def wanted_topics(
 ) -> list[TopicSpec]:
     """Return what the application's topics are to be: its outputs, dead letters and control topics.
 
-    An output whose code names no partition count has that of its topic if it exists, else that of the largest source.
+    If an output's code names no partition count, its topic's count is taken; without a topic, the largest source's.
 
     Raises:
         ConfigurationError: settings of a topic contradict each other.

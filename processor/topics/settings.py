@@ -17,8 +17,8 @@ ANY_TIMESTAMP: Final = {
     "message.timestamp.before.max.ms": str(2**63 - 1),
     "message.timestamp.after.max.ms": str(2**63 - 1),
 }
-# Retention by event time would delete replayed events from years ago at once, and events with a time in the future
-# never.
+# Retention by event time would delete replayed events from years ago immediately, and events with a time in the
+# future never.
 _APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 DEAD_LETTERS_CONFIG: Final = {"cleanup.policy": "delete", **_APPEND_TIME}
 # The age of a segment counts from its latest timestamp: the last transaction marker in it, by the broker's clock. With

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _MISPLACED_LOG_S = 60.0
-"""A replica warns of misplaced records at once, and then at most this often: a topic may consist of them."""
+"""A replica warns of misplaced records immediately, and then at most this often: a topic may consist of them."""
 
 _READ_ON = frozenset({StoreState.RESTORED, StoreState.FOLLOWING})
 
@@ -298,7 +298,7 @@ class StoreReplica:
         return replace(self._checkpoint, position=position, at_end_ms=self._confirmation.at_end_ms)
 
     def _was_just_at_end(self) -> bool:
-        """Whether the records after the present position were read at once (rule 3 in `tail`).
+        """Whether the records after the present position were read immediately (rule 3 in `tail`).
 
         Ask before the position moves. Afterwards the records themselves may confirm the end, and the answer is wrong.
         """

@@ -39,7 +39,7 @@ OnDefect = Callable[[Exception], None]
 Key = tuple[str, int]
 
 _POLL_S = 0.05
-# If no answer comes in this time, librdkafka finds the leader by itself, a second later.
+# If no answer comes in this time, librdkafka finds the leader on its own, a second later.
 _METADATA_S = 0.5
 
 
@@ -171,7 +171,7 @@ class Replicator:
             self._end()
 
     def _end(self) -> None:
-        """Complete the waiting commands, and make later ones complete at once."""
+        """Complete the waiting commands, and make later ones complete immediately."""
         with self._submit_lock:
             self._ended = True
         while not self._commands.empty():
@@ -295,7 +295,7 @@ def _apply(replica: StoreReplica, messages: list[Message]) -> None:
 class EndOffsetWatcher:
     """A thread that asks the broker for the ends of all replicas' partitions, in one request per interval.
 
-    After an answer that took longer than the interval it asks again at once.
+    After an answer that took longer than the interval it asks again immediately.
 
     A replica that reaches an end asked for at time t has everything that was committed by t, provided that it is the
     end of the same topic. So the thread asks about the topics afterwards. A replica whose topic was recreated is marked
@@ -342,7 +342,7 @@ class EndOffsetWatcher:
             asked_at, wall_ms = monotonic_and_wall_ms()
             self._ask(admin, asked_at, wall_ms)
             # An answer that is late, because this process was frozen or cut off, holds ends of long ago, so the thread
-            # asks again at once. It doesn't do so twice in a row, because a broker may always be slow.
+            # asks again immediately. It doesn't do so twice in a row, because a broker may always be slow.
             is_late = monotonic_and_wall_ms()[0] - asked_at > self._interval_s
             pause_s = 0.0 if is_late and pause_s else self._interval_s
 

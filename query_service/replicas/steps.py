@@ -108,7 +108,7 @@ def _write_checkpoints(replica: TaskReplica) -> dict[str, Checkpoint]:
 def _close_stores(replica: TaskReplica, *, has_failed: bool) -> dict[str, Checkpoint]:
     """Write the checkpoints if possible, close the stores in any case, and return the checkpoints on disk.
 
-    Whatever happens, the folder is released: else it could be opened only after the end of this process. Runs in a
+    The folder is released in any case: else it could be opened only after the end of this process. Runs in a
     worker thread, when no thread writes to the stores any more.
     """
     checkpoints: dict[str, Checkpoint] | None = None

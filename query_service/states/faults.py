@@ -76,7 +76,7 @@ class TaskFault(StatehouseError):
 
 
 def fault_of(error: Exception) -> Fault:
-    """Return the fault of an error that stops a task. The caller must know by itself if the error comes from Kafka."""
+    """Return the fault of an error that stops a task. The caller must know on its own if the error comes from Kafka."""
     if isinstance(error, TaskFault):
         return error.fault
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""What is written beside a node that may not get to run, and when its stop has taken too long.
+"""The heartbeats to write for a node that may not get to run, and when its stop has taken too long.
 
 Times are monotonic seconds.
 """

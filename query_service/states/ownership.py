@@ -156,7 +156,7 @@ class NodeOwnership:
     def _hear_rival(self, member: Member) -> None:
         """Take the heartbeat of another process under this instance id.
 
-        A newer process goes on with its heartbeats. One record alone supersedes nobody: whoever wrote it may be none.
+        A newer process goes on with its heartbeats. One record alone supersedes nobody: its writer may be no process.
         """
         rival = self._rival
         if member.incarnation_order <= (self.started_at_ms, self.incarnation):

@@ -1,4 +1,4 @@
-"""What goes into the task machine and what comes out of it: events, actions, and the task that they are about."""
+"""Input and output of the task machine: events, actions, and the task that they are about."""
 
 from __future__ import annotations
 

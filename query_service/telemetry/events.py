@@ -1,4 +1,4 @@
-"""What listeners are told of: a store's partition, and why the node stopped updating a standby. Values only."""
+"""What listeners hear of: a store's partition, and why the node stopped updating a standby. Values only."""
 
 from __future__ import annotations
 

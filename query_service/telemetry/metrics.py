@@ -68,7 +68,7 @@ class ReadHistogram:
 
 
 class WriteKind(StrEnum):
-    """Kinds of writes whose times are told apart."""
+    """Kinds of writes whose times are measured separately."""
 
     PUT = "put"
     DELETE = "delete"
@@ -87,8 +87,8 @@ class WriteTimes:
     def wrote(self, puts: int, deletes: int, took_s: float, now_s: float) -> None:
         """Count a batch of records, which the store writes as one.
 
-        Each record counts as having taken an equal part of the time. The longest put or delete is that of the longest
-        batch: a record is there once its batch is.
+        Each record counts as having taken an equal part of the time. The longest put or delete is as long as the
+        longest batch: a record is there once its batch is.
         """
         with self._lock:
             for kind, number in ((WriteKind.PUT, puts), (WriteKind.DELETE, deletes)):

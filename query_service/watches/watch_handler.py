@@ -53,13 +53,13 @@ _ANY: Final = types_pb2.Freshness()
 
 
 class WatchHandler:
-    """Answers watches, at most `max_watches` at once. Use it only on the event loop."""
+    """Answers watches, at most `max_watches` at the same time. Use it only on the event loop."""
 
     def __init__(
         self, admission: Admission, scans: OpenScans, log: LogReader, fetches: SerdeFetches, *, max_watches: int
     ) -> None:
         self._admission, self._scans, self._log, self._fetches = admission, scans, log, fetches
-        # Many watches may begin at once after a move; they take turns, so that scans can still run.
+        # Many watches may begin at the same time after a move; they take turns, so that scans can still run.
         self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
         self.streams = OpenStreams(max_watches, "node")
 

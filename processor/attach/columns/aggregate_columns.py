@@ -4,7 +4,7 @@ Spark gives the columns of a state the names of its aggregates' buffers. Some of
 
 | buffers | aggregate |
 |---|---|
-| `sum`, and a `count` that may be null (that of `count` itself can't be) | `avg` |
+| `sum`, and a `count` that may be null (the buffer of `count` itself can't be) | `avg` |
 | `sum`, `isEmpty` | `sum` of decimals; of other numbers `try_sum` |
 | `first` or `last`, `valueSet` | `first`, `last` |
 | `valueWithExtremumOrdering`, `extremumOrdering` | `max_by` or `min_by`: the value is the first one |
@@ -122,7 +122,7 @@ def _avg(kept: DataType, names: Sequence[str]) -> AggregateColumns:
 
 
 def _summed(kept: DataType) -> DataType:
-    """Return the type of which Spark keeps such a sum."""
+    """Return the type of the summed values, from the type in which Spark keeps their sum."""
     if isinstance(kept, DecimalType):
         digits = kept.precision if kept.precision == _PRECISION_MAX else kept.precision - _SUM_ADDS
         return DecimalType(max(digits, kept.scale, 1), kept.scale)

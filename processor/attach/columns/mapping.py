@@ -73,7 +73,7 @@ class EntryMapping:
         inputs: the columns that they read, with their types, as DDL.
         columns: the columns of the value that leave the state; none: all.
         hide: columns of the value that don't.
-        shape: whether entries have a window or a session of their own, beside the key.
+        shape: whether entries have a window or a session of their own, in addition to the key.
         on_error: what an expression that can't be computed costs.
 
     """
@@ -162,7 +162,7 @@ def state_rows(frame: DataFrame) -> DataFrame:
 
 
 def entries(rows: Rows, mapping: EntryMapping, keep: Sequence[str] = ()) -> DataFrame:
-    """Return each row's record key and value as bytes, beside STATE_KEY, FAILED and the columns in `keep`.
+    """Return each row's record key and value as bytes, next to STATE_KEY, FAILED and the columns in `keep`.
 
     Raises:
         ConfigurationError: an expression doesn't fit the columns; the text says which there are.
@@ -274,7 +274,7 @@ def key_serde(rows: Rows, mapping: EntryMapping) -> str:
 
 
 def key_columns(rows: Rows, mapping: EntryMapping) -> tuple[KeyColumn, ...]:
-    """Return the columns of which the store's keys are made; none if they aren't JSON documents of several."""
+    """Return the columns that make up the store's keys; none if they aren't JSON documents of several."""
     timed = timed_key(mapping.shape, rows.key_type, rows.value_type, STATE_KEY, STATE_VALUE)
     if mapping.may_clash or len(timed.names) < 2:
         return ()

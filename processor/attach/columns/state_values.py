@@ -1,7 +1,7 @@
 """Makes finished values of what an aggregation keeps between batches: `avg` of a sum and a count.
 
 Spark's own final expressions do it. They come from a plan of the same aggregation over a frame without rows, whose
-buffers must be those that the state has: by number, name and type. What is aggregated is said by the caller, or
+buffers must be those that the state has: by number, name and type. The caller says what is aggregated, or it is
 guessed from the state's schema (`aggregate_columns.py`).
 """
 

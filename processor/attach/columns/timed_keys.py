@@ -27,7 +27,7 @@ _SESSION_SUFFIX: Final = 16
 
 
 class EntryKind(StrEnum):
-    """What entries have beside their key; the values are kinds of stores."""
+    """What entries have in addition to their key; the values are kinds of stores."""
 
     PLAIN = KEY_VALUE
     WINDOW = WINDOW
@@ -137,7 +137,7 @@ def window_ms(frame: DataFrame, key: StructType, in_key: str) -> int | None:
 
 
 def is_span(kind: object) -> bool:
-    """Whether a type is that of Spark's windows and sessions."""
+    """Whether a type is the one that Spark's windows and sessions have."""
     return (
         isinstance(kind, StructType)
         and kind.names == ["start", "end"]

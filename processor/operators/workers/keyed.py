@@ -6,7 +6,7 @@ rows that came later. So events and rows are grouped by key, and replayed in ord
 One operator does the join and the aggregate by the same key, because each operator has its own shuffle and worker
 processes.
 
-The programs are pure: Arrow tables in, Arrow tables out. They work on columns of many keys at once, because Python
+The programs are pure: Arrow tables in, Arrow tables out. They work on columns of many keys together, because Python
 code per row costs more than all of Spark's work on it; only the rows that an aggregator needs become objects.
 """
 

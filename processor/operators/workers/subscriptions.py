@@ -116,7 +116,7 @@ class SubscriptionProgram:
         return (FOREIGN_KEYS,)
 
     def run(self, sides: Mapping[int, pa.Table], states: States) -> tuple[list[pa.Table], States]:
-        """Return dead letters and what the places are told, and the state to keep; side 0 is the left table."""
+        """Return dead letters and the updates to the places, and the state to keep; side 0 is the left table."""
         live, letters = without_letters(sides[0])
         if not live.num_rows:
             return [letters], {}
@@ -135,7 +135,7 @@ class SubscriptionProgram:
         return [letters, _sent(sent)], {FOREIGN_KEYS: pa.concat_tables([rest, added])}
 
     def of_key(self, left_key: str, change: RowChange, place: str | None) -> list[SubscriptionUpdate]:
-        """Return what places are told of a left key's last change in a batch; `place` is where it was subscribed."""
+        """Return the updates to places for a left key's last change in a batch; `place` is where it was subscribed."""
         now = self._place(left_key, change.foreign_key) if self._is_there(change) else None
         sent = []
         if place is not None and place != now:
@@ -168,8 +168,8 @@ class SubscriptionJoinProgram:
     def run(self, sides: Mapping[int, pa.Table], states: States) -> tuple[list[pa.Table], States]:
         """Return dead letters and the joined rows that changed, and the states to keep.
 
-        Side 0 is what places are told, by place; side 1 the right table, by `place_of` its keys. Of the states only
-        what the batch touches becomes objects.
+        Side 0 has the updates to places, by place; side 1 the right table, by `place_of` its keys. Only the rows of
+        the states that the batch touches become objects.
         """
         letters: list[pa.Table] = []
         sent: dict[tuple[bytes, str], SubscriptionUpdate] = {}
@@ -218,9 +218,9 @@ class SubscriptionJoinProgram:
         """Return the joined rows that changed, the subscribed rows, and the right rows afterwards.
 
         Args:
-            sent: what is told, by place and left key.
+            sent: the updates to places, by place and left key.
             rights: the last change of each right row, by place.
-            subscribed: what was subscribed before, of the left keys that are told of and of the places in `rights`.
+            subscribed: what was subscribed before, of the left keys in `sent` and of the places in `rights`.
             rows: the right rows before, at all these places.
 
         """

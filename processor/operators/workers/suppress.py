@@ -58,7 +58,7 @@ def suppress(frame: DataFrame, suppression: Suppression, partition_count: int) -
     """Hold updates back as `suppression` says, in one buffer per partition; return rows with the same columns.
 
     The updates of a batch apply by timestamp, then by partition and offset (`in_order`). A key, with its window or
-    session, gives at most one row per batch. Dead letters and rows without a key pass at once.
+    session, gives at most one row per batch. Dead letters and rows without a key pass immediately.
     """
     rows = _packed(frame, suppression, partition_count)
     passed = rows.groupBy(SINK_PARTITION).transformWithState(
@@ -73,7 +73,7 @@ def suppress(frame: DataFrame, suppression: Suppression, partition_count: int) -
 
 
 def _packed(frame: DataFrame, suppression: Suppression, partition_count: int) -> DataFrame:
-    """Return rows with SINK_PARTITION and _COLUMNS; rows that pass at once have a null entry."""
+    """Return rows with SINK_PARTITION and _COLUMNS; rows that pass immediately have a null entry."""
     have = frame.columns
     refused = F.col(REASON).isNotNull() if REASON in have else F.lit(False)
     is_held = ~refused & F.col(KEY).isNotNull()

@@ -1,4 +1,4 @@
-"""How the fleet of an acting controller stands, in a few numbers, for those who watch it. Pure."""
+"""How the fleet of an acting controller stands, in a few numbers, for monitoring. Pure."""
 
 from __future__ import annotations
 

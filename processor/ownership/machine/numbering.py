@@ -24,8 +24,8 @@ def numbered(
 
     Raises:
         ConfigurationError: a store is declared twice, without partitions, with a partition count that differs from
-            the published one, or with another store's topic; or a query has ephemeral and other stores; or they are
-            more than an assignment can have.
+            the published one, or with another store's topic. Also if a query has ephemeral and other stores, or if
+            they are more than an assignment can have.
 
     """
     numbers = {(sub.query, sub.partition_count): number for number, sub in sub_topologies.items()}

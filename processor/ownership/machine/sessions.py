@@ -100,7 +100,7 @@ class MemberSessions:
             if member.heartbeat == session.member.heartbeat:
                 return None  # read twice; it proves nothing about now
         elif member.incarnation_order < session.member.incarnation_order and session.is_live:
-            # Of two processes the newer one counts; but not one that wrote once, and claimed to be the newest.
+            # The newer of two processes counts; but not one that wrote once, and claimed to be the newest.
             return None
         elif session.is_live:
             self._bounce(session, now)

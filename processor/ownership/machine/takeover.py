@@ -42,8 +42,8 @@ class Takeover:
     def __init__(self, before: ControllerRecord | None = None) -> None:
         """Know of no controller yet: without one there are no settings to go on with, so nothing is taken over.
 
-        `before` is the record after which this controller took over already, if it did and was fenced since. Whoever
-        has fenced it has a session timeout to write a record, also if `before` says that its writer has stopped.
+        `before` is the record after which this controller took over already, if it did and was fenced since. The
+        controller that fenced it has a session timeout to write a record, also if `before` says that its writer has stopped.
         """
         self._before = before
         self.acting: ControllerRecord | None = None

@@ -1,8 +1,8 @@
 """Chooses the active node of each task: which node answers now, and to which node balance will move it.
 
-There are two steps. First each active goes to a node with the state: a lost or lagging active is replaced at once,
+There are two steps. First each active goes to a node with the state: a lost or lagging active is replaced immediately,
 without regard to balance. Then as few actives as possible move to balance the counts: a move to a caught-up replica
-happens at once; for any other move the active stays where it is, and gets a target.
+happens immediately; for any other move the active stays where it is, and gets a target.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def balance_actives(slots: Sequence[Slot], fleet: LiveNodes) -> None:
 def _cheapest_first(movable: Iterable[Slot], room: dict[str, int], fleet: LiveNodes) -> Iterable[tuple[Slot, str]]:
     """Yield moves to nodes that have some state: first caught-up, then restoring, then by the state on disk.
 
-    Of the moves that happen at once, those of actives that this plan moves anyway come first: they disturb nobody more.
+    Among immediate moves, those of actives that this plan moves anyway come first: they disturb nobody more.
     """
     moves = []
     for slot in movable:

@@ -92,7 +92,7 @@ class Loads:
     ) -> str | None:
         """Return the least loaded node that isn't taken, outside the given racks if possible (always if `strict`).
 
-        Of equal nodes, return the one with the fewest standbys for this active.
+        If nodes are equal, return the one with the fewest standbys for this active.
         """
         outside = [levels for rack, levels in self._levels.items() if rack not in racks or not self._fleet.racks]
         found = self._least_of(outside, taken, active)

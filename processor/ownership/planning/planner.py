@@ -1,12 +1,12 @@
 """Plans the next assignment: a pure function of the present assignment and the nodes' reports.
 
 It is KIP-441 without timers. Kafka Streams checks every ten minutes whether a warm-up has caught up; here each report
-that allows a change causes a plan, so a promotion follows at once. Standbys are spread over racks as in KIP-708.
+that allows a change causes a plan, so a promotion follows immediately. Standbys are spread over racks as in KIP-708.
 
-Every plan keeps these rules: every task has exactly one active while any node lives; no node holds a task twice; an
-active is caught up if any assigned replica of its task is; a copy is dropped only if the remaining copies are at least
-as good, so the last caught-up one is never dropped; there are at most `max_warmup_replicas` warm-ups; an ephemeral task
-has only its active, which stays while its node lives; the same input gives the same output. A plan is one step; the
+Every plan keeps these rules. Every task has exactly one active while any node lives. No node holds a task twice. An
+active is caught up if any assigned replica of its task is. A copy is dropped only if the remaining copies are at least
+as good, so the last caught-up one is never dropped. There are at most `max_warmup_replicas` warm-ups. An ephemeral task
+has only its active, which stays while its node lives. The same input gives the same output. A plan is one step; the
 next plan, made when reports have changed, continues.
 """
 

@@ -1,7 +1,7 @@
 """The form of a controller's record in the assignment topic: who acts, and what it plans by.
 
 The record is written in a transaction with the controllers' transactional id. So only the
-controller that may publish can write it, and whoever reads it has read all assignments before it.
+controller that may publish can write it, and a reader of it has read all assignments before it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_controller(
     """Return who acts, by the record that is next in the log. `known`: who did before it.
 
     None for a tombstone, and for another version's record. One that can't be true is no controller's, and says nothing.
-    `on_unreadable` is told of each that is skipped.
+    `on_unreadable` hears of each that is skipped.
     """
     try:
         return None if value is None else decode_controller(value)

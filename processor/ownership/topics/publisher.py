@@ -102,7 +102,7 @@ class AssignmentPublisher:
         except KafkaException as error:
             meaning = meaning_of(error)
             if meaning is FailureMeaning.LOST:
-                # Whoever is fenced in a commit may hear it only now; to open again would fence the newer controller.
+                # A controller fenced in a commit may hear it only now; to open again would fence the newer controller.
                 meaning = producer.abort() or meaning
             self.close()
             raise _translated(error, meaning) from error
