@@ -9,7 +9,7 @@ from statehouse.settings.loading import PROCESSES
 
 FIRST_MAX: Final = 75
 FIRST: Final = frozenset(
-    [
+    {
         "accept_lost_checkpoint",
         "acceptable_recovery_lag",
         "advertised_host",
@@ -85,10 +85,10 @@ FIRST: Final = frozenset(
         "tls_node_name",
         "tls_router_name",
         "workers",
-    ]
+    }
 )
 LATER: Final = {
-    "drain_from_anywhere": "only the operator knows whether the network already keeps strangers from a node that knows no callers",
+    "drain_from_anywhere": "only the operator knows whether the network keeps strangers out",
     "http_max_requests_per_address": "callers behind a load balancer share its address",
     "http_max_watches_per_address": "callers behind a load balancer share its address",
     "max_watches_per_address": "callers behind a load balancer share its address",
