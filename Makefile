@@ -69,7 +69,7 @@ export PATH := $(CURDIR)/$(TOOLS):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup class-archive tools debian-tools demo up down test test-unit mutate test-long robustness check fmt
+.PHONY: help prose setup class-archive tools debian-tools demo up down test test-unit mutate test-long robustness check fmt
 .PHONY: proto docs lock hooks audit dist dist-tools release release-commit clean
 
 help: ## Show this list
@@ -124,13 +124,12 @@ bench-quick: setup tools class-archive ## The same in less than ten minutes
 bench-smoke: setup tools ## Show in a minute that the benchmarks work; the figures mean nothing
 	$(BIN)/python -m bench smoke
 
-# These two need the virtual environment, buf, vale and Go, and nothing else: no Java, no Maven, no right to install.
-check: setup $(BUF) $(VALE) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, generated code, contract, releases
+# These two need the virtual environment, buf and Go, and nothing else: no Java, no Maven, no right to install.
+check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, generated code, contract, releases
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	git ls-files "*.md" "*.py" "*.go" | xargs $(VALE) --output=line
 	$(BIN)/python tools/generate_protos.py --check
 	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && cd $(PROXY_SOURCE) && buf generate $(PROXY_PROTO) --output $$fresh && \
 	  diff -r gen $$fresh/gen || { echo "the proxy's generated code differs from protos/: run make proto" >&2; exit 1; }
@@ -153,6 +152,9 @@ check: setup $(BUF) $(VALE) $(GO_CLIENT_STUBS) ## Format, lint, types, import ru
 	$(BIN)/python tools/releases.py check
 	$(BUF) breaking --against "$$($(BIN)/python tools/releases.py contract)"
 	$(BUF) breaking --config '$(CONTROL_RULES)' --against "$$($(BIN)/python tools/releases.py contract)"
+
+prose: $(VALE) ## Show what the rules in styles/ say of docs, docstrings and comments
+	git ls-files "*.md" "*.py" "*.go" | xargs $(VALE) --output=line
 
 fmt: setup $(BUF) ## Format the code and the contract
 	$(BIN)/ruff format .

@@ -22,9 +22,9 @@ from statehouse.settings import LoadedSettings, NodeSettings
 def node(loaded: LoadedSettings[NodeSettings]) -> None:
     """Run a query node until SIGTERM (hands its active tasks over, then leaves the fleet) or SIGINT (immediate stop).
 
-    With an instance id the node is a static member: stopped by SIGINT or killed, it keeps its tasks for the session
-    timeout, and a restart within that time moves nothing. Without one it is dynamic: it makes up a name for this run,
-    and its tasks move when it leaves, at SIGINT immediately, after a kill at the session timeout.
+    With an instance id the node is a static member. Stopped by SIGINT or killed, it keeps its tasks for the session
+    timeout, and a restart within that time moves nothing. Without one it is dynamic: it makes up a name for this run.
+    Its tasks move when it leaves: immediately at SIGINT, and at the session timeout after a kill.
 
     Every option can also be given as STATEHOUSE_<NAME> or in a TOML file. `statehouse config show node` takes the same
     options and prints what would be in force.

@@ -11,11 +11,11 @@ HEAD = """# Errors
 <!-- Written by tools/generate_errors_doc.py from statehouse/errors/failures.py and statehouse/cli/exits.py;
 run `make docs` after a change there. -->
 
-A failed call carries two status details: `google.rpc.ErrorInfo` (domain `statehouse`, reason with the prefix
-`ERROR_REASON_`) for any client, and `statehouse.v1.LookupError` with the newest route and, from a router, each
+A failed call carries two status details. `google.rpc.ErrorInfo` (domain `statehouse`, reason with the prefix
+`ERROR_REASON_`) is for any client. `statehouse.v1.LookupError` has the newest route and, from a router, each
 candidate and why it was not used. In `BatchGet` every entry has a `LookupError` of its own.
 
-"Elsewhere" says whether another replica may succeed: a router then moves on by itself, so that a client sees the
+"Elsewhere" says whether another replica may succeed: a router then moves on, so a client sees the
 reason only among the candidates of NO_REPLICA_AVAILABLE or DEADLINE_EXCEEDED.
 
 | reason | gRPC status | meaning | what to do | elsewhere |

@@ -30,12 +30,12 @@ attempt_timeout_ms = 100  # the routers'
 "spark.ui.enabled" = "true"
 ```
 
-A value that is wrong, a key that no process has, and values that don't fit together end the start with exit code 2 and
-a message that names the setting, its flag and its variable. Before that,
+A wrong value, an unknown key, and values that don't fit together end the start with exit code 2. The message names the
+setting, its flag and its variable. Before that,
 
-- `statehouse config check FILE` says what is wrong with a file, for all processes at once;
-- `statehouse config show process`, `controller`, `node`, `router` or `web` takes the options of that process and prints
-  each setting that it would start with, and whether it comes from a flag, the environment, the file or is the default.
+- `statehouse config check FILE` says what is wrong with a file, for all processes;
+- `statehouse config show process`, `controller`, `node`, `router` or `web` takes the options of that process. It
+  prints each setting and where its value comes from.
   `-o json` is for programs.
 
 Times are in milliseconds, sizes in bytes. In Python the processor's are `processor.settings.ProcessorSettings`.

@@ -54,7 +54,7 @@ def publish(
 ) -> PublishedFrame:
     """Publish a streaming frame as a store, in the session that it belongs to, until `stop()` or the kernel's end.
 
-    The value is a JSON object of the columns apart from the key. Each batch is committed exactly once, across kernels too:
+    The value is a JSON object of the other columns. Each batch is committed exactly once, across kernels too:
     a kernel that runs the same cell again goes on where the last one was cut off. The cell may be run again in the same
     kernel; then it replaces what it has started before.
 

@@ -78,7 +78,7 @@ class CommitsPublisher:
     ) -> None:
         """Make the producer; `on_pause` hears of each pause before another try to write.
 
-        `traceparent()` returns the one of the batch that is being written, empty if it has no span. `added`: stores into
+        `traceparent()` returns the one of the batch that is written, empty if it has no span. `added`: stores into
         which no batch has been committed, though the query has committed some.
         """
         self._figures, self._compared, self._on_pause = figures, compared, on_pause

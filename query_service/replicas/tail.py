@@ -33,7 +33,7 @@ from statehouse.runtime.batches import BatchCapacity, fitting
 
 READ_AT_ONCE_S: Final = 5.0
 _CLOCKS_MARGIN: Final = 0.1
-# Memory that a record takes in addition to its key and value. It also bounds the number of records with tiny keys and values.
+# Memory of a record in addition to its key and value. It also bounds the number of records with tiny keys and values.
 _RECORD_BYTES: Final = 200
 _OFFSET = attrgetter("offset")
 

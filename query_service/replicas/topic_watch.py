@@ -1,6 +1,6 @@
 """The topics that a node's stores are read from, looked at again and again: whether they still are what stores need.
 
-It has no thread: `EndOffsetWatcher` asks about topics in addition to the ends of their logs, and hands over what it hears.
+It has no thread: `EndOffsetWatcher` asks about topics and the ends of their logs, and hands over what it hears.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def up(
         bool,
         typer.Option(
             "--watch",
-            help="Stay attached, and start the processor again when the application's code changes. Code that doesn't "
-            "work is told, and the next change tried.",
+            help="Stay attached, and start the processor again when the application's code changes. An error in the "
+            "code is shown, and the next change tried.",
         ),
     ] = False,
     run_dir: RunDirOption = RUN_DIR,

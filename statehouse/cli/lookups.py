@@ -240,7 +240,7 @@ def batch(
     raw: RawOption = False,
     asking: Asking = _ASKING,
 ) -> None:
-    """Look several keys up at once; exit code 3 if the store does not hold one of them. JSON has one outcome a line.
+    """Look several keys up with one call; exit code 3 if the store lacks one of them. JSON has one outcome a line.
 
     Example: statehouse batch leader-boards 1 6
     """
@@ -270,7 +270,7 @@ def scan(
     keys: KeyRange = _ALL_KEYS,
     reverse: Annotated[bool, typer.Option("--reverse", help="Highest key first.")] = False,
     as_of: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"Of a versioned store: the entries at this time. {TIME_HELP}")
+        str | None, typer.Option(metavar="TIME", help=f"The entries of a versioned store at this time. {TIME_HELP}")
     ] = None,
     listing: Listing = _LISTING,
 ) -> None:
@@ -464,7 +464,7 @@ def query(
     store: StoreArgument,
     key: WholeKeyArgument,
     name: Annotated[str, typer.Argument(metavar="QUERY", help="One of the store's own queries.", show_default=False)],
-    arguments: Annotated[str, typer.Option(metavar="JSON", help="The query's arguments beside the key.")] = "{}",
+    arguments: Annotated[str, typer.Option(metavar="JSON", help="The query's arguments, apart from the key.")] = "{}",
     asking: Asking = _ASKING,
 ) -> None:
     """Ask a custom store one of its own queries.

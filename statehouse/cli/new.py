@@ -10,7 +10,8 @@ import typer
 
 def new(
     name: Annotated[
-        str, typer.Argument(help="Of the application, its folder and its topics, as in hello.", show_default=False)
+        str,
+        typer.Argument(help="The name of the application, its folder and its topics, as in hello.", show_default=False),
     ],
 ) -> None:
     """Make a folder with an application that runs: topology, sample data, tests, settings.

@@ -44,7 +44,7 @@ def size(
     lookups: Annotated[float, typer.Option(min=0, help="Lookups a second.", show_default=False)],
     key_bytes: Annotated[float, typer.Option(min=0, help="Bytes of a serialized key.")] = 16,
     updates: Annotated[float, typer.Option(min=0, help="Changed entries a second.")] = 0,
-    standbys: Annotated[int, typer.Option(min=0, help="Copies beside the active.")] = 1,
+    standbys: Annotated[int, typer.Option(min=0, help="Copies in addition to the active.")] = 1,
     partitions: Annotated[
         int,
         typer.Option(
@@ -67,7 +67,7 @@ def size(
             min=1,
             help="Processor time of an empty grpcio handler's call on your machine, as `python -m bench.sizing "
             "--speed` measures it.",
-            show_default="that of the measured machine",
+            show_default="the measured machine's",
         ),
     ] = None,
     no_spare: Annotated[bool, typer.Option("--no-spare", help="Don't leave room for the loss of one of each.")] = False,

@@ -75,7 +75,7 @@ def top(
 ) -> None:
     """Show a fleet live: nodes, tasks with the largest lag, restores, the processor's queries. q quits.
 
-    What isn't well comes first, with a mark. If the router is away, the last view stays, and says so. Lookups are
+    Problems come first, with a mark. If the router is away, the last view stays, and says so. Lookups are
     counted at nodes, which are asked themselves, 100 at most.
 
     Example: statehouse top --interval 1

@@ -149,8 +149,8 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.PROCESSOR_AGE_EXCEEDS_BOUND: ReasonSpec(
             code_pb2.FAILED_PRECONDITION,
             True,
-            "The processor's last report for the store is older than max_processor_age_ms, or there is none: a static "
-            "topology has no processor, and a store's query reports first when its first batch is done.",
+            "The processor's last report for the store is older than max_processor_age_ms, or there is none yet. A "
+            "static topology has no processor.",
             "Check that the processor runs, with `statehouse status`; allow more than its longest batch and one and a "
             "half of its heartbeat_interval_ms.",
         ),
@@ -249,7 +249,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             code_pb2.FAILED_PRECONDITION,
             True,
             "An entry of a batch would have to wait for its bound.",
-            "Ask for the key alone; a router does so by itself.",
+            "Ask for the key alone; a router does so on its own.",
         ),
         Reason.INPUT_NOT_PROCESSED: ReasonSpec(
             code_pb2.DEADLINE_EXCEEDED,
@@ -281,8 +281,8 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.SERDE_UNAVAILABLE: ReasonSpec(
             code_pb2.UNAVAILABLE,
             True,
-            "The replica can't decode for now: it does not know the schema and the schema registry can't be reached, "
-            "or its node has no plug-in for the store's serde.",
+            "The replica can't decode for now. It can't get the schema from the registry, or its node has no plug-in "
+            "for the store's serde.",
             "Read with raw=true; check the node's schema_registry_url and that the registry answers, or install the "
             "plug-in that the message names.",
         ),
@@ -303,7 +303,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             code_pb2.PERMISSION_DENIED,
             True,
             "The server knows the caller, and its rules don't allow this call.",
-            "Have the rules changed by whoever keeps them; the server's audit log has the denial.",
+            "Ask the person who keeps the rules to change them; the server's audit log has the denial.",
         ),
     }
 )

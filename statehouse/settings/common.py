@@ -342,7 +342,7 @@ class CallSettings(DeclaredSettings):
 
     max_connections: int = setting(
         10_000,
-        "Most connections at once; further ones are closed.",
+        "Most open connections; further ones are closed.",
         SettingGroup.ADDRESS,
         ge=1,
     )
@@ -378,7 +378,7 @@ class ServerSettings(ApplicationSettings, CallSettings):
 
     lookup_log_sample: float = setting(
         0,
-        "Share of the lookups that the log has a line of, beside those that fail. Lookups on the express way are in "
+        "Share of the lookups that the log has a line of, apart from failed ones. Lookups on the express way are in "
         "nodes' logs only.",
         SettingGroup.OBSERVABILITY,
         ge=0,

@@ -54,7 +54,7 @@ class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
     )
     drain_timeout_ms: int = setting(
         10_000,
-        "Longest wait at SIGTERM until others have taken the node's active tasks over. SIGINT stops at once.",
+        "Longest wait at SIGTERM until others have taken the node's active tasks over. SIGINT stops immediately.",
         SettingGroup.OWNERSHIP,
         ge=0,
     )
@@ -93,7 +93,7 @@ class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
     )
     max_watches: int = setting(
         1_000,
-        "Most watches at once. A router's watch of several partitions counts once for each.",
+        "Most open watches. A router's watch of several partitions counts once for each.",
         SettingGroup.WATCHES,
         ge=0,
     )

@@ -41,7 +41,7 @@ class PlanningSettings(HeartbeatPaceSettings):
     steady. Kafka Streams has no such limit."""
     num_standby_replicas: int = setting(
         1,
-        "Copies of a task beside the active. With none, a lost node's partitions are unreadable until they are "
+        "Copies of a task in addition to the active. With none, a lost node's partitions are unreadable until they are "
         "restored elsewhere. Kafka Streams has 0.",
         SettingGroup.OWNERSHIP,
         ge=0,
@@ -56,7 +56,7 @@ class PlanningSettings(HeartbeatPaceSettings):
     )
     max_warmup_replicas: int = setting(
         2,
-        "Replicas that are built at once for moves that nothing forced. Bounds what a rebalance costs the brokers. "
+        "Replicas that are built together for moves that nothing forced. Bounds what a rebalance costs the brokers. "
         "Kafka Streams has 2.",
         SettingGroup.OWNERSHIP,
         ge=1,
@@ -136,7 +136,7 @@ class ProcessorSettings(HeartbeatSettings, PlanningSettings, RegistrySettings, C
     )
     sink_tasks: int = setting(
         1,
-        "Tasks that write a batch to Kafka, on as many executors at most. Each writes several partitions at once; more "
+        "Tasks that write a batch to Kafka, on as many executors at most. Each writes several partitions; more "
         "of them help batches of very many keys, but then producers have to be initialised more often.",
         SettingGroup.BATCHES,
         ge=1,
@@ -170,7 +170,7 @@ class ProcessorSettings(HeartbeatSettings, PlanningSettings, RegistrySettings, C
     )
     controller: Literal["own", "none"] = setting(
         "own",
-        "Who assigns tasks to nodes: own, a controller in this process, which takes over when it starts; or none, the "
+        "The controller that assigns tasks: own, one in this process, which takes over when it starts; or none, the "
         "controller that acts already goes on (see `statehouse controller`).",
         SettingGroup.OWNERSHIP,
     )

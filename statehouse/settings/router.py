@@ -50,8 +50,8 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
     )
     lame_duck_ms: int = setting(
         0,
-        "How long the router goes on answering after SIGTERM, while health checks are told NOT_SERVING already: for "
-        "balancers that take a moment to send calls elsewhere. SIGINT stops at once.",
+        "How long the router goes on answering after SIGTERM, while health checks say NOT_SERVING already: for "
+        "balancers that take a moment to send calls elsewhere. SIGINT stops immediately.",
         SettingGroup.ADDRESS,
         ge=0,
         le=300_000,
@@ -70,25 +70,23 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
     )
     express: bool = setting(
         True,
-        "The proxy sends plain lookups to nodes by itself, as the router has decided. Not where callers are judged: "
+        "The proxy sends plain lookups to nodes without the router, as it has decided. Not where callers are judged: "
         "security_rules, tls_crl, tls_ca.",
         SettingGroup.ROUTING,
     )
     max_lookups: int = setting(
         2_000,
-        "Most lookups at once, each of a batch counted. Further ones are refused.",
+        "Most lookups at the same time, each of a batch counted. Further ones are refused.",
         SettingGroup.ROUTING,
         ge=1,
     )
     hold_window_ms: int = setting(
         10_000,
-        "Longest time that lookups are held while nobody can answer them; at 0 they fail at once.",
+        "Longest time that lookups are held while nobody can answer them; at 0 they fail immediately.",
         SettingGroup.ROUTING,
         ge=0,
     )
-    max_watches: int = setting(
-        1_000, "Most watches at once, of stores and of the fleet each.", SettingGroup.WATCHES, ge=0
-    )
+    max_watches: int = setting(1_000, "Most open watches, of stores and of the fleet each.", SettingGroup.WATCHES, ge=0)
     max_watches_per_address: int | None = setting(
         None,
         "The same for one address. Callers behind a load balancer share its address: then give max_watches.",

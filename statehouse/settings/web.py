@@ -43,7 +43,10 @@ class HttpSettings(DeclaredSettings):
         unset="localhost, 127.0.0.1, ::1 and bind_host",
     )
     http_max_requests: int = setting(
-        200, "Most HTTP requests at once, beside watches. Further ones are refused.", SettingGroup.HTTP, ge=1
+        200,
+        "Most HTTP requests at the same time, apart from watches. Further ones are refused.",
+        SettingGroup.HTTP,
+        ge=1,
     )
     http_max_requests_per_address: int | None = setting(
         None,
@@ -54,7 +57,7 @@ class HttpSettings(DeclaredSettings):
     )
     http_max_watches: int = setting(
         200,
-        "Most streams of server-sent events at once, of stores and of the page. Further ones are refused.",
+        "Most open streams of server-sent events, of stores and of the page. Further ones are refused.",
         SettingGroup.HTTP,
         ge=0,
     )

@@ -35,7 +35,7 @@ class _ServedByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ServedBy.Val
     SERVED_BY_PROXY: _ServedBy.ValueType  # 2
     """The proxy, which passes all calls on to the router's process."""
     SERVED_BY_PROXY_WITH_EXPRESS_WAY: _ServedBy.ValueType  # 3
-    """The proxy, which sends to nodes by itself what the router has decided."""
+    """The proxy, which sends to nodes on its own what the router has decided."""
 
 class ServedBy(_ServedBy, metaclass=_ServedByEnumTypeWrapper):
     """What takes a router's calls."""
@@ -47,7 +47,7 @@ SERVED_BY_GRPCIO: ServedBy.ValueType  # 1
 SERVED_BY_PROXY: ServedBy.ValueType  # 2
 """The proxy, which passes all calls on to the router's process."""
 SERVED_BY_PROXY_WITH_EXPRESS_WAY: ServedBy.ValueType  # 3
-"""The proxy, which sends to nodes by itself what the router has decided."""
+"""The proxy, which sends to nodes on its own what the router has decided."""
 Global___ServedBy: _TypeAlias = ServedBy  # noqa: Y015
 
 class _ExpressObstacle:
@@ -77,7 +77,7 @@ class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Expre
     EXPRESS_OBSTACLE_KEY_TEXT: _ExpressObstacle.ValueType  # 8
     """The store's keys are longs, and the text is not a plain decimal number."""
     EXPRESS_OBSTACLE_UNDECIDED: _ExpressObstacle.ValueType  # 9
-    """The proxy has been told to leave the partition to the router."""
+    """The router has kept the partition for itself."""
     EXPRESS_OBSTACLE_TURNS: _ExpressObstacle.ValueType  # 10
     """Several copies of a global store are equally good, and asked in turn."""
     EXPRESS_OBSTACLE_NO_ADDRESS: _ExpressObstacle.ValueType  # 11
@@ -92,7 +92,7 @@ class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Expre
     """The store has misplaced records, and all its partitions are asked."""
 
 class ExpressObstacle(_ExpressObstacle, metaclass=_ExpressObstacleEnumTypeWrapper):
-    """Why a router's proxy doesn't send a lookup to a node by itself, but hands it
+    """Why a router's proxy doesn't send a lookup to a node on its own, but hands it
     to the router.
     """
 
@@ -117,7 +117,7 @@ EXPRESS_OBSTACLE_KEY_SERDE: ExpressObstacle.ValueType  # 7
 EXPRESS_OBSTACLE_KEY_TEXT: ExpressObstacle.ValueType  # 8
 """The store's keys are longs, and the text is not a plain decimal number."""
 EXPRESS_OBSTACLE_UNDECIDED: ExpressObstacle.ValueType  # 9
-"""The proxy has been told to leave the partition to the router."""
+"""The router has kept the partition for itself."""
 EXPRESS_OBSTACLE_TURNS: ExpressObstacle.ValueType  # 10
 """Several copies of a global store are equally good, and asked in turn."""
 EXPRESS_OBSTACLE_NO_ADDRESS: ExpressObstacle.ValueType  # 11
@@ -222,7 +222,7 @@ class GetFleetResponse(_message.Message):
 
     @_builtins.property
     def controller(self) -> Global___ControllerInfo:
-        """Who assigns tasks to nodes. Absent if no controller has said so yet, and in
+        """The controller that assigns tasks to nodes. Absent if no controller has said so yet, and in
         WatchFleet's answers.
         """
 
@@ -962,7 +962,7 @@ class ExplainGetResponse(_message.Message):
     """What the retry budget refused: "hedge" or "retry". Empty: nothing."""
     express_obstacle: Global___ExpressObstacle.ValueType
     """What keeps such a lookup from the express way at this moment: unspecified if
-    nothing does, and the router's proxy sends it to a node by itself. The
+    nothing does, and the router's proxy sends it to a node on its own. The
     explained lookup itself never takes it. Always set, but by routers of
     earlier versions.
     """
@@ -1331,8 +1331,7 @@ class ChangelogInfo(_message.Message):
     """The topic."""
     compared_age_ms: _builtins.int
     """Milliseconds since the processor compared the settings, by its clock and the
-    router's; unset if it has not said so: for global stores, whose topics are
-    somebody else's, and before its query's first batch.
+    router's. Unset for global stores, and before the first batch of the query.
     """
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangelogSetting]:

@@ -103,9 +103,8 @@ class FleetServiceServicer:
 
     def WatchFleet(self, request, context):
         """Sends the fleet now, and again each time lookups may have to go elsewhere:
-        with a new epoch, when a node comes, goes, restarts or changes its address
-        or state, and when a copy of a global store starts or stops answering. It
-        does not send each heartbeat. A slow reader gets only the newest state.
+        with a new epoch, or when a node or a copy of a global store starts or
+        stops answering. It does not send each heartbeat. A slow reader gets only the newest state.
         Ends with ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

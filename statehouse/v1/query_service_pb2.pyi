@@ -93,7 +93,7 @@ class GetResponse(_message.Message):
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
-        """Who answered, and how fresh its copy was."""
+        """The replica that answered, and how fresh it was."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class ScanRequest(_message.Message):
     partition: _builtins.int
     """Only this partition. Optional at a router, and at a node for global stores."""
     as_of_ms: _builtins.int
-    """Of a versioned store: the entries as they were at this time, epoch
+    """The entries of a versioned store as they were at this time, epoch
     milliseconds. A time before a partition's history fails with
     ERROR_REASON_BEFORE_HISTORY. Absent: the latest. Other kinds refuse it.
     """
@@ -360,7 +360,7 @@ class ScanResponse(_message.Message):
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
-        """Who answered for each partition read, and how fresh its copy was. The
+        """The replica that answered for each partition, and how fresh it was. The
         page shows each partition exactly at the position.
         """
 
@@ -449,7 +449,7 @@ class CountResponse(_message.Message):
     """
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
-        """Who answered for each partition, and how fresh its copy was."""
+        """The replica that answered for each partition."""
 
     def __init__(
         self,
@@ -620,7 +620,7 @@ class FetchWindowsResponse(_message.Message):
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
-        """Who answered, and how fresh its copy was."""
+        """The replica that answered, and how fresh it was."""
 
     def __init__(
         self,
@@ -786,7 +786,7 @@ class FetchSessionsResponse(_message.Message):
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
-        """Who answered, and how fresh its copy was."""
+        """The replica that answered, and how fresh it was."""
 
     def __init__(
         self,
@@ -879,7 +879,7 @@ class GetAsOfResponse(_message.Message):
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
-        """Who answered, and how fresh its copy was."""
+        """The replica that answered, and how fresh it was."""
 
     def __init__(
         self,
@@ -1004,8 +1004,8 @@ class VersionedRecord(_message.Message):
     timestamp, epoch milliseconds. Always set.
     """
     valid_to_ms: _builtins.int
-    """The time from which it is no longer valid, epoch milliseconds: that of the
-    next version, or of the deletion. Absent for the latest value.
+    """The time from which it is no longer valid, epoch milliseconds: the next version's, or the deletion's. Absent for the
+    latest value.
     """
     @_builtins.property
     def value(self) -> _types_pb2.Value:
@@ -1055,7 +1055,7 @@ class GetHistoryResponse(_message.Message):
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
-        """Who answered, and how fresh its copy was."""
+        """The replica that answered, and how fresh it was."""
 
     def __init__(
         self,
@@ -1242,7 +1242,7 @@ class ScanWindowsResponse(_message.Message):
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
-        """Who answered for each partition read, and how fresh its copy was. The
+        """The replica that answered for each partition, and how fresh it was. The
         page shows each partition exactly at the position.
         """
 
@@ -1431,7 +1431,7 @@ class ScanSessionsResponse(_message.Message):
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
-        """Who answered for each partition read, and how fresh its copy was. The
+        """The replica that answered for each partition, and how fresh it was. The
         page shows each partition exactly at the position.
         """
 
@@ -1610,7 +1610,7 @@ class WatchResponse(_message.Message):
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
-        """Who sent it, and how fresh its copy was. A response is about one partition."""
+        """The replica that sent it, and how fresh it was. A response is about one partition."""
 
     def __init__(
         self,
@@ -1736,7 +1736,7 @@ class QueryStoreRequest(_message.Message):
 
     @_builtins.property
     def arguments(self) -> _struct_pb2.Struct:
-        """The query's arguments beside the key."""
+        """The query's arguments, apart from the key."""
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
@@ -1781,7 +1781,7 @@ class QueryStoreResponse(_message.Message):
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
-        """Who answered, and how fresh its copy was."""
+        """The replica that answered, and how fresh it was."""
 
     def __init__(
         self,

@@ -187,8 +187,8 @@ class QueryServiceServicer:
 
     def Watch(self, request, context):
         """Sends the current values of a key, a prefix or a store, then every change
-        as it comes, in the order of each partition's changelog. At a router, goes
-        on by itself at another replica when the partition moves.
+        as it comes, in the order of each partition's changelog. At a router, goes on automatically at another replica when
+        the partition moves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

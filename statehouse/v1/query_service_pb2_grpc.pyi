@@ -73,8 +73,8 @@ class QueryServiceStub:
     """
     Watch: _grpc.UnaryStreamMultiCallable[_query_service_pb2.WatchRequest, _query_service_pb2.WatchResponse]
     """Sends the current values of a key, a prefix or a store, then every change
-    as it comes, in the order of each partition's changelog. At a router, goes
-    on by itself at another replica when the partition moves.
+    as it comes, in the order of each partition's changelog. At a router, goes on automatically at another replica when
+    the partition moves.
     """
     QueryStore: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.QueryStoreRequest, _query_service_pb2.QueryStoreResponse]
     """Runs a query that a custom store defines itself."""
@@ -124,8 +124,8 @@ class QueryServiceAsyncStub(QueryServiceStub):
     """
     Watch: _aio.UnaryStreamMultiCallable[_query_service_pb2.WatchRequest, _query_service_pb2.WatchResponse]  # type: ignore[assignment]
     """Sends the current values of a key, a prefix or a store, then every change
-    as it comes, in the order of each partition's changelog. At a router, goes
-    on by itself at another replica when the partition moves.
+    as it comes, in the order of each partition's changelog. At a router, goes on automatically at another replica when
+    the partition moves.
     """
     QueryStore: _aio.UnaryUnaryMultiCallable[_query_service_pb2.QueryStoreRequest, _query_service_pb2.QueryStoreResponse]  # type: ignore[assignment]
     """Runs a query that a custom store defines itself."""
@@ -238,8 +238,8 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_query_service_pb2.WatchResponse], _abc.AsyncIterator[_query_service_pb2.WatchResponse]]:
         """Sends the current values of a key, a prefix or a store, then every change
-        as it comes, in the order of each partition's changelog. At a router, goes
-        on by itself at another replica when the partition moves.
+        as it comes, in the order of each partition's changelog. At a router, goes on automatically at another replica when
+        the partition moves.
         """
 
     @_abc_1.abstractmethod

@@ -447,13 +447,13 @@ class Forwarding(_message.Message):
     same for a whole call.
     """
     entry_keys: _builtins.bool
-    """Of a scan: return entry_keys. Routers put pages together by them, without
+    """Return entry_keys of a scan. Routers put pages together by them, without
     reading their entries. (A node of an earlier version returns none. It would
     take a field of the request that it doesn't know for another scan, and
     refuse the page token.)
     """
     partition: _builtins.int
-    """Of a Get: look the key up in this partition, not in the one that the
+    """Look the key of a Get up in this partition, not in the one that the
     partitioner gives it. Routers ask all partitions so, where records are
     misplaced. (A node of an earlier version looks into the key's own; the
     stamp says which one it was.)

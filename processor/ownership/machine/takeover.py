@@ -43,7 +43,7 @@ class Takeover:
         """Know of no controller yet: without one there are no settings to go on with, so nothing is taken over.
 
         `before` is the record after which this controller took over already, if it did and was fenced since. The
-        controller that fenced it has a session timeout to write a record, also if `before` says that its writer has stopped.
+        controller that fenced it has a session timeout to write a record, also if `before` says that its writer ended.
         """
         self._before = before
         self.acting: ControllerRecord | None = None

@@ -1,7 +1,7 @@
 """Places standbys and warm-ups: the copies besides the active, spread over nodes and racks.
 
 Missing copies are made immediately. A copy on the wrong node moves with a warm-up, within the budget: the new copy is
-built first, and the old one is dropped when the new one is as good (KIP-441). Racks have priority over balance (KIP-708).
+built first, and the old one is dropped when the new one is as good (KIP-441). Racks come before balance (KIP-708).
 """
 
 from __future__ import annotations

@@ -401,11 +401,11 @@ class ControllerSettings(_message.Message):
     flap_window_ms: _builtins.int
     """How long the end of a session counts."""
     num_standby_replicas: _builtins.int
-    """Copies of a task beside the active."""
+    """Copies of a task in addition to the active."""
     acceptable_recovery_lag: _builtins.int
     """A replica that is at most so many records behind is caught up."""
     max_warmup_replicas: _builtins.int
-    """Replicas that are built at once for moves that nothing forced."""
+    """Replicas that are built at the same time for moves that nothing forced."""
     def __init__(
         self,
         *,
