@@ -89,7 +89,7 @@ up: setup ## Start the leaderboard cluster on this machine and keep it running
 down: setup ## Stop the cluster that `make up` started
 	$(BIN)/statehouse down
 
-test-unit: setup ## Run the tests that need neither Kafka nor Spark, and show which lines none of them reaches
+test-unit: setup $(VALE) ## Run the tests that need neither Kafka nor Spark, and show which lines none of them reaches
 	$(BIN)/coverage run -m pytest tests/unit tests/property tests/simulation -m "not long"
 	$(BIN)/coverage report
 
@@ -241,7 +241,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 class-archive: setup ## Make the archive of Spark's classes, if there is none, so that Spark starts sooner (a minute, once)
 	-$(BIN)/python -m processor.spark.class_archive
 
-tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(HELM) $(LOAD) $(LOADGEN) $(STALLING_DISK) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) $(REGISTRY) ## Build the proxy, grpcurl, buf, helm, the load generators, a disk that stalls, their peer and the clients of the docs; fetch Kafka's tools and a schema registry; install what is missing of DEBIAN_TOOLS
+tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(VALE) $(HELM) $(LOAD) $(LOADGEN) $(STALLING_DISK) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) $(REGISTRY) ## Build the proxy, grpcurl, buf, helm, the load generators, a disk that stalls, their peer and the clients of the docs; fetch Kafka's tools and a schema registry; install what is missing of DEBIAN_TOOLS
 
 debian-tools:
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
