@@ -27,7 +27,7 @@ os.environ.pop("COLUMNS", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Nor may the contexts of whoever runs tests decide where commands go.
+# Nor may the contexts of the user that runs tests decide where commands go.
 os.environ["STATEHOUSE_CONTEXT"] = ""
 
 # Spark's driver lives too short here for the optimising compiler to pay for itself: with the first one alone the same
@@ -81,7 +81,8 @@ def logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def kafka() -> Iterator[EmbeddedKafka]:
     """One broker for the whole session. Use `unique_name`; a test that stops or kills a broker starts its own.
 
-    What can be compacted is so at once, instead of after 15 s: few topics have segments that are rolled so early.
+    The broker compacts immediately what can be compacted, instead of after 15 s: few topics have segments that are
+    rolled so early.
     """
     with EmbeddedKafka(config={"log.cleaner.backoff.ms": "300"}) as broker:
         yield broker
@@ -104,7 +105,8 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
 class _Scheduler(LoadScopeScheduling):
     """Hands out whole files, for their fixtures' sake, and all that runs Spark to one and the same worker.
 
-    Two Spark drivers at once would take a small machine's cores from each other, and what waits for them its patience.
+    Two Spark drivers at the same time would take a small machine's cores from each other, and what waits for them its
+    patience.
     """
 
     def _split_scope(self, nodeid: str) -> str:

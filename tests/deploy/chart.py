@@ -141,7 +141,7 @@ class Rendered:
 
 
 def render(values: Mapping[str, Any], directory: Path, release: str = RELEASE) -> Rendered:
-    """Render the chart with these values beside those that must be given.
+    """Render the chart with these values in addition to those that must be given.
 
     Raises:
         Refused: the values can't be.

@@ -31,7 +31,8 @@ _MACHINES: Final = (
     *("/etc/pip.conf", "/etc/apt/apt.conf.d", "/etc/apt/sources.list.d", "/etc/ssl/certs", "/etc/hosts"),
     "/usr/local/share/ca-certificates",
 )
-# As the official images have it: python and pip by these names, and packages that pip may install beside Debian's.
+# As the official images have it: python and pip by these names, and packages that pip may install in addition to
+# Debian's.
 _AS_PYTHON: Final = (
     "ln -s python3 /usr/bin/python; rm -f /usr/lib/python3*/EXTERNALLY-MANAGED; ln -sf /usr/bin/pip3 /usr/local/bin/pip"
 )

@@ -99,7 +99,7 @@ def test_panels_of_a_dashboard_lie_beside_each_other():
         assert max(at["x"] + at["w"] for at in places) <= 24
 
 
-# What is there when all is well.
+# The series that are there when all is well.
 WELL: Final = (
     'statehouse_processor_controller_state{application="app",job="statehouse-processor",state="RUNNING"} 1x120',
     'up{application="app",job="statehouse-processor",instance="p"} 1x120',

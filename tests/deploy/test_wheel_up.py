@@ -80,7 +80,7 @@ class User:
 
 @pytest.fixture(scope="module")
 def wheels() -> Iterator[Path]:
-    """A folder that everybody can read, with the wheels of all requirements, and of ours that of this machine."""
+    """A folder that everybody can read, with the wheels of all requirements, and our wheel for this machine."""
     with tempfile.TemporaryDirectory(prefix="statehouse-wheels-") as name:
         folder = Path(name)
         folder.chmod(0o755)

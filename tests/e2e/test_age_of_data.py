@@ -1,4 +1,4 @@
-"""Spark stops: answers go on and say for how long, and those who bound that are refused, on every replica."""
+"""Spark stops: answers go on and say for how long, and callers that bound that are refused, on every replica."""
 
 from __future__ import annotations
 

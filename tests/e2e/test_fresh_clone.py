@@ -32,7 +32,7 @@ def clone(tmp_path: Path) -> Iterator[Path]:
 
 
 def path_of_a_newcomer() -> str:
-    """Return the PATH without what was installed and built beside this test."""
+    """Return the PATH without what was installed and built next to this test."""
     folders = os.environ["PATH"].split(os.pathsep)
     return os.pathsep.join(folder for folder in folders if not Path(folder).is_relative_to(ROOT))
 

@@ -1,4 +1,4 @@
-"""The leaderboard end to end: real broker, real Spark, three nodes, a router, and everybody who asks them."""
+"""The leaderboard end to end: real broker, real Spark, three nodes, a router, and all callers that ask them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`statehouse logs` and `restart` on a cluster that runs, as those who look after it use them."""
+"""`statehouse logs` and `restart` on a cluster that runs, as its operators use them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.robustness.suite import SCENARIOS
 from tests.support.proxy import PROXY
 
 _BY_NAME: Final = {**SCENARIOS, SOAK.name: SOAK}
-# For all scenarios together; each has a limit of its own beside it.
+# For all scenarios together; each has a limit of its own in addition.
 _LIMIT_S: Final = 20 * 60
 
 
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

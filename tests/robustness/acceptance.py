@@ -43,7 +43,7 @@ def killed_nodes(size: Size, directory: Path) -> History:
 
 
 def static_bounce(size: Size, directory: Path) -> History:
-    """Kill nodes and start them at once: they are back within the session timeout, and nothing is moved."""
+    """Kill nodes and start them immediately: they are back within the session timeout, and nothing is moved."""
     with Run("static-bounce", size, directory) as run:
         cluster = run.cluster
         epoch = cluster.assignment.epoch

@@ -205,8 +205,10 @@ def no_old_actives(history: History) -> list[Violation]:
 
 
 def nothing_lost_or_doubled(history: History, versions: Versions) -> list[Violation]:
-    """In the end every copy of every key is its last committed version, each key has as many copies as it should, one
-    of which is the active's, and there are no more entries than keys."""
+    """In the end every copy of every key is its last committed version.
+
+    Each key has as many copies as it should, and one of them is the active's. There are no more entries than keys.
+    """
     run = history.run
     if run is None:
         return [Violation("end state", 0.0, "the run has not come to its end")]

@@ -41,8 +41,8 @@ class ClusterShape:
     """How large a cluster is, and its timing; the defaults are the product's own.
 
     `attempt_timeout_ms` and `hold_window_ms` of the routers; None is their default. `nice` of the broker and the nodes,
-    and `starting_nice` of nodes until they listen: elsewhere each has a machine of its own, here one that starts, or a
-    broker that tidies its logs, would take the processors from the router that all lookups go through, and from the
+    and `starting_nice` of nodes until they listen: elsewhere each has a machine of its own. Here a node that starts, or
+    a broker that tidies its logs, would take the processors from the router that all lookups go through, and from the
     other nodes.
 
     `secured`: nodes and routers have TLS, mutual, rules, and a list of revoked certificates.
@@ -81,7 +81,7 @@ class _Broker(KafkaWithDoors):
 class RobustCluster(Servers):
     """Real processes that can be started, stopped, killed and frozen one by one.
 
-    `on_epoch(at, assignment)` is told of every epoch in the assignment topic, with the monotonic time it was read.
+    `on_epoch(at, assignment)` is called for every epoch in the assignment topic, with the monotonic time it was read.
     Entering it starts the broker, the controller, `shape.nodes` nodes n1, n2, … and the routers r1, …, each node by
     `start_node`, which a test may replace to put something between a node and its peers; `doors` are further addresses
     of the broker, for the same purpose.
@@ -246,9 +246,11 @@ class RobustCluster(Servers):
     # Waiting
 
     def wait_settled(self, timeout_s: float = _READY_S, *, quiet_s: float = 0.0) -> None:
-        """Wait until every running node holds tasks, each task has all its copies there and no more, all of them
-        caught up, and no epoch has followed for two heartbeats and a hand-over's linger, or for `quiet_s` if that is
-        longer: the fleet is at rest."""
+        """Wait until the fleet is at rest.
+
+        Every running node holds tasks. Each task has all its copies there and no more, all of them caught up. No epoch
+        has followed for two heartbeats and a hand-over's linger, or for `quiet_s` if that is longer.
+        """
 
         def has_settled() -> bool:
             assert not self.defects, self.defects

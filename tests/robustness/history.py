@@ -197,7 +197,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A run, read back. Lookups are in the order of their ends, everything else in that of its times."""
+    """A run, read back. Lookups are in the order of their ends, everything else in the order of its times."""
 
     lookups: tuple[LookupRecord, ...] = ()
     writes: tuple[WriteRecord, ...] = ()

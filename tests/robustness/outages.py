@@ -28,8 +28,8 @@ BOUND_TO_BROKER: Final = (ACTIVE_ONLY, MAX_LAG, MAX_STALENESS)
 
 
 def broker_and_driver(size: Size, directory: Path) -> History:
-    """Stop the broker for longer than the session timeout; kill it and start it at once. Then kill the driver, kill a
-    node while there is none, and start both again."""
+    """Stop the broker for longer than the session timeout; kill it and start it immediately. Then kill the driver, kill
+    a node while there is none, and start both again."""
     with Run("broker-and-driver", size, directory) as run:
         cluster = run.cluster
         epoch = cluster.assignment.epoch
@@ -56,7 +56,7 @@ def _lose_driver(run: Run) -> None:
     lost = cluster.task(0).active or ""
     with run.fault("driver SIGKILL", "controller"):
         cluster.controller.kill()
-        # Until the driver is back, nobody is told to be active instead.
+        # Until the driver is back, no node becomes active instead.
         with run.fault("SIGKILL", lost, may_fail=(ACTIVE_ONLY,)):
             cluster.kill(lost)
             run.wait_traffic(run.size.shape.session_timeout_ms / 1000)
@@ -119,7 +119,7 @@ def full_disk(size: Size, directory: Path) -> History:
 
         with Run("full-disk", size, directory, start_node) as run:
             cluster = run.cluster
-            # Who is active for its tasks is not asked until they are moved.
+            # The active of its tasks is not asked until they are moved.
             with run.fault("disk full", "n1", may_fail=(ACTIVE_ONLY,)):
                 filler = fill(disk)
                 stopped = poll_until(lambda: _errors(cluster, "n1"), _DEADLINE_S, "tasks of n1 to stop")

@@ -1,6 +1,6 @@
 """The report of a run of the suite: a table, a picture for each scenario, and the violations.
 
-A page has the last run, and beside it the last one with TLS and rules.
+A page has the last run, and next to it the last one with TLS and rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Routers that die or freeze under clients who know two of them."""
+"""Routers that die or freeze under clients that know two of them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Size:
         keys_per_partition: that exist; a quarter as many are looked up that don't.
         restarts: nodes that are restarted in turn; `added` come then.
         calm_s: traffic before the first fault and after the last.
-        outage_s: how long what passes by itself lasts, at least.
+        outage_s: how long a fault that passes on its own lasts, at least.
         succession: session timeouts within which a standby controller must have replaced a controller and a node.
         lookups: a soak has at least so many.
 

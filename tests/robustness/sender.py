@@ -1,4 +1,4 @@
-"""The program that sends lookups (its source is in `load/`); it runs beside the cluster."""
+"""The program that sends lookups (its source is in `load/`); it runs next to the cluster."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _GRACE_S: Final = 10.0
 class Sender:
     """Sends lookups by a plan while entered; a thread hands each line about an outcome to `take`.
 
-    `timeout_s`: of a lookup; `options`: of the program, by name. Whatever goes wrong in the program or in `take` is
-    raised as an AssertionError at the end, and by `require_running` as soon as it is known.
+    `timeout_s`: of a lookup; `options`: of the program, by name. A failure of the program or of `take` is raised
+    as an AssertionError at the end, and by `require_running` as soon as it is known.
     """
 
     def __init__(

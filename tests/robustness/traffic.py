@@ -22,7 +22,7 @@ BOUNDS: Final = (ANY, AT_LEAST, MAX_STALENESS, ANY, MAX_LAG, AT_LEAST, ACTIVE_ON
 ANY_ROUTER: Final = "any"
 """In place of a router's name: the client knows all of them."""
 _TIMEOUT_S: Final = 5.0
-# Of lookups that any router may get: of two routers one may be frozen, and every other attempt goes there.
+# For lookups that any router may get: one of two routers may be frozen, and every other attempt goes there.
 _ATTEMPT_S: Final = 0.25
 
 

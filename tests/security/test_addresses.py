@@ -1,4 +1,4 @@
-"""Who may not see the fleet learns no address of a node: by each call about stores, through the proxy and grpcio."""
+"""Callers that may not see the fleet learn no node's address: by each call about stores, through proxy and grpcio."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def served(folder: Path, proxy: str) -> AsyncIterator[tuple[RpcServer, Aut
 
 
 async def told(channel: grpc.aio.Channel, path: str, request: bytes) -> str:
-    """Return all that a caller is told, as text."""
+    """Return all that a caller hears, as text."""
     call: Any = channel.stream_stream(path)(iter([request]), timeout=10.0)
     try:
         return str(GetMessageClass(KINDS[path].output_type).FromString(await call.read()))

@@ -61,7 +61,7 @@ SIDE: Final = (
     health_pb2.DESCRIPTOR.services_by_name["Health"],
     reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"],
 )
-# Whoever may call a method, and who of the others must not.
+# The calls about a store, and the kinds of callers; only some of them may call a method.
 ABOUT_A_STORE: Final = frozenset({"LocateKey", "AwaitInput", "ExplainGet"}) | {each.name for each in QUERY.methods}
 KINDS: Final = ("plain", "nothing", "wrong CA", "expired", "revoked", "unknown", "wrong role", "other store", "right")
 
@@ -117,7 +117,7 @@ def services_of(server: str) -> tuple[ServiceDescriptor, ...]:
 def methods_of(server: str, kind: str) -> list[MethodDescriptor]:
     """Return the methods to call; a drain that is allowed ends a node, and is another test's."""
     found = [method for service in services_of(server) for method in service.methods]
-    if kind == "wrong role":  # whoever is known may ask for a server's health
+    if kind == "wrong role":  # any known caller may ask for a server's health
         found = [each for each in found if each.containing_service.name != "Health"]
     if kind == "other store":
         found = [each for each in found if is_about_a_store(each)]

@@ -1,4 +1,4 @@
-"""Who can write to a control topic, or deletes one, costs the fleet no data, and other stores no lookup."""
+"""A caller that can write to a control topic, or deletes one, costs the fleet no data, and other stores no lookup."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def leading_out(house: House) -> dict[str, list[Written]]:
 def extreme_fleets(house: House) -> dict[str, list[Written]]:
     """Return whole epochs with values at their limits, and members with addresses that nobody can call.
 
-    Of the assignment all but one record is as it is there, so that each epoch can be taken.
+    All records of the assignment but one are as they are there, so that each epoch can be taken.
     """
     topic, members = assignment_topic(house.application_id), members_topic(house.application_id)
     known = newest(house, topic)

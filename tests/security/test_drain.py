@@ -32,7 +32,7 @@ DEADLINE_S = 10.0
 
 
 class Node(node_service_pb2_grpc.NodeServiceServicer):
-    """Counts how often it is told to drain."""
+    """Counts how often a caller tells it to drain."""
 
     def __init__(self) -> None:
         self.drains = 0

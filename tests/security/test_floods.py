@@ -1,4 +1,4 @@
-"""Floods of each kind, by callers with half a core: nothing dies or grows, and they are told why they are refused."""
+"""Floods of each kind, by callers with half a core: nothing dies or grows, and they learn why they are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ROOT: Final = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """A kind of flood; how many at the small size, and for how long; what they are told, of which some must be."""
+    """A kind of flood; how many at the small size, and for how long; what they may hear, and what some must hear."""
 
     kind: str
     small: int

@@ -1,6 +1,6 @@
 """Each way in x each kind of gate alone x each kind of caller: what becomes of the call, and what is noted of it.
 
-What is asked for is the outcome, whatever way the call takes. The methods come from the table of rights, which
+The tests look at the outcome, whatever way the call takes. The methods come from the table of rights, which
 `test_rights.py` compares with the services' descriptors; the routes from the application itself.
 """
 
@@ -45,7 +45,7 @@ from tests.support.metrics import scrape_registry
 from tests.support.proxy import PROXY
 from tests.support.web import web_server
 
-# Of reflection there is one version, the older one.
+# There is one version of reflection, the older one.
 METHODS: Final = tuple(path for path in RIGHTS if path != METRICS and ".reflection.v1." not in path)
 OURS: Final = tuple(path for path in METHODS if path.startswith("/statehouse.v1."))
 STREAMS: Final = frozenset({"Watch", "WatchFleet"})
@@ -146,8 +146,8 @@ async def served(case: GateCase, proxy: str) -> AsyncIterator[Served]:
 
 
 async def outcome(channel: grpc.aio.Channel, path: str, metadata: Sequence[tuple[str, bytes]] = ()) -> str:
-    # With one request, and not a stream of them: a refusal that comes while grpcio still writes a stream's request is
-    # told as a failure of that write, INTERNAL.
+    # With one request, and not a stream of them: a refusal that comes while grpcio still writes a stream's request
+    # looks like a failure of that write, INTERNAL.
     call: Any = channel.unary_stream(path)(b"", timeout=10.0, metadata=tuple(metadata))
     try:
         await call.read()

@@ -77,7 +77,7 @@ KINDS: Final = (
     "right",
     "right token",
 )
-# What a key-value store can't answer to those who may ask.
+# What a key-value store can't answer to callers that may ask.
 _OF_OTHER_KINDS: Final = re.compile(r"/(windows|sessions|history|queries/\{query\})$")
 _VALUES: Final = {"{store}": STORE, "{key}": "k0", "{query}": "top", "{node}": "n1"}
 _QUERIES: Final = {"/await-input": "?record=scores:0:0", "/static": "/page.css", "/lookup": f"?store={STORE}&key=k0"}

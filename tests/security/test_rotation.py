@@ -1,4 +1,4 @@
-"""Certificates and rules change under load, and nobody who may ask notices; who loses a right loses it soon."""
+"""Certificates and rules change under load: callers that may ask don't notice, and a lost right is lost soon."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rotating(
 @pytest.mark.feature("port-speaks-tls")
 @pytest.mark.parametrize("rotations", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_certificates_and_rules_rotate_under_load(rotating: Rotating, rotations: int) -> None:
-    """Certificates that were replaced are revoked a little later, as whoever runs a fleet would do it."""
+    """Certificates that were replaced are revoked a little later, as an operator of a fleet would do it."""
     keys = rotating.keys
     replaced: list[Issued] = []
     with rotating.load() as load:
@@ -118,7 +118,7 @@ def test_who_loses_a_right_loses_it_on_open_connections_too(rotating: Rotating, 
                     keys.revoke(mine)
                 at = time.monotonic()
                 poll_until(partial(_is_unknown, stub), 20, "the refusal")
-                assert time.monotonic() - at < REFUSED_WITHIN_S + 1.0  # what a busy machine needs beside
+                assert time.monotonic() - at < REFUSED_WITHIN_S + 1.0  # and what a busy machine needs
                 with pytest.raises(grpc.RpcError) as caught:
                     for _change in lost:
                         pass

@@ -230,7 +230,7 @@ def test_all_that_processes_write_is_signed_and_old_heartbeats_count_no_more(sig
 
 
 def test_a_member_that_does_not_sign_is_taken_and_named_until_that_is_refused(signed: Signed) -> None:
-    """As a member of a version that doesn't sign is: beside those that do, at a router that takes unsigned records."""
+    """Like a member of a version that doesn't sign, next to some that do, at a router that takes unsigned records."""
     tolerant = signed.router("tolerant", **signed.keys.options("router"))
     poll_until(lambda: "router is ready" in tolerant.log, 60, "the router")
     assert signed.members().keys() <= signed.members(tolerant).keys()

@@ -1,4 +1,4 @@
-"""Who calls routers and nodes, and the rules that say who may: each process decides with the rules it read last.
+"""Callers of routers and nodes, and the rules that allow it: each process decides with the rules it read last.
 
 The rules change all the time. That, and the calls made here, have a randomness of their own.
 """
@@ -59,7 +59,7 @@ class RulesFile:
         self._world.loop.call_later(rng.expovariate(1 / _CHANGES_EVERY_S), self._change)
         guest_may = rng.random() < 0.5
         self._changes += 1
-        # What a reader may read is said in several ways, and beside a name that changes each time.
+        # What a reader may read is said in several ways, and next to a name that changes each time.
         mine = rng.choice((["*"], ["s*"], self._stores, [*self._stores, "elsewhere"]))
         entries = [
             _entry(READER, "reader", mine),

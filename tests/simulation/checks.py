@@ -37,7 +37,7 @@ _MAY: Mapping[str, frozenset[str]] = {
 _TAKEN_WITHIN_S = 2.0
 """A process that runs goes by changed rules within this time."""
 _NOBODY = TaskAssignment()
-# Times are told in whole milliseconds, rounded down; and a wall clock in seconds, as a float, is not exact.
+# Answers have times in whole milliseconds, rounded down; and a wall clock in seconds, as a float, is not exact.
 _ROUNDING_S = 0.001 + 1e-6
 
 
@@ -139,7 +139,7 @@ class Checks:
     def takes_over(self, who: str, contact_at: float, silent: ControllerRecord) -> None:
         """Take that a standby controller takes over; Kafka has last told it at `contact_at` that it has read all.
 
-        Each may follow up one stop of another controller at once, and once only: whoever was faster has time to write.
+        Each may follow up one stop of another controller immediately, and once only: a faster one has time to write.
         """
         last_at = max((at for at, _ in self._records if at <= contact_at), default=0.0)
         if silent.has_stopped and (who, silent.controller) not in self._followed_up:

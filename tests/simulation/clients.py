@@ -24,7 +24,7 @@ TIMEOUT_S = 4.0
 ABSENT = "absent"
 _SESSIONS = 3
 _SESSIONS_SHARE = 0.2
-# How many are asked at once.
+# How many are asked at the same time.
 _AT_ONCE = (1, 1, 1, 5)
 
 BOUNDS = (
@@ -154,7 +154,7 @@ class Clients:
         """Return a node that could have answered all the time."""
         bound, after = lookup.bound, router.tables.current()
         if bound.HasField("at_least"):
-            return None  # whoever could answer may have less than the session has seen
+            return None  # a node that could answer may have less than the session has seen
         spec = before.stores[lookup.store].spec
         partition = partition_for(lookup.key.encode(), spec.partition_count)
         task = TaskId(spec.sub_topology, partition)
@@ -212,7 +212,7 @@ class Clients:
         """Whether Kafka must have told it where the log ends, so that it keeps any of `BOUNDS`.
 
         It asks once an interval, and as soon as it thaws; the answer takes a message each way. `BOUNDS` are wider
-        than two intervals, and it reads what it is told of.
+        than two intervals, and it reads what it learns of.
         """
         answered_s = 2 * LONGEST_DELAY_S
         asked_and_answered_s = self._settings.confirm_interval_s + answered_s

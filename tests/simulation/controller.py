@@ -63,7 +63,7 @@ class SimulatedAssignmentLog:
 
 
 class SimulatedController(Process):
-    """A driver's controller or a standby one. `at_step(controller, step)` is told of each step as it is reached."""
+    """A driver's controller or a standby one. `at_step(controller, step)` is called at each step."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ class ControlLog:
         self.followers: list[Follower] = []
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write records; all of them are there at once, as after a commit."""
+        """Write records; all of them are there at the same time, as after a commit."""
         for key, value in records:
             self.records.append((self.end, key, value, self._world.now))
             self.end += 1

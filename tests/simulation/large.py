@@ -62,7 +62,7 @@ class Change:
 
 @dataclass
 class LargeFleet:
-    """Members that do at once what is published, and the controller's core; a tick is a second."""
+    """Members that do immediately what is published, and the controller's core; a tick is a second."""
 
     partitions: int
     core: OwnershipCore = field(init=False)

@@ -300,7 +300,7 @@ class SimulatedNode(Process):
         self.kill()
 
     def crash(self, *, loses_writes: bool, loses_disk: bool) -> None:
-        """End at once. What was written since the last checkpoint may be lost, or the disk."""
+        """End immediately. What was written since the last checkpoint may be lost, or the disk."""
         if not loses_writes:
             self.tasks.save_all()
         if loses_disk:

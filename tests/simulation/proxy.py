@@ -31,7 +31,7 @@ SNAPSHOT_HOLDS_S: Final = 3.0
 _SHARE_OF_TIME: Final = 2
 _SUMS_EVERY_S: Final = 0.1
 _ON_THE_LINK_S: Final = (0.0001, 0.002)
-# Of frames on the link: as close together as they can be, and in their order.
+# Between frames on the link: as close together as they can be, and in their order.
 _NEXT_S: Final = 1e-6
 _UNKNOWN_SHARE: Final = 0.05
 _MICROSECONDS: Final = 1_000_000

@@ -122,7 +122,7 @@ async def _stays_settled(world: World, fleet: Fleet) -> None:
 
 
 async def _all_is_found(world: World, fleet: Fleet) -> None:
-    """Whatever the bound, each key has the value that was written last."""
+    """Each key has the value that was written last, whatever the bound."""
     bounds = (
         types_pb2.Freshness(),
         types_pb2.Freshness(active_only=True),

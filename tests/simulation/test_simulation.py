@@ -149,7 +149,7 @@ def test_a_violation_is_printed_with_its_trace(capsys: pytest.CaptureFixture[str
 
 
 def drop_the_caught_up_rule() -> AbstractContextManager[object]:
-    """Whoever holds anything of a task is taken for caught up."""
+    """A node that holds anything of a task is taken for caught up."""
 
     def readiness(_fleet: LiveNodes, slot: Slot, node: str) -> Readiness:
         return Readiness.CAUGHT_UP if node in slot.views else Readiness.NOTHING
@@ -220,7 +220,7 @@ def forget_a_retry() -> AbstractContextManager[object]:
 
 
 def close_a_store_while_it_opens() -> AbstractContextManager[object]:
-    """A task that is no longer wanted is closed at once, whatever is under way."""
+    """A task that is no longer wanted is closed immediately, whatever is under way."""
     follows = TaskMachine._next
 
     def close_at_once(machine: TaskMachine, task: AnyTaskId) -> list[Action]:
@@ -253,7 +253,7 @@ def believe_whoever_forwards() -> AbstractContextManager[object]:
 
 
 def take_a_right_for_one_store_for_all() -> AbstractContextManager[object]:
-    """Whoever may read a store may read each."""
+    """A caller that may read a store may read each."""
 
     def may_anywhere(grants: Sequence[Grant], right: Right, _store: str | None = None) -> bool:
         return may(grants, right)
@@ -302,7 +302,7 @@ def answer_before_the_first_batch() -> AbstractContextManager[object]:
 
 
 def take_a_report_for_what_it_reports() -> AbstractContextManager[object]:
-    """Who has heard of a first batch is taken to have it."""
+    """A node that has heard of a first batch is taken to have it."""
 
     def proves(store: str, partition: int, _position: int, *rest: Any, **facts: Any) -> tuple[Reason, str] | None:
         return obstacle(store, partition, 2**62, *rest, **facts)

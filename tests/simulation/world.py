@@ -94,7 +94,7 @@ class World:
 
 
 class Network:
-    """Links between machines, each direction by itself: cut, lossy or slow, else quick."""
+    """Links between machines, each direction on its own: cut, lossy or slow, else quick."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -136,7 +136,7 @@ class Network:
     def send(self, source: str, target: str, deliver: Callable[[], object], *, may_be_late: bool = False) -> bool:
         """Deliver after the link's delay; a cut or lossy link loses it, or keeps it until it is healed.
 
-        False: it was lost at once.
+        False: it was lost immediately.
         """
         rng = self._world.rng
         if not self.is_open(source, target):
@@ -165,7 +165,7 @@ class Network:
 class Process:
     """Something that runs on a machine, and can be killed, frozen and thawed.
 
-    What is due while it is frozen happens, in order, when it is thawed.
+    Steps that are due while it is frozen happen, in order, when it is thawed.
     """
 
     def __init__(self, world: World, machine: str, name: str) -> None:

@@ -46,7 +46,7 @@ _RECORDING: Final = """if (location.protocol.startsWith("http")) {
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run a browser. It has an event loop of its own meanwhile: no test of asyncio runs beside it."""
+    """Run a browser. It has an event loop of its own meanwhile: no test of asyncio can run at that time."""
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGUMENTS))
@@ -58,7 +58,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Reader:
-    """Somebody who looks at pages of one server. `complaints`: what the browser said in its console, or of errors."""
+    """A user that looks at pages of one server. `complaints`: what the browser said in its console, or of errors."""
 
     base: str
     context: BrowserContext

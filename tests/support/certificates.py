@@ -33,7 +33,7 @@ class Issued:
         return self.certificate.public_bytes(Encoding.DER)
 
     def replace(self, other: Issued) -> None:
-        """Put another certificate and key into these files, each at once, as tools that renew certificates do."""
+        """Put another certificate and key into these files, each in one step, as tools that renew certificates do."""
         other.key_path.replace(self.key_path)
         other.certificate_path.replace(self.certificate_path)
 

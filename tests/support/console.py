@@ -44,7 +44,7 @@ def commands(page: str) -> list[Command]:
 class Shape:
     """What of an output doesn't differ from run to run: its words, and the JSON documents among them.
 
-    Of fields whose values do differ only the type counts, and that an error has a message.
+    If a field's values do differ, only the type counts, and that an error has a message.
     """
 
     words: list[str]

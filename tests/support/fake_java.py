@@ -17,7 +17,7 @@ case "$*" in *-retrieve*)
 esac
 """.format(jars=" ".join(f"{c.module}-{c.revision}.jar" for c in BROKER_JARS.roots))
 
-# The same in steps, each once the one before was told: a description of a module, a jar and a part of another one.
+# The same in steps, each after the report of the one before: a description of a module, a jar and a part of another.
 RECEIVES: Final = """
 here="$(dirname "$0")"
 told() {{ while [ ! -e "$here/told-$1" ]; do sleep 0.05; done; }}

@@ -31,7 +31,7 @@ from statehouse.v1 import (
 
 PARTITIONS = 4
 HOST = types_pb2.Host(instance_id="node-a", host="127.0.0.1", port=7101)
-# Of the changelog records of all values.
+# The time of all values' changelog records.
 WRITTEN_MS = 1_700_000_000_000
 STAMP = types_pb2.ReplicaStamp(
     partition=3,

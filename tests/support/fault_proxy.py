@@ -119,7 +119,7 @@ class FaultProxy:
         self._call(self._decide(directions, is_stalled=True))
 
     def blackhole(self, *directions: Direction) -> None:
-        """Accept bytes and drop them; neither end is told."""
+        """Accept bytes and drop them; neither end learns of it."""
         self._call(self._decide(directions, is_lost=True))
 
     def delay(self, delay_s: float, *directions: Direction) -> None:
@@ -267,7 +267,7 @@ class FaultProxy:
 
 
 async def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with RST: what is under way is thrown away, and the other end is told so."""
+    """Close with RST: what is under way is thrown away, and the other end learns of it."""
     if not writer.transport.is_closing():
         plug: socket.socket = writer.get_extra_info("socket")
         plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

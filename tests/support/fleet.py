@@ -152,7 +152,7 @@ class ServerProcess:
         return code
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """Wait until it ends by itself; return its exit code."""
+        """Wait until it ends on its own; return its exit code."""
         assert self._process is not None
         code = self._process.wait(timeout_s)
         self._disconnect()
@@ -316,7 +316,7 @@ class Fleet(Servers):
         beside: Iterable[StoreSpec] = (),
         **spec: Any,
     ) -> None:
-        """Create the topics. `beside`: further stores to publish, whose topics are there already."""
+        """Create the topics. Further stores may be given to publish, whose topics are there already."""
         super().__init__(
             bootstrap,
             application_id,

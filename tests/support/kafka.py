@@ -22,7 +22,8 @@ PlacedRecord = tuple[int, bytes | None, bytes | None, int]
 
 # Idempotence would cost half a second a producer, for its id. One request at a time keeps the order without, and none
 # is sent twice unless its connection breaks.
-# What is written to a partition in one go is sent by `flush`, in one piece: readers see all of it at once, or nothing.
+# `flush` sends what is written to a partition in one go, in one piece: readers see all of it at the same time, or
+# nothing.
 _PRODUCER: Final = {"acks": "all", "max.in.flight": 1, "linger.ms": 60_000}
 
 
@@ -103,7 +104,7 @@ def read_all_with_timestamps(
             "group.id": f"read-all-{topic}",  # required by the client; nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is told of when a fetch finds nothing: writes must not prevent it
+            "fetch.wait.max.ms": 10,  # a fetch that finds nothing reports the end: writes must not prevent it
             "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
     )

@@ -12,7 +12,7 @@ from statehouse.contract.topology import Role, TaskId
 
 @dataclass
 class FakeMember:
-    """A node that holds what it is told to hold, as caught up as a test wants."""
+    """A node that holds what a test tells it to hold, as caught up as the test wants."""
 
     name: str
     store: str = "scores"
@@ -37,7 +37,7 @@ class FakeMember:
         self.replicas[task] = ReplicaReport(role, state, MappingProxyType({self.store: StorePosition(position, end)}))
 
     def follow(self, assignment: Assignment, *, restored: bool = True) -> None:
-        """Hold what the assignment says, restored at once or not at all; what was lost stays on disk."""
+        """Hold what the assignment says, restored immediately or not at all; what was lost stays on disk."""
         self.epoch = assignment.epoch
         assigned = assignment.tasks_of(self.name)
         for task, role in assigned.items():

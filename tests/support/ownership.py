@@ -68,7 +68,7 @@ def controller_of(
     beside: Iterable[StoreDeclaration] = (),
     num_standby_replicas: int = 1,
 ) -> Iterator[Controlled]:
-    """Run the controller; the session timeout must be what the fleet's nodes have. `beside`: further stores."""
+    """Run the controller; the session timeout must be what the fleet's nodes have. Further stores may be given."""
     own = StoreDeclaration(STORE, "query", fleet.partitions, fleet.changelog, value_serde="string")
     own = replace(own, ephemeral=fleet.spec.ephemeral)
     settings = ownership(

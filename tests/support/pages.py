@@ -63,7 +63,7 @@ class Terminal:
     def __init__(
         self, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = (), folder: Path = _ROOT
     ) -> None:
-        """Begin in `folder`. What is installed here is on the PATH, unless `environment` has another one.
+        """Begin in `folder`. Programs installed here are on the PATH, unless `environment` has another one.
 
         `prefix`: what to put before each command, such as a network namespace's; it may be changed.
         """

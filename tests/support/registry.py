@@ -80,7 +80,7 @@ def registry_client(url: str) -> Iterator[SchemaRegistryClient]:
 
 @contextmanager
 def registry_of(schemas: Mapping[int, tuple[str, str]], before: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """Serve schemas (type, text) by their ids as a registry does, for those who only read; give its URL.
+    """Serve schemas (type, text) by their ids as a registry does, for callers that only read; give its URL.
 
     `before` is called before each answer.
     """

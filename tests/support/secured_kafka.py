@@ -1,6 +1,6 @@
 """A broker that asks who its callers are, and lets them do what its ACLs say.
 
-Its plain listener is for the tests themselves: whoever comes by it is the superuser.
+Its plain listener is for the tests themselves: every caller of it is the superuser.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ TRACEPARENT = f"00-{TRACE}-{CALLER}-01"
 
 
 def kept_in_memory() -> tuple[Tracing, InMemorySpanExporter]:
-    """Return what makes spans, and where they are at once when they end."""
+    """Return what makes spans, and where they are as soon as they end."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -33,7 +33,7 @@ def kept_in_memory() -> tuple[Tracing, InMemorySpanExporter]:
 
 
 def of_router(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Have the routers of this process make spans; return where they are at once when they end."""
+    """Have the routers of this process make spans; return where they are as soon as they end."""
     tracing, kept = kept_in_memory()
     monkeypatch.setattr(router.server, "tracing_for", lambda _component: tracing)
     return kept

@@ -20,7 +20,7 @@ from tests.support.tools import tool
 
 
 class StallingDisk:
-    """The disk is the folder `path`. Whoever uses it while it stalls waits, this process too."""
+    """The disk is the folder `path`. Every process that uses it while it stalls waits, this one too."""
 
     def __init__(self, path: Path, process: subprocess.Popen[bytes]) -> None:
         self.path, self._process = path, process

@@ -1,4 +1,4 @@
-"""Wall clocks that a test sets: that of a process, and of the processes that it starts.
+"""Wall clocks that a test sets: one for a process, and for the processes that it starts.
 
 The machine's own clock stays as it is. A library of our own (wall_clock.c) is loaded before others, and adds
 to what the C library says of the time of day; waits that go by the wall clock follow it. Programs in Go don't use the C

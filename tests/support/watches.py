@@ -109,7 +109,7 @@ class Watcher:
 
     @property
     def hosts(self) -> list[str]:
-        """Who sent the responses, repetitions left out."""
+        """The nodes that sent the responses, repetitions left out."""
         names = [response.replica.host.instance_id for response in list(self.responses)]
         return [name for nth, name in enumerate(names) if nth == 0 or name != names[nth - 1]]
 

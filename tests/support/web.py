@@ -1,4 +1,4 @@
-"""A web process's server on a thread of the test, and a caller who reads its events."""
+"""A web process's server on a thread of the test, and a caller that reads its events."""
 
 from __future__ import annotations
 

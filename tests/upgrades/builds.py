@@ -40,7 +40,7 @@ def last_release(directory: Path) -> Build:
 
 
 def changed(name: str, directory: Path, changes: Mapping[str, Mapping[str, str]]) -> Build:
-    """Return a copy of this tree in which texts of files are replaced, each of which must be there."""
+    """Return a copy of this tree in which texts of files are replaced; each text must be there."""
     root = directory / name
     for package in _PACKAGES:
         shutil.copytree(THIS.root / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))

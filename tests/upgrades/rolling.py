@@ -62,7 +62,7 @@ class Upgrade:
 
     @property
     def restless(self) -> dict[int, int]:
-        """Updates of a process with more moves than that of a node takes, and how many these were."""
+        """Updates of a process with more moves than the update of a node takes, and how many these were."""
         return restless(self.moves, most_moves(SIZE.shape.partitions, SIZE.shape.nodes))
 
     def __str__(self) -> str:

@@ -1,1 +1,1 @@
-"""Jobs as strangers write them, and `statehouse attach` beside them."""
+"""Jobs as strangers write them, and `statehouse attach` next to them."""

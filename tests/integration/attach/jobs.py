@@ -2,7 +2,7 @@
 
     python jobs.py EVENTS CHECKPOINTS PROVIDER JOB...
 
-EVENTS is a directory of Parquet files, each of which is a batch. For each line on stdin each job reads what is new, and
+EVENTS is a directory of Parquet files; each file is a batch. For each line on stdin each job reads what is new, and
 ends, as if cron had started it.
 """
 

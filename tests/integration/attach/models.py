@@ -256,7 +256,7 @@ def parts200(batches: Batches) -> Entries:
 
 
 def rests(batches: Batches) -> Entries:
-    """What can't be computed for an entry costs that entry."""
+    """An entry that can't be computed is left out."""
     counts = {key: value["count"] for key, value in parts200(batches).items()}
     return {key: {"rest": 100 / (count - 5)} for key, count in counts.items() if count != 5}
 

@@ -69,7 +69,7 @@ def play(
     *,
     is_killed: bool = False,
 ) -> None:
-    """Run the jobs twice, as cron does, with `attach` beside them; then compare all there is.
+    """Run the jobs twice, as cron does, with `attach` next to them; then compare all there is.
 
     `is_killed`: the second run ends by SIGKILL in its middle, and is begun again.
     """

@@ -1,4 +1,4 @@
-"""Whatever the type, its JSON reads back as the same value, and no two values have the same."""
+"""The JSON of a value of any type reads back as the same value, and no two values have the same JSON."""
 
 from __future__ import annotations
 

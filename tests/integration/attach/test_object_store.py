@@ -26,7 +26,7 @@ from tests.support.polling import poll_until
 from tests.support.tools import TOOLS
 
 MOTO: Final = "5.2.5"
-# Of the Hadoop that this Spark has.
+# The version of the Hadoop that this Spark has.
 FILE_SYSTEM: Final = "org.apache.hadoop:hadoop-aws:3.5.0"
 BATCHES, PER_BATCH = 4, 20
 

@@ -1,4 +1,4 @@
-"""The load generator, built by `make tools`, against a real node and router. Its own tests are beside its source."""
+"""The load generator, built by `make tools`, against a real node and router. Its own tests are next to its source."""
 
 from __future__ import annotations
 

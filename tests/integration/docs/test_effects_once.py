@@ -51,7 +51,7 @@ def notices(database: Path) -> list[tuple[str, str]]:
 
 
 class Source:
-    """Writes numbered records in transactions, every third of which is aborted."""
+    """Writes numbered records in transactions, and aborts every third transaction."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic

@@ -107,7 +107,7 @@ def test_every_call_is_on_the_page() -> None:
 
 @pytest.mark.feature("call-works-grpcurl")
 def test_what_the_page_shows_comes_back(fleet: Fleet) -> None:
-    """The last test: a node is told to leave."""
+    """The last test: the page tells a node to leave."""
     ports = {process.name: process.port for process in fleet.processes}
     shell = Shell({"7100": ports["router"], "7101": ports["node-a"], "7102": ports["node-b"]})
     assert play(PAGE.read_text(), shell, VOLATILE) > 30, "the page's commands are found"

@@ -34,7 +34,7 @@ PROCESSES: Final = ("driver", "controller", "a", "b", "router")
 
 
 class Clocked(ExitStack):
-    """A fleet of which each process has a wall clock of its own."""
+    """A fleet in which each process has a wall clock of its own."""
 
     def __init__(self, fleet: Fleet, directory: Path) -> None:
         super().__init__()

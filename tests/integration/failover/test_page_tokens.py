@@ -44,7 +44,7 @@ class Scan:
     is_done: bool = False
 
     def read_page(self) -> None:
-        """Read one more, however long the router needs to find somebody who answers."""
+        """Read one more, however long the router needs to find a node that answers."""
         page = poll_until(self._attempt, 30, "a page")
         self.token = page.next_page_token
         self.is_done = not self.token

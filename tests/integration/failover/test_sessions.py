@@ -1,4 +1,4 @@
-"""Sessions through a router on real nodes: what a reader sees never goes back, whoever dies, freezes or lags."""
+"""Sessions through a router on real nodes: what a reader sees never goes back, whichever node dies, freezes or lags."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Pair:
 
 @pytest.fixture
 def own_pair(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Pair]:
-    """For tests of which a node does not come out as it was."""
+    """For tests after which a node is not as it was."""
     with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet:
         pair = Pair(fleet)
         with pair.client:

@@ -171,7 +171,7 @@ async def test_no_lookup_fails_while_either_router_is_killed_frozen_or_restarted
 async def test_a_frozen_router_fails_no_lookup_of_who_knows_another_and_tells_the_others_in_time(
     fleet: Fleet, options: Mapping[str, object]
 ) -> None:
-    """Only Python is frozen: its proxy goes on, by itself for a moment, and then says that nobody is there."""
+    """Only Python is frozen: its proxy goes on, alone for a moment, and then says that nobody is there."""
     start = partial(started, fleet, **options)
     frozen, other = [await asyncio.to_thread(start, name, free_port()) for name in ("r1", "r2")]
     async with Callers(f"{frozen.target},{other.target}") as callers:

@@ -1,4 +1,4 @@
-"""Watches through a router while their partitions change hands: every change once, in order, or a gap that is told."""
+"""Watches through a router while their partitions change hands: every change once, in order, or a reported gap."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_our_clients_give_up_a_dead_connection(reached: Reached, topic: str) -> 
         consumer.assign([TopicPartition(topic, 0, 0)])
         try:
             poll_until(lambda: consumer.poll(0.1), 30, "the end of the topic")
-            proxy.blackhole(*BOTH)  # nobody is told
+            proxy.blackhole(*BOTH)  # neither end learns of it
             known = proxy.accepted
 
             def has_connected_anew() -> bool:

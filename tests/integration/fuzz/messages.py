@@ -87,7 +87,7 @@ class Fuzzer:
         oneofs = {oneof.name: self._choice.choice(oneof.fields).name for oneof in descriptor.oneofs}
         for field in descriptor.fields:
             chosen = field.containing_oneof is None or oneofs[field.containing_oneof.name] == field.name
-            # What says where a request is to go matters most; forwarding would end most of them at once.
+            # The fields that say where a request is to go matter most; forwarding would end most requests immediately.
             if not chosen or self._choice.random() < self._share_left_out(field):
                 continue
             self._fill(message, field, depth)

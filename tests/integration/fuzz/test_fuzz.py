@@ -1,4 +1,4 @@
-"""Whatever a caller sends to whichever RPC: an answer or a clean refusal, and nothing left behind."""
+"""Anything that a caller sends to any RPC gets an answer or a clean refusal, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`statehouse assign plan` beside a running fleet: it looks, and changes nothing."""
+"""`statehouse assign plan` next to a running fleet: it looks, and changes nothing."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.long
 Open = Callable[..., Reader]
 SCHEMES: Final = ("light", "dark")
 LARGE: Final = FleetSize(10_000, 200)
-# Where each state is shown, beside the pages of any fleet.
+# Where each state is shown, in addition to the pages of any fleet.
 BESIDE: Final = {
     "live": (
         "nodes/n1",

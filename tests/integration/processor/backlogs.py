@@ -31,7 +31,7 @@ def fill(broker: EmbeddedKafka, topology: str, count: int) -> None:
 
 
 def _in_parts(broker: EmbeddedKafka, topic: str, records: Iterator[PlacedRecord]) -> None:
-    """Write no more at once than a producer's queue takes."""
+    """Write no more at a time than a producer's queue takes."""
     while part := list(islice(records, 50_000)):
         produce_placed(broker.bootstrap, topic, part)
 

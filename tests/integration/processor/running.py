@@ -1,4 +1,4 @@
-"""An example that runs: its processor in this process, a node and a router beside it."""
+"""An example that runs: its processor in this process, a node and a router next to it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,8 @@ class ProcessorProcess:
 
     def stop(self, timeout_s: float = 60.0) -> int:
         assert self._process is not None
-        # Two at once, as from a terminal's Ctrl-C and a supervisor: the second must not get in the way of the first.
+        # Two at the same time, as from a terminal's Ctrl-C and a supervisor: the second must not get in the way of the
+        # first.
         self._process.send_signal(signal.SIGINT)
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout_s)
@@ -123,7 +124,7 @@ class ProcessorProcess:
         return self._process.pid
 
     def wait(self, timeout_s: float) -> int:
-        """Wait until it has ended by itself; return its exit code."""
+        """Wait until it has ended on its own; return its exit code."""
         assert self._process is not None
         return self._process.wait(timeout_s)
 
@@ -164,7 +165,7 @@ def messages(bootstrap: str, topic: str) -> list[Message]:
             "group.id": "tests-unused",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is told of when a fetch finds nothing
+            "fetch.wait.max.ms": 10,  # a fetch that finds nothing reports the end
             "isolation.level": "read_committed",
         }
     )
@@ -199,7 +200,7 @@ def _ends(bootstrap: str, topic: str, numbers: Collection[int]) -> list[dict[tup
 
 @contextmanager
 def writing_checksums(session: SparkSession) -> Iterator[None]:
-    """Write files of checksums beside those of a checkpoint, as versions before did."""
+    """Write files of checksums next to those of a checkpoint, as versions before did."""
     files = session._jvm.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration())
     files.setWriteChecksum(True)
     try:

@@ -1,4 +1,4 @@
-"""A job that knows nothing of this project, and `statehouse attach` beside it, each killed once."""
+"""A job that knows nothing of this project, and `statehouse attach` next to it, each killed once."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Job:
         return int(partitions["0"])
 
     def digest(self) -> str:
-        """Of all that is in its checkpoint, with the times of changes."""
+        """Return a digest of all that is in its checkpoint, with the times of changes."""
         found = hashlib.sha256()
         for path in sorted(self.checkpoint.rglob("*")):
             content = path.read_bytes() if path.is_file() else b""

@@ -158,7 +158,7 @@ def applied(before: Bytes, changes: Bytes) -> Bytes:
 
 
 def check_reads(spark: SparkSession, checkpoint: str, choice: StateChoice, *, has_changes: bool = True) -> list[Bytes]:
-    """Whatever is read between two batches leads from the one's state to the other's; returns the states."""
+    """Every read between two batches leads from the one's state to the other's; returns the states."""
     total = EntryMapping(key="'total'") if "limit" in checkpoint else EntryMapping()
     reader = reader_of(spark, checkpoint, choice, total)
     files = AttachedCheckpoint(spark, checkpoint)

@@ -1,4 +1,4 @@
-"""What the processor says of its changelogs: the settings that the brokers have by now, beside those it wants."""
+"""What the processor says of its changelogs: the settings that the brokers have by now, next to those it wants."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Chaos:
             self.batches_replayed.append(first["batch_id"])
 
     def _end(self, jvm: Sequence[ProcessIdentity], *, java_first: bool) -> None:
-        """Kill one of the driver's two processes; the other must end by itself."""
+        """Kill one of the driver's two processes; the other must end on its own."""
         if java_first:
             for process in jvm:
                 process.send(signal.SIGKILL)

@@ -127,7 +127,7 @@ def test_a_wiped_node_reads_a_compacted_changelog_in_a_third_of_the_records(runn
         for store in (compaction.DEFAULT, compaction.COMPACTED):
             app.becomes(lambda store=store: app.store(store), expected, store)
         compacted = changelog_topic(app.application_id, compaction.COMPACTED)
-        # What is appended rolls a segment that is old enough; the cleaner leaves the newest one alone.
+        # An appended record rolls a segment that is old enough; the cleaner leaves the newest one alone.
         poll_until(lambda: len(messages(app.bootstrap, compacted)) <= count // 3, SERVED_S, "the cleaner's work")
 
         app.node.stop()

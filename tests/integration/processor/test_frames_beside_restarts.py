@@ -34,7 +34,7 @@ Changes = Mapping[str, list[tuple[int, str | None]]]
 
 
 class Disturber(threading.Thread):
-    """Does something again and again until it is told to end; a failure is raised by `stop`."""
+    """Does something again and again until `stop`, which raises a failure."""
 
     def __init__(self, disturb: Callable[[], None]) -> None:
         super().__init__(daemon=True)
@@ -124,7 +124,7 @@ def check(fleet: Fleet, table: pa.Table, starts: Mapping[int, int], changes: Cha
 
 @pytest.fixture
 def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
-    # Nothing is compacted away, so that it can be told afterwards what was at a position.
+    # Nothing is compacted away, so that the test can find afterwards what was at a position.
     kept = {"min.compaction.lag.ms": "3600000"}
     with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=PARTITIONS, changelog_config=kept) as made:
         yield made

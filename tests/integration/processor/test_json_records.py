@@ -1,4 +1,4 @@
-"""What is malformed and what isn't; all cases in one job, since a job costs more than a thousand rows."""
+"""Malformed records and well-formed ones; all cases in one job, since a job costs more than a thousand rows."""
 
 import pytest
 from pyspark.sql import Row, SparkSession

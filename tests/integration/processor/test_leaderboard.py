@@ -400,7 +400,7 @@ def batch_ids(directory: Path):
 
 
 def remove(directory: Path, batch_id: int):
-    """Remove a log's entry, with the checksum beside it."""
+    """Remove a log's entry, with the checksum next to it."""
     for path in list(directory.iterdir()):
         if path.name.strip(".").split(".")[0] == str(batch_id):
             path.unlink()

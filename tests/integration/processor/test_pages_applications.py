@@ -36,7 +36,7 @@ def run(program: str) -> dict[str, Any]:
 
 
 def without_docstrings(program: str) -> str:
-    """Return a program's statements; comments and docstrings are for those who read the file alone."""
+    """Return a program's statements; comments and docstrings are for people that read the file alone."""
     tree = ast.parse(program)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:

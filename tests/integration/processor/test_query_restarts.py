@@ -147,7 +147,7 @@ def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_re
         walks.stone.write_text("loose")
         walks.walk(range(3, 6))
         assert walks.metric("query_restarts_total") == 1
-        # Progress comes after the batch, on a thread of Spark's; that of the batch that failed never comes.
+        # Progress comes after the batch, on a thread of Spark's; the failed batch never has any.
         poll_until(lambda: walks.metric("input_rows_total") == 6, DEADLINE_S, "the progress of both batches")
         assert walks.metric("input_offsets_total", topic=events) == 6
         assert walks.metric("commit_lag_offsets", topic=events) == 0

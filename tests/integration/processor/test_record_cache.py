@@ -107,7 +107,7 @@ def test_batches_begin_a_commit_interval_apart(
     try:
         processor.start()
         for number in range(4):
-            # Written as soon as the batch before is done: without an interval the next one would take it at once.
+            # Written as soon as the batch before is done: without an interval the next one would take it immediately.
             produce(kafka.bootstrap, events, [(b"k", b"%d" % number)])
             poll_until(partial(is_published, number), DEADLINE_S, f"update {number}")
         produce(kafka.bootstrap, events, ((b"k", b"%d" % number) for number in range(4, 100)))
@@ -116,7 +116,7 @@ def test_batches_begin_a_commit_interval_apart(
         assert len(messages(kafka.bootstrap, topic)) <= 4 + 2, "those of an interval are one, or two if it ends between"
         (query,) = spark.streams.active
         began = [datetime.fromisoformat(each["timestamp"]).timestamp() for each in query.recentProgress]
-        # Spark begins its first batch at once, and each later one at a multiple of the interval on the clock.
+        # Spark begins its first batch immediately, and each later one at a multiple of the interval on the clock.
         intervals = [at // INTERVAL_S for at in began]
         assert len(intervals) >= 4
         assert len(set(intervals)) == len(intervals), f"no two batches begin in one interval: {began}"

@@ -126,7 +126,7 @@ def test_a_producer_that_learns_while_it_produces_that_it_was_fenced_initialises
         attempts.append(producer)
         record(target, "2")(producer)
         if len(attempts) == 1:
-            # The broker answers the first record; what is produced after that fails at once.
+            # The broker answers the first record; what is produced after that fails immediately.
             poll_until(lambda: record(target, "more")(producer), 30, "the producer to be refused")
 
     assert one.write(2, produce)

@@ -1,4 +1,4 @@
-"""A driver that was taken for dead goes on beside the one that has taken its place."""
+"""A driver that was taken for dead goes on next to the one that has taken its place."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass
 class Served:
-    """A server behind a proxy, whose Get answers at once and whose BatchGet and Scan do so when `may_go_on` is set."""
+    """A server behind a proxy: its Get answers immediately, its BatchGet and Scan when `may_go_on` is set."""
 
     proxy: Proxy
     server: RpcServer

@@ -1,4 +1,4 @@
-"""The proxy sends plain lookups to nodes by itself, as it was told, and hands over what doesn't go well."""
+"""The proxy sends plain lookups to nodes on its own, as the router has told it, and hands over what doesn't go well."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ async def _said(fleet: Fleet, request: bytes) -> object:
 
 @asynccontextmanager
 async def pair(**options: Any) -> AsyncIterator[Pair]:
-    """Give both routers the same nodes, of which each holds some partitions as active and some as standby."""
+    """Give both routers the same nodes; each node holds some partitions as active and some as standby."""
     express = Fleet(proxy=str(PROXY), express=True, **options)
     plain = Fleet(**options)
     plain.nodes = express.nodes

@@ -1,4 +1,4 @@
-"""What the real proxy holds of large requests at once."""
+"""How much of large requests the real proxy holds at the same time."""
 
 from __future__ import annotations
 

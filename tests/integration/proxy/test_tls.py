@@ -36,7 +36,7 @@ from tests.integration.proxy.served import (
 from tests.support.certificates import Authority, Issued
 
 URI = "spiffe://here/reader"
-# Files are looked at once a second; this is a deadline, and nothing waits that long.
+# Files are looked at every second; this is a deadline, and nothing waits that long.
 NOTICED_S = 15.0
 
 
@@ -184,7 +184,7 @@ async def test_nothing_else_is_spoken(keys: Keys) -> None:
 
 
 async def test_certificates_and_the_ca_change_while_calls_go_on(keys: Keys, tmp_path: Path) -> None:
-    """A new CA comes: first it is trusted beside the old one, then it issues, then it is trusted alone."""
+    """A new CA comes: first it is trusted next to the old one, then it issues, then it is trusted alone."""
     new = Authority(tmp_path, "new")
     both = tmp_path / "both.pem"
     both.write_bytes(keys.ca.path.read_bytes() + new.path.read_bytes())
@@ -195,7 +195,7 @@ async def test_certificates_and_the_ca_change_while_calls_go_on(keys: Keys, tmp_
     failed: list[object] = []
     done = asyncio.Event()
 
-    # Who asks this often has many connections that are not quite closed yet.
+    # A caller that asks this often has many connections that are not quite closed yet.
     many = replace(BOUNDS, max_connections=10_000, max_connections_per_address=10_000)
     async with (
         served(tls=tls, bounds=many) as it,
@@ -230,7 +230,7 @@ async def test_certificates_and_the_ca_change_while_calls_go_on(keys: Keys, tmp_
         trusted.write_bytes(both.read_bytes())
         await trusts(new_caller, is_trusted=True)
         keys.server.replace(new.issue(["node", LOOPBACK]))
-        for server in (it, other):  # whoever trusts the new one only gets in when it is shown
+        for server in (it, other):  # a caller that trusts the new one only gets in when it is shown
             await until(
                 lambda server=server: asked(server, new.path, new_caller),  # type: ignore[misc]
                 lambda found: found == b"ba",

@@ -1,4 +1,4 @@
-"""A restore of millions of records beside a partition that serves: memory is bounded, and lookups don't wait for it.
+"""A restore of millions of records next to a partition that serves: memory is bounded, and lookups don't wait for it.
 
 To be run by hand on a quiet machine (`pytest -m long -s`): it measures.
 """

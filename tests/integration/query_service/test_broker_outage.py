@@ -1,4 +1,4 @@
-"""Without a broker a node serves on from local state, says how stale it is, and reconnects by itself."""
+"""Without a broker a node serves on from local state, says how stale it is, and reconnects on its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Global stores: every node holds all of one, whoever placed its keys and whatever the assignment says."""
+"""Global stores: every node holds all of one, whichever writer placed its keys and whatever the assignment says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PARTITIONS = 3
 
 
 class GlobalFleet(Fleet):
-    """A fleet with a global store of three partitions beside its ordinary one."""
+    """A fleet with a global store of three partitions in addition to its ordinary one."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ def test_its_failure_leaves_the_tasks_alone(fleet: GlobalFleet) -> None:
 def test_every_partition_is_followed_once_it_is_restored(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Many reach their ends at once, and none is forgotten on its way from the restorer to the follower."""
+    """Many reach their ends at the same time, and none is forgotten on its way from the restorer to the follower."""
     with GlobalFleet(kafka.bootstrap, unique_name("app"), tmp_path, count=16) as fleet:
         keys = [f"k{nth}" for nth in range(100)]
         fleet.write(dict.fromkeys(keys, "1"))

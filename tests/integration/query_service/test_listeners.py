@@ -1,4 +1,4 @@
-"""Listeners of a real node, installed as a package is: they are told of a restore, and can't hold it up."""
+"""Listeners of a real node, installed as a package is: they hear of a restore, and can't hold it up."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_an_overloaded_node_sends_routed_scans_elsewhere(fleet: Fleet) -> None:
     poll_until(knows_both, 20, "the router to have both nodes to ask")
 
     def hosts() -> set[str]:
-        """Count four times at once; return who did it. None may fail."""
+        """Make four counts at the same time; return the nodes that did them. None may fail."""
         request = query_service_pb2.CountRequest(store=STORE, exact=True)
         answers = [call.result() for call in [router.query.Count.future(request, timeout=60) for _ in range(4)]]
         assert {answer.count for answer in answers} == {ENTRIES}

@@ -1,4 +1,4 @@
-"""Writers that place keys by another rule, and topics that grow: what callers of a node and of a router are told."""
+"""Writers that place keys by another rule, and topics that grow: what callers of a node and of a router hear."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LONG_S = 30.0
 
 
 class OneNode:
-    """A store on a node, of which it has read all there is; `end` is the position after the log's last."""
+    """A store on a node that has read all of its log; `end` is the position after the log's last."""
 
     def __init__(self, store: ServedStore, metrics_port: int) -> None:
         self.store, self.process, self._metrics_port = store, store.node, metrics_port

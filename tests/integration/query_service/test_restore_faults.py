@@ -1,4 +1,4 @@
-"""What is wrong on a disk or in a log stops one task, which is restored where it can be; never a wrong answer.
+"""A fault on a disk or in a log stops one task, which is restored where it can be; never a wrong answer.
 
 Every test has two stores on one node, so that it can show that the task of the other store went on serving.
 """
@@ -44,7 +44,7 @@ ROW = "row"
 
 
 class Faulty(Fleet):
-    """A fleet whose first store has one partition, task 0_0, beside a store that nothing happens to, task 1_0."""
+    """A fleet whose first store has one partition, task 0_0, next to a store that nothing happens to, task 1_0."""
 
     def __init__(self, bootstrap: str, application_id: str, directory: Path, **options: Any) -> None:
         super().__init__(bootstrap, application_id, directory, partitions=1, **options)

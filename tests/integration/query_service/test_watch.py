@@ -1,4 +1,4 @@
-"""Watches on a real node: current values, every change once, resumption, gaps that are told."""
+"""Watches on a real node: current values, every change once, resumption, gaps that a watch reports."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_value_now_then_every_change(serve: Serve) -> None:
 def test_windows(serve: Serve) -> None:
     store = serve(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE)
     start = WindowKey(b"k", MINUTE).to_bytes()
-    # Keys of which one is the other's beginning, and one too short for the layout, which concerns nobody.
+    # Keys, one of them the beginning of another, and one too short for the layout, which concerns nobody.
     store.put_records(
         [
             ("k", start, b"1", 0),

@@ -1,4 +1,4 @@
-"""A fleet whose routes are told in words: who was asked, in which order, and what each said."""
+"""A fleet whose routes are put in words: which nodes were asked, in which order, and what each said."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Links:
 class Story:
     """A lookup as the router tells it.
 
-    `asked` has an item for each call to a node: "a UNREACHABLE", "b answered" or, of a hedge, "beside it b answered".
+    `asked` has an item for each call to a node: "a UNREACHABLE" or "b answered"; the item of a hedge says so first.
     `candidates` is what was known of each before, as "a usable" or "b NOT_ACTIVE", in the order to ask them.
     """
 
@@ -64,14 +64,14 @@ class Story:
 
     @property
     def stamp(self) -> types_pb2.ReplicaStamp:
-        """Who answered, and as what."""
+        """The node that answered, and as what."""
         assert self.told.HasField("response"), self.told.error
         assert self.told.response.found, "the store holds the key"
         return self.told.response.replica
 
     @property
     def answer(self) -> tuple[str, int]:
-        """Who answered, and the role it claims."""
+        """The node that answered, and the role it claims."""
         return self.stamp.host.instance_id, self.stamp.role
 
     @property
@@ -175,7 +175,7 @@ class RoutedFleet:
         return Story(list(map(_attempt, told.attempts)), list(map(_candidate, told.candidates)), told.route.epoch, told)
 
     def look_up_at_once(self, count: int) -> list[Story]:
-        """Look the same key up many times at once."""
+        """Look the same key up by many calls at the same time."""
         with ThreadPoolExecutor(count) as threads:
             return list(threads.map(lambda _: self.look_up(), range(count)))
 

@@ -83,7 +83,8 @@ def test_a_replica_that_lags_is_asked_last_by_those_who_bound_the_lag(routed: Ro
         story = routed.look_up(max_lag=max_lag)
         return story.candidates, story.asked
 
-    # All at once, as a machine that stalls may keep the active from Kafka for a second: its own lag is unknown then.
+    # All in one answer, as a machine that stalls may keep the active from Kafka for a second: its own lag is unknown
+    # then.
     asked_last = ["a usable", "b LAG_EXCEEDS_BOUND"], ["a answered"]
     poll_until(lambda: told(max_lag=0) == asked_last, 30, "the router to know of the lag")
     poll_until(lambda: told(max_lag=10) == (["a usable", "b usable"], ["a answered"]), 30, "a bound that both keep")

@@ -18,7 +18,7 @@ from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
 
-# A quiet router has 5 tokens a second over 10 seconds, of which hedges get half.
+# A quiet router has 5 tokens a second over 10 seconds; hedges get half of them.
 BURST: Final = 60
 # Late answers in a row that make a node slow.
 LATE_BEFORE_SLOW: Final = 5

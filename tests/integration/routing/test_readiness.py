@@ -1,4 +1,4 @@
-"""A router that is cut off from Kafka, and one that is told to stop, as health checks and callers see them."""
+"""A router that is cut off from Kafka, and one that must stop, as health checks and callers see them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG_MS = 60_000
 
 
 def told(server: ServerProcess) -> dict[str, bool]:
-    """Return which of the three health checks are told SERVING."""
+    """Return which of the three health checks get SERVING."""
     stub = health_pb2_grpc.HealthStub(server.channel)
 
     def is_serving(service: str) -> bool:

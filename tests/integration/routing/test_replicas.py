@@ -1,4 +1,4 @@
-"""Who answers for a partition with none, one and two standbys: while all is well, when nodes die, and in a restore."""
+"""Which node answers for a partition with 0, 1 and 2 standbys: while all is well, when nodes die, and in a restore."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Kafka's own command-line tools beside ours."""
+"""Kafka's own command-line tools next to ours."""

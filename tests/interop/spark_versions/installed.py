@@ -61,7 +61,7 @@ def _install(folder: Path, version: str, minor: str) -> None:
         return
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    # What is in this folder itself comes first on the path.
+    # The packages in this folder itself come first on the path.
     beneath = sysconfig.get_path("purelib")
     (packages / "beneath.pth").write_text(f"import site; site.addsitedir({beneath!r})\n")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]

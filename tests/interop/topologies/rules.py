@@ -1,6 +1,6 @@
-"""Two rules of event time in plain Python, and of tables beside streams: Spark's by batch, Kafka Streams' by record.
+"""Two rules of event time in plain Python, and of tables next to streams: Spark's by batch, Kafka Streams' by record.
 
-Each is told records in order of arrival and says what stores must hold; both note of each event what became of it, so
+Each gets records in order of arrival and says what stores must hold; both note of each event what became of it, so
 that where the stores differ the events say why.
 """
 

@@ -229,7 +229,7 @@ def differing_beats(
 
 
 def table_and_scores(source: random.Random, count: int) -> list[Arrival]:
-    """Return scores and updates of both tables in order of arrival, which is not quite that of their times."""
+    """Return scores and updates of both tables in order of arrival, which is not quite the order of their times."""
     offsets: Counter[str] = Counter()
     arrivals: list[Arrival] = []
     for number in range(count):

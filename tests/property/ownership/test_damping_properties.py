@@ -1,4 +1,4 @@
-"""What is always true of damping, however a member comes and goes."""
+"""Rules that always hold for damping, however a member comes and goes."""
 
 from __future__ import annotations
 

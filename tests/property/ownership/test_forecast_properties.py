@@ -52,7 +52,7 @@ def test_a_forecast_ends_where_the_fleet_does(partitions: int, capacities: list[
 
 @given_many(situations())
 def test_a_forecast_comes_to_rest_from_anywhere(situation: Situation) -> None:
-    """Whatever is reported, it ends, and there the planner wants nothing more."""
+    """It ends, whatever is reported, and there the planner wants nothing more."""
     current = {task: situation.current.get(task) or situation.plan().tasks[task] for task in situation.tasks}
     made = forecast(
         situation.nodes, current, situation.settings, ephemeral=situation.ephemeral, steps_max=len(current) * 20 + 20

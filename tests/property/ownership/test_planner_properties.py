@@ -1,4 +1,4 @@
-"""What is always true of a plan, whatever it is made from; and what planning comes to in the end."""
+"""Rules that always hold for a plan, whatever it is made from; and what planning comes to in the end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_ephemeral(before: Situation, outcome: Plan) -> None:
 @pytest.mark.feature("warm-ups-before")
 @given_many(situations())
 def test_every_plan_keeps_the_invariants(situation: Situation) -> None:
-    """Whatever is reported and whatever is in force, one plan breaks nothing."""
+    """One plan breaks nothing, whatever is reported and whatever is in force."""
     check_invariants(situation, situation.plan())
 
 
@@ -241,7 +241,7 @@ def test_a_fleet_with_a_history_settles_balanced(data: st.DataObject) -> None:
 @example(4, [1, 2, 2, 5], 2)
 @example(34, [1, 2, 5], 1)
 def test_the_first_plan_is_complete_and_balanced(tasks: int, capacities: list[int], standbys: int) -> None:
-    """Nothing has any state, so that nobody is better: everything is placed at once, fairly, without warm-ups."""
+    """Nothing has any state, so that nobody is better: everything is placed immediately, fairly, without warm-ups."""
     fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], planner(num_standby_replicas=standbys))
     for number, capacity in enumerate(capacities):
         fleet.join(f"n{number}", capacity=capacity)
@@ -294,7 +294,7 @@ def test_one_more_node_moves_no_active_needlessly(tasks: int, capacities: list[i
 @pytest.mark.feature("nodes-restarted-one")
 @pytest.mark.parametrize("leaves", [False, True])
 def test_one_node_fewer_moves_only_its_own(*, leaves: bool) -> None:
-    """Of a thousand actives on twenty nodes the fifty of the node that dies, or is drained, move; no other does."""
+    """One of twenty nodes dies, or is drained: its fifty of a thousand actives move, and no other does."""
     fleet = SimulatedFleet([TaskId(0, part) for part in range(1000)], planner())
     for number in range(20):
         fleet.join(f"n{number:02}")
@@ -331,7 +331,7 @@ def test_a_lost_node_is_replaced_by_its_standbys_at_once(tasks: int, nodes: int)
 
 @pytest.mark.feature("lost-node-standbys")
 def test_a_node_that_comes_back_gets_what_it_kept() -> None:
-    """Of all it could get, a returning node gets the tasks it has a checkpoint of."""
+    """A returning node gets, from all it could get, the tasks it has a checkpoint of."""
     fleet = SimulatedFleet([TaskId(0, part) for part in range(60)], planner())
     for number in range(4):
         fleet.join(f"n{number}")

@@ -226,7 +226,7 @@ def test_a_follower_that_was_frozen_does_not_write_an_older_batch() -> None:
     newer = Follower(world, 2)
     world.commit({0: 0})
     newer.begin()
-    # The value is what it was: there is nothing to write, and so no marker but that of the claim.
+    # The value is what it was: there is nothing to write, and so no marker but the claim's.
     assert newer.left == []
     newer.finish()
     frozen.write_one()

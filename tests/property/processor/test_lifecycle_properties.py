@@ -1,4 +1,7 @@
-"""The states of application, queries and controller: whatever is wanted, only what may follow happens, and is told."""
+"""The states of application, queries and controller: whatever is wanted, only what may follow happens.
+
+Listeners hear of all that happens.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ QUERIES = ("boards", "ranks")
 
 
 class Told(ProcessorListeners):
-    """Notes what listeners are told."""
+    """Notes what listeners hear."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A bounded store against a plain model of one: updates applied one by one, evictions at once."""
+"""A bounded store against a plain model of one: updates applied one by one, evictions immediately."""
 
 from __future__ import annotations
 

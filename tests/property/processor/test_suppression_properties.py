@@ -28,7 +28,7 @@ _BOUNDS = st.one_of(st.none(), st.integers(1, 5)), st.one_of(st.none(), st.integ
 
 
 class Model:
-    """The buffer, as one would write it; what passes is told to `passed`."""
+    """The buffer, as one would write it; what passes goes to `passed`."""
 
     def __init__(self, limit: TimeLimit) -> None:
         self._limit = limit

@@ -97,7 +97,7 @@ async def page_of(scatter: Scatter, request: Any) -> Any:
 
 
 def router(nodes: Nodes) -> Scatter:
-    """Return a router to two nodes, one of which has two of the partitions."""
+    """Return a router to two nodes; one of them has two of the partitions."""
     holders = [RoutedNode("a", "a", 1), RoutedNode("b", "b", 1), RoutedNode("a", "a", 1)]
     partitions = [
         PartitionRoutes.of("s", number, TaskId(0, number), 1, (RoutedReplica(node.instance_id, Role.ACTIVE, node),))

@@ -1,4 +1,4 @@
-"""Whatever lookups go together, and however their calls end: each has what it would have had alone."""
+"""Each lookup has what it would have had alone, whatever lookups go together, and however their calls end."""
 
 from __future__ import annotations
 

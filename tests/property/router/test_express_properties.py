@@ -1,4 +1,4 @@
-"""What the proxy is told to send to nodes by itself is what a lookup of the router would do first."""
+"""The calls to nodes that the router leaves to the proxy are those that a lookup of the router would make first."""
 
 from __future__ import annotations
 

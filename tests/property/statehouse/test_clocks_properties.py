@@ -38,7 +38,7 @@ def step(longest_s: float = 200_000.0, shortest_s: float = 0.0) -> st.SearchStra
 
 
 def taking(took_s: float) -> st.SearchStrategy[Interval]:
-    # While the reader is away, a step that is shorter than that can't be told from a report that took so long.
+    # While the reader is away, a step that is shorter than that looks the same as a report that took so long.
     away_s = took_s if took_s > QUICK_S else 0.0
     pauses = st.sampled_from((REPORTS_EVERY_S, 1.5, 30.0))
     return st.builds(Interval, pauses, st.just(took_s), step(shortest_s=away_s), step())

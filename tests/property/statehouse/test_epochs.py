@@ -55,7 +55,7 @@ def feed(reader: AssignmentReader, records: list[tuple[bytes, bytes | None]]) ->
 def test_a_controller_is_heard_by_all_whatever_has_been_written(own: int, foreign: list[int], restarted: bool) -> None:
     """Readers that followed all along, and those that found only what somebody wrote last: each takes what comes next.
 
-    The controller is the one that followed, or one that has just started and is told of epochs by heartbeats.
+    The controller is the one that followed, or one that has just started and learns of epochs from heartbeats.
     """
     running = AssignmentReader()
     feed(running, encode(Assignment(), assignment(own, "honest"))[1])

@@ -1,4 +1,4 @@
-"""Keys by their columns: the same text by whoever gives them, and a reason for what is none."""
+"""Keys by their columns: the same text, whichever caller gives them, and a reason for what is none."""
 
 from __future__ import annotations
 

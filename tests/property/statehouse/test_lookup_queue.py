@@ -31,7 +31,7 @@ steps = st.one_of(
 
 
 class Calls:
-    """The calls under way, which end as they are told."""
+    """The calls under way, which end as a test says."""
 
     def __init__(self) -> None:
         self.queue = LookupQueue(self._send, MAX_BYTES)
@@ -92,7 +92,7 @@ class Script:
                 await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """Answer all that is left, until nothing is under way: those who left are dropped by the next call."""
+        """Answer all that is left, until nothing is under way: the next call drops the callers that left."""
         for _ in range(_TURNS):
             if not self.calls.queue._calls and all(caller.done() for caller in self.callers.values()):
                 return

@@ -420,7 +420,7 @@ def test_what_was_known_of_a_store_is_forgotten_with_it_and_not_before() -> None
 
 
 def test_a_topic_that_was_created_again_is_not_known_before_all_of_it_was_read() -> None:
-    """What was known of the old log says nothing of the new one, whoever still reports or remembers the old one."""
+    """What was known of the old log says nothing of the new one, even if nodes still report or remember the old one."""
 
     def node(name: str, partition: int, topic_id: str, *, is_read: bool = True, misplaced: int = 0) -> Member:
         state = TaskState.RUNNING if is_read else TaskState.RESTORING

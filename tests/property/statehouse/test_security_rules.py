@@ -1,4 +1,4 @@
-"""Who may do what, against an oracle that is written plainly: calls by generated identities and rules.
+"""The rights of callers, against an oracle that is written plainly: calls by generated identities and rules.
 
 The calls are those of the table of rights, so that none is left out; what each needs, the oracle has from the
 documentation.
@@ -96,7 +96,7 @@ SENT_ON: Final = frozenset(method for method in METHODS if can_be_sent_on(method
 
 @dataclass
 class Person:
-    """An identity of the rules file, as its keys and values; or those who show nothing."""
+    """An identity of the rules file, as its keys and values; or callers that show nothing."""
 
     name: str
     keys: dict[str, list[str]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Person:
 
 @dataclass
 class RulesFile:
-    """Who is in a rules file."""
+    """The identities in a rules file."""
 
     people: list[Person]
     anonymous: Person | None
@@ -150,7 +150,7 @@ Card = TypeVar("Card", Certificate, Token)
 
 @dataclass(frozen=True)
 class Caller:
-    """Who shows a certificate, a token, both or nothing."""
+    """A caller that shows a certificate, a token, both or nothing."""
 
     certificate: Certificate | None
     token: Token | None
@@ -366,10 +366,10 @@ def test_the_gate_decides_as_the_documentation_says(tmp_path: Path, files: int) 
             by_caller[caller.kind, found] += 1
     assert counts.total() == calls
     assert min(counts[name] for name in ("ALLOWED", "PERMISSION_DENIED", "UNAUTHENTICATED")) > calls // 10
-    # Each call has been allowed and refused, and each kind of caller who can be known has made calls.
+    # Each call has been allowed and refused, and each kind of caller that can be known has made calls.
     for method in METHODS:
         assert (by_method[method, "ALLOWED"] > calls // 2_000) == (method != UNKNOWN), method
-        # Whoever is known may ask for health.
+        # Any known caller may ask for health.
         assert (by_method[method, "PERMISSION_DENIED"] > calls // 2_000) == (kind_of(method) != "health"), method
     for kind in ("anonymous", "good", "brief", "token", "JWT", "good, JWT", "brief, token"):
         assert by_caller[kind, "ALLOWED"] > calls // 1_000, kind

@@ -28,7 +28,7 @@ import (
 
 const (
 	method = "/statehouse.v1.QueryService/Get"
-	// Of targets with several routers.
+	// The scheme of targets with several routers.
 	scheme = "routers"
 	// A router that isn't ready says so, and is left out.
 	policy = `{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}`
@@ -42,14 +42,14 @@ const (
 	// A router of several that is frozen is left when it doesn't answer a ping; gRPC sends none sooner.
 	pingInterval = 10 * time.Second
 	pingTimeout  = 2 * time.Second
-	// Between two attempts, about: else all come at once to a router that is back.
+	// Between two attempts, about: else all come at the same time to a router that is back.
 	pause = 50 * time.Millisecond
 )
 
 // plan says what to send. A request is a key's bytes and a client's one after the other: protobuf messages put together
 // so are merged.
 type plan struct {
-	Targets  [][]string `json:"targets"`   // host:port of each target's routers, of which gRPC takes one for each call
+	Targets  [][]string `json:"targets"`   // host:port of each target's routers; gRPC takes one of them for each call
 	Rate     float64    `json:"rate"`      // lookups a second, of all clients together
 	TimeoutS float64    `json:"timeout_s"` // of each lookup
 	AttemptS float64    `json:"attempt_s"` // after so long a lookup is sent again; 0: each is sent once

@@ -26,7 +26,7 @@ const (
 	coresMax = 1
 	// Outcomes wait in a buffer for no longer than this.
 	flushInterval = 100 * time.Millisecond
-	// Outcomes that may wait for a reader who is busy: half a minute's at 300 lookups a second.
+	// Outcomes that may wait for a reader that is busy: half a minute's at 300 lookups a second.
 	outcomesMax = 10_000
 )
 

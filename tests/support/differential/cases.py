@@ -66,7 +66,7 @@ COMPRESSIONS: Final = (grpc.Compression.NoCompression, grpc.Compression.Gzip, gr
 
 @dataclass(frozen=True)
 class Read:
-    """What is asked: a key, several in a batch, what a key has, or what a range has.
+    """One read: of a key, of several in a batch, of what a key has, or of what a range has.
 
     `is_whole`: all pages of it. `is_exact`: gRPC gives documents as text.
     """

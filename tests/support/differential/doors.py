@@ -132,7 +132,7 @@ async def grpc_door(target: str) -> AsyncIterator[GrpcDoor]:
 
 
 class ClientDoor:
-    """The Python client, which asks nodes itself. Of every second read, keys that are numbers are given as numbers."""
+    """The Python client, which asks nodes itself. In every second read, keys that are numbers are given as numbers."""
 
     def __init__(self, client: AsyncClient, stores: Mapping[str, MadeStore]) -> None:
         self._client, self._stores = client, stores

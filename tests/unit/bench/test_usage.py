@@ -24,7 +24,7 @@ _STARTS_IT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_T
 
 @pytest.fixture(params=[_TAKES, _STARTS_IT], ids=["itself", "child"])
 def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
-    """Return a process that has taken 0.3 s and 64 MiB, by itself or by a child."""
+    """Return a process that has taken 0.3 s and 64 MiB, on its own or by a child."""
     command = [sys.executable, "-c", request.param]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as found:
         assert found.stdout is not None

@@ -33,7 +33,7 @@ def admission_of(
     keys: Iterable[str],
     reports: Mapping[str, ProcessorReport] = MappingProxyType({}),
 ) -> Admission:
-    """Return that of a node that holds these partitions, with the keys' upper case as values.
+    """Return the admission of a node that holds these partitions, with the keys' upper case as values.
 
     Partition 0 is at its end, partition 1 is 5 records behind, and so on.
     """

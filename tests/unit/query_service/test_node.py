@@ -64,7 +64,7 @@ async def test_a_defect_in_what_follows_a_change_stops_the_node_too(
 
 @pytest_asyncio.fixture
 async def node(settings: NodeSettings) -> AsyncIterator[QueryNode]:
-    """A node that isn't run. Its tasks' threads poll a broker until they are told to end."""
+    """A node that isn't run. Its tasks' threads poll a broker until a test tells them to end."""
     node = QueryNode(settings)
     yield node
     await node._tasks.close()

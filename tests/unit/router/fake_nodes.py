@@ -1,4 +1,4 @@
-"""Nodes that do as they are told, and a router in front of them, all in this process on free ports."""
+"""Nodes that do as a test says, and a router in front of them, all in this process on free ports."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ async def test_a_process_that_ends_just_before_it_is_killed_is_no_failure(monkey
     ended = asyncio.Event()
 
     class Process:
-        """As asyncio's is when the event loop knows of the end, and whoever waits has not been told."""
+        """As asyncio's is when the event loop knows of the end, and the waiting task doesn't know it yet."""
 
         stdin = MagicMock()
 

@@ -49,7 +49,7 @@ async def late(_request: str, _context: object) -> str:
 
 
 class Told:
-    """A call's context, which ends with what it is told."""
+    """A call's context, which ends with the status that it gets."""
 
     def __init__(self) -> None:
         self.order: list[str] = []

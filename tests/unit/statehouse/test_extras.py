@@ -13,7 +13,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 _ROOT = Path(__file__).parents[3]
 
-# What the base dependencies bring along; beside it a program has Python's own modules and the package.
+# What the base dependencies bring along; a program also has Python's own modules and the package.
 _PROGRAM = """
 import sys
 

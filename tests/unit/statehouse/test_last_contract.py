@@ -1,4 +1,4 @@
-"""What this version writes, as the last release's contract reads it: both run beside each other in an upgrade."""
+"""What this version writes, as the last release's contract reads it: both run at the same time in an upgrade."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from statehouse.contract.topology import Role, StoreSpec, SubTopology, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
 ROOT = Path(__file__).parents[3]
-# Of the last release: what a scan's page token doesn't depend on.
+# As in the last release: what a scan's page token doesn't depend on.
 _NOT_IN_TOKENS = ("page_size", "page_token", "freshness", "raw", "partition", "partitions", "forwarding")
 
 

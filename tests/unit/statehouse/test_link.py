@@ -60,7 +60,7 @@ class OtherEnd:
 
 @asynccontextmanager
 async def linked() -> AsyncIterator[OtherEnd]:
-    """Link to a server whose Get answers at once with the request reversed, and whose BatchGet does so when it is told.
+    """Link to a server: Get answers immediately with the request reversed, BatchGet does so when a test lets it.
 
     A request b"no" is refused, b"defect" a defect, b"wait" never answered.
     """

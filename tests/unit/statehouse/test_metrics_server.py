@@ -1,4 +1,4 @@
-"""The server of /metrics bounds how many scrapes there are at once, and how long one takes."""
+"""The server of /metrics bounds how many scrapes there are at the same time, and how long one takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls whose request can't be read, or never comes: refused at once, like any other wrong request."""
+"""Calls whose request can't be read, or never comes: refused immediately, like any other wrong request."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_batches_may_be_larger(channel: grpc.aio.Channel) -> None:
 
 
 async def test_health_and_reflection_take_names_only() -> None:
-    """Who watches a server's health stays for long, and so does what they have sent."""
+    """A caller that watches a server's health stays for long, and so does what it has sent."""
     server = RpcServer(
         "127.0.0.1:0",
         ("test.Service",),

@@ -1,4 +1,4 @@
-"""Calls over TLS: what is shown and trusted, files that change meanwhile, and what people are told if it fails."""
+"""Calls over TLS: what is shown and trusted, files that change meanwhile, and what people hear if it fails."""
 
 from __future__ import annotations
 

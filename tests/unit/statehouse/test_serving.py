@@ -1,4 +1,4 @@
-"""Health and reflection: what a server tells of itself, and that nobody who asks can keep others from learning it."""
+"""Health and reflection: what a server tells of itself, and that no caller can keep others from learning it."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_the_file_that_the_page_shows_can_work(tmp_path: Path) -> None:
 
 @pytest.mark.feature("batches-pages-bounded")
 def test_clients_take_messages_as_large_as_servers_send() -> None:
-    """The client's own package does without the settings', and so declares its default by itself."""
+    """The client's own package does without the settings', and so declares its default on its own."""
     assert NodeSettings(application_id="a").max_message_bytes == DEFAULT_MAX_MESSAGE_BYTES
 
 

@@ -42,7 +42,7 @@ def asked(batch: Batch) -> list[query_service_pb2.GetRequest]:
 
 
 def plain(request: query_service_pb2.GetRequest) -> query_service_pb2.GetRequest:
-    """A key that is there and says nothing is none, for whoever reads it."""
+    """A key that is there and says nothing is none, for any reader."""
     if not request.key.ByteSize():
         request.ClearField("key")
     return request

@@ -12,7 +12,7 @@ from statehouse.contract.topology import StoreSpec
 from statehouse.serdes import SERDES, shown_key, shown_value
 from statehouse.v1 import query_service_pb2
 
-# Of each serde, and of none.
+# Bytes of each serde, and of none.
 STORED = st.one_of(
     st.binary(max_size=12),
     st.binary(min_size=8, max_size=8),

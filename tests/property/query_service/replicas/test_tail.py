@@ -50,7 +50,7 @@ class WatchedLog(RuleBasedStateMachine):
         )
     )
     def write(self, records: list[tuple[bytes, int, bool]]) -> None:
-        """Of each the key, how old its time is, and whether a transaction marker follows."""
+        """Each record: the key, how old its time is, and whether a transaction marker follows."""
         for key, age_ms, has_marker in records:
             record = ChangelogRecord(key, b"%d" % self.end, self.now_ms - age_ms, self.end)
             self.written.append(record)

@@ -48,7 +48,7 @@ class Input(NamedTuple):
 
 @dataclass
 class KeyState:
-    """What is kept of a key; a row is there if it is a tuple, with its name."""
+    """The state of a key; a row is there if it is a tuple, with its name."""
 
     row: tuple[str | None] | None = None
     aggregate: str | None = None
@@ -179,7 +179,7 @@ def _common(rows: Sequence[Input]) -> dict[str, pa.Array]:
         KEY: pa.array([None for _ in rows], pa.binary()),
         VALUE: pa.array([None for _ in rows], pa.binary()),
         TOPIC: pa.array(["topic" for _ in rows]),
-        # Within a millisecond the order is that of partition and offset.
+        # Within a millisecond the order follows partition and offset.
         TIME: pa.array([row.time_ms * 1000 + 999 - row.offset % 1000 for row in rows], pa.int64()),
         PARTITION: pa.array([row.partition for row in rows], pa.int32()),
         OFFSET: pa.array([row.offset for row in rows], pa.int64()),

@@ -28,7 +28,7 @@ def later(ends: Offsets, events: int) -> Offsets:
         (EIGHT, NINE, False),
         (NINE, EIGHT, True),
         ({}, EIGHT, False),
-        # What isn't read from Kafka has no offsets; whether there is such a source, the plan says.
+        # A source other than Kafka has no offsets; the plan says whether there is such a source.
         ({}, {}, True),
     ],
 )

@@ -1,4 +1,4 @@
-"""The node's view of the fleet: what it leaves out, and what a lookup of that is told."""
+"""The node's view of the fleet: what it leaves out, and how a lookup of that fails."""
 
 from __future__ import annotations
 

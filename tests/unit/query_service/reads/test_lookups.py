@@ -1,4 +1,4 @@
-"""Lookups of several keys at once: what becomes of one is no matter of the others'."""
+"""Lookups of several keys in one call: what becomes of one is no matter of the others'."""
 
 from __future__ import annotations
 

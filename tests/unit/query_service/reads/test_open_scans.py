@@ -1,4 +1,4 @@
-"""What ends a read of many entries, and that it lets go of its store then. The stores here never end by themselves."""
+"""What ends a read of many entries, and that it lets go of its store then. The stores here never end on their own."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Node:
         raise AssertionError(found)
 
     async def outcomes(self) -> list[Any]:
-        """Look all keys up at once; return for each its value, or the reason of its failure."""
+        """Look all keys up in one call; return for each its value, or the reason of its failure."""
         requests = [query_service_pb2.GetRequest(store="s", key=types_pb2.Key(raw=key)) for key in VALUES]
         answer = await self._call(self.stub.BatchGet, query_service_pb2.BatchGetRequest(requests=requests))
         return [

@@ -187,7 +187,7 @@ def test_a_view_that_cannot_be_opened_does_not_keep_the_store_open(tmp_path: Pat
 
 
 def test_counts_can_be_estimated_while_families_come_and_go(tmp_path: Path) -> None:
-    """What drops a family borrows it: a reader that met that would be told so by a RuntimeError."""
+    """The call that drops a family borrows it: a reader that met that would get a RuntimeError."""
     engine = RocksDBEngine(tmp_path)
     engine.write({"segment-1": [(b"a", b"1")]}, AT)
     counted: list[int] = []

@@ -1,4 +1,4 @@
-"""Probes: a call that ends with its channel is no answer; who is told to end does."""
+"""Probes: a call that ends with its channel is no answer; a cancelled probe ends."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Start = Callable[..., Awaitable[Fleet]]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for a call waits for its end: when lookups go together must not hang on this machine's speed."""
+    """A wait for a call lasts until its end: when lookups go together must not hang on this machine's speed."""
     monkeypatch.setattr("router.calls.coalesce._LONGEST_WAIT_S", math.inf)
 
 
@@ -38,7 +38,7 @@ class Lookups:
         self.coalescer = Coalescer(self.node.send, self.metrics, max_message_bytes=max_message_bytes)
 
     async def ask(self, *keys: str, timeout_s: float = 60.0, method: str = "Get") -> list[asyncio.Task[CallOutcome]]:
-        """Begin lookups, and let them get as far as they do by themselves."""
+        """Begin lookups, and let them get as far as they do on their own."""
         tasks = [asyncio.create_task(self._ask(method, key, timeout_s)) for key in keys]
         await settled()
         return tasks
@@ -334,7 +334,7 @@ async def test_the_callers_of_a_whole_batch_leave(start: Start) -> None:
     await poll_until_async(lambda: node.held == 1, 10, "the first call")
     others = [asyncio.create_task(fleet.get(f"k{number}")) for number in range(1, 5)]
     await poll_until_async(lambda: open_lookups(fleet) == 5, 10, "the others to wait for it")
-    # Before the first one, as the router hears of each by itself: it would send those that it takes to be there still.
+    # Before the first one, as the router hears of each separately: it would send those that it takes to be there still.
     for lookup in others:
         lookup.cancel()
     await poll_until_async(lambda: open_lookups(fleet) == 1, 10, "the router to forget the others")

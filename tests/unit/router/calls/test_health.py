@@ -17,7 +17,7 @@ A = RoutedNode("a", "127.0.0.1", 1, incarnation="first")
 
 
 class Probes:
-    """Answers as told; counts how often it was asked, and how often at once."""
+    """Answers as told; counts how often it was asked, and how often at the same time."""
 
     def __init__(self) -> None:
         self.alive = False

@@ -1,4 +1,4 @@
-"""What keeps a lookup from the express way is told by the rule that decides it."""
+"""The rule that decides about a lookup also says what keeps it from the express way."""
 
 from __future__ import annotations
 

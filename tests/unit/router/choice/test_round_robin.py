@@ -1,4 +1,4 @@
-"""Round robin among the copies of a global store: fair for each store, whatever is asked beside it."""
+"""Round robin among the copies of a global store: fair for each store, whatever else is asked."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_a_store_of_a_newer_version_leaves_the_others_alone() -> None:
     table = compile_table(mixed, members(member("a")), first)
     assert set(table.stores) == {STORE, "odd"}
     assert set(table.unusable) == {"none"}
-    # A router needs no plug-in: whoever has the key's bytes is routed, and nodes decode.
+    # A router needs no plug-in: a caller that has the key's bytes is routed, and nodes decode.
     assert table.locate("odd", b"k").partition == 0
     with pytest.raises(LookupFailure, match="no partitions"):
         table.store("none")

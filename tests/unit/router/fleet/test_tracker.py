@@ -144,7 +144,7 @@ async def test_readiness_follows_the_age_of_the_table() -> None:
         await fleet.publish(TaskAssignment())
         assert await statuses() == [serving, serving, serving]
         age_s[0] = 61.0
-        await fleet.publish(TaskAssignment(), epoch=2)  # each table is judged at once
+        await fleet.publish(TaskAssignment(), epoch=2)  # each table is judged immediately
         assert await statuses() == [serving, serving, not_serving]
         age_s[0] = 1.0
         await fleet.publish(TaskAssignment(), epoch=3)

@@ -1,4 +1,4 @@
-"""Who waits for the processor to have input records."""
+"""Callers that wait for the processor to have input records."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.unit.router.fake_nodes import Fleet, failure_of
 from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]
-# Nothing in these tests may hang on how long an attempt takes: hedges come at once, and attempts last.
+# Nothing in these tests may hang on how long an attempt takes: hedges come immediately, and attempts last.
 HASTY = {"attempt_timeout_ms": 8_000, "hedge_min_ms": 1}
 NO_BUDGET = {"retry_budget_percent": 0, "retry_budget_per_s": 0}
 

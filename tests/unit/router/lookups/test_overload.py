@@ -1,4 +1,4 @@
-"""How many lookups a router takes at once, and what it does for callers who have left."""
+"""How many lookups a router takes at the same time, and what it does for callers that have left."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_batch_of_too_many_lookups_is_refused_before_any_is_looked_at(st
 
 @pytest.mark.feature("callers-ask-bounded")
 async def test_no_deadline_is_longer_than_the_longest(start: Start) -> None:
-    """Who waits for what never comes holds a place that others need."""
+    """An endless wait occupies a place that others need."""
     fleet = await start("a", max_timeout_ms=1_000)
     waiting = fleet_service_pb2.AwaitInputRequest(
         store=STORE, records=[fleet_service_pb2.InputRecord(topic="t", partition=0, offset=10**12)]

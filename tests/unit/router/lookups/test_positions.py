@@ -14,7 +14,7 @@ from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]
 REPORTED = 10  # by the heartbeats of these nodes
-# Nothing may hang on how long an attempt takes: hedges come at once, and attempts last.
+# Nothing may hang on how long an attempt takes: hedges come immediately, and attempts last.
 HASTY = {"attempt_timeout_ms": 8_000, "hedge_min_ms": 1}
 
 

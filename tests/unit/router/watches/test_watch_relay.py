@@ -304,7 +304,7 @@ async def test_a_gap_is_passed_on_only_if_no_other_replica_can_do_without(start:
     c.feed(0, changes(2, position=3))
     await poll_until_async(lambda: watcher.offsets() == [1, 2], 5, "the change that b lacked")
     assert not any(response.gap for response in watcher.responses)
-    # Now nobody can: whoever is asked may say so. The changelog is another one: its offsets are smaller, and new.
+    # Now nobody can: any node may say so. The changelog is another one: its offsets are smaller, and new.
     await a.kill()
     c.feed_all = b.feed_all = [changes(current=True, gap=True, position=0), changes(0, position=1)]
     c.feed(0, MOVED)

@@ -14,7 +14,7 @@ from tests.support.commands import flags_of_commands
 ROOT = Path(__file__).parents[4]
 PACKAGES = ("statehouse", "processor", "query_service", "router")
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-# Of other programs, in the messages that name them.
+# Flags of other programs, in the messages that name them.
 FOREIGN = {
     "statehouse/cli/declared.py": {"--no-"},  # what switches begin with that turn something off
     "processor/topics/creation.py": {"--create", "--topic"},  # kafka-topics

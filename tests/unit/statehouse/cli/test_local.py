@@ -83,7 +83,7 @@ def test_down_deletes_what_a_cluster_has_left(run: Run, tmp_path: Path):
 
 
 def test_which_application_up_runs(run: Run, tmp_path: Path):
-    """The one that is named, else the one that runs, else that of the folder's file, else the leaderboard."""
+    """The one that is named, else the one that runs, else the one in the folder's file, else the leaderboard."""
     file = ApplicationFile(app="wards")
     assert _application("tally", file, tmp_path).name == "tally"
     assert _application(None, file, tmp_path).name == "wards"

@@ -20,7 +20,7 @@ BECOMES_S = 60.0
 
 
 class Cluster:
-    """One whose starts end in turn as they are told to."""
+    """One whose starts end in turn as a test says."""
 
     def __init__(self, *ends: BaseException | None) -> None:
         self._ends = list(ends)
@@ -41,7 +41,7 @@ class Cluster:
 
 
 class Code:
-    """It changes at once, and how often it was waited for."""
+    """It changes immediately, so many times."""
 
     def __init__(self, changes: int) -> None:
         self.changes = changes

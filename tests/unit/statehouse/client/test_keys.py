@@ -1,4 +1,4 @@
-"""Keys that callers give: each becomes what the store's key serde is, or it is refused at once."""
+"""Keys that callers give: each becomes what the store's key serde is, or it is refused immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Straight to the nodes and back through the router: nodes that do as they are told, and a real router."""
+"""Straight to the nodes and back through the router: nodes that do as a test says, and a real router."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ UNKNOWN = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=
         (Freshness(at_least=Token({("s", 1): 1})), UNKNOWN, Reason.POSITION_NOT_REACHED),
         (Freshness(at_least=Token({("s", 1): 0})), UNKNOWN, None),
         (Freshness(at_least=Token({("s", 2): 8, ("other", 1): 8})), STANDBY, None),
-        # What no wait mends comes first.
+        # A reason that no wait mends comes first.
         (Freshness(active_only=True, at_least=Token({("s", 1): 8})), STANDBY, Reason.NOT_ACTIVE),
         (Freshness(max_lag=4, at_least=Token({("s", 1): 8})), STANDBY, Reason.LAG_EXCEEDS_BOUND),
         (Freshness(max_staleness_ms=9, at_least=Token({("s", 1): 8})), STANDBY, Reason.STALENESS_EXCEEDS_BOUND),

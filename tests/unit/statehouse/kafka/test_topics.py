@@ -1,4 +1,4 @@
-"""What is asked about topics, and what is done when the client is stuck."""
+"""Questions about topics, and what is done when the client is stuck."""
 
 from __future__ import annotations
 

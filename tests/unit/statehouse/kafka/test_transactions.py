@@ -215,7 +215,7 @@ def test_whatever_fails_no_call_is_out_of_turn_and_what_is_said_to_be_written_is
             written.append(str(number))
             break
     assert written == [str(number) for number in range(most)]
-    # What was late may have been committed besides: whoever writes it again writes it twice.
+    # A late transaction may have been committed too: a caller that writes it again writes it twice.
     assert list(dict.fromkeys(client.committed)) == written
 
 

@@ -237,7 +237,7 @@ def test_a_part_that_another_command_started_again_is_taken_over(tmp_path: Path)
     cluster.check(but=idle)
     assert cluster.router.is_running
     with locked(tmp_path):
-        cluster.check()  # whoever has the lock is at work on the parts that don't run
+        cluster.check()  # the command that has the lock is at work on the parts that don't run
     ClusterState.forget(tmp_path)
     with pytest.raises(ClusterStopped, match="stopped by another command"):
         cluster.check()
@@ -326,6 +326,6 @@ def test_whether_a_cluster_has_tls_is_found_again(tmp_path: Path):
     assert LocalCluster(tmp_path, APPLICATION).tls is not None
     ClusterState(APPLICATION, tmp_path, ports, {"router": own}).save(tmp_path)
     assert LocalCluster(tmp_path, APPLICATION, tls=True).tls is None
-    # One of which nothing runs has no claim.
+    # A cluster without a running part has no claim.
     ClusterState(APPLICATION, tmp_path, ports, {}).save(tmp_path)
     assert LocalCluster(tmp_path, APPLICATION, tls=True).tls is not None

@@ -1,4 +1,4 @@
-"""Which files count as an application's code, and that their changes are told, on a real folder."""
+"""Which files count as an application's code, and that their changes are reported, on a real folder."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_progress_is_what_is_on_the_disk(home: Path, tmp_path: Path) -> None:
 
 
 def note(home: Path, step: JarsDownload) -> None:
-    """Let the script go on: it waits until a step was told."""
+    """Let the script go on: it waits for the report of a step."""
     (home / "bin" / f"told-{step.modules}-{step.jars}").touch()
 
 

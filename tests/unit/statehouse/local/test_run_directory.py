@@ -1,4 +1,4 @@
-"""Who may look into a run directory: it has keys, and logs with what keys were asked for."""
+"""The users that may look into a run directory: it has keys, and logs with what keys were asked for."""
 
 from __future__ import annotations
 

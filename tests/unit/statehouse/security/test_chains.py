@@ -219,7 +219,7 @@ def test_what_is_not_understood_counts_only_if_a_handshake_has_verified_it() -> 
 def test_what_a_chain_costs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [made("middle", ROOT) for _ in range(SHOWN_MAX)]
     assert len(read_chain(b"".join(each.der for each in [LEAF, *many]))) == SHOWN_MAX
-    # Anchors of one name, none of which has signed it.
+    # Anchors of one name; none of them has signed it.
     monkeypatch.setattr("statehouse.security.chains._SIGNATURES_MAX", 3)
     search = ChainVerifier(
         read_anchors(b"".join(made("root").pem for _ in range(9))), NONE_REVOKED, NOW.timestamp(), is_verified=False
@@ -240,7 +240,7 @@ def test_certificates_stand_one_after_another() -> None:
 
 
 def altered(der: bytes, rng: random.Random) -> bytes:
-    """Return a certificate of which a few bytes are others, or others of its own."""
+    """Return a certificate in which a few bytes are others, or others of its own."""
     changed = bytearray(der)
     for _ in range(rng.randint(1, 3)):
         at, other, length = (rng.randrange(len(changed) - 8) for _ in range(2)), rng.randrange(256), rng.randint(1, 8)

@@ -1,4 +1,4 @@
-"""Answers for callers who may not see the fleet have no addresses of nodes, in whatever part of them."""
+"""Answers for callers that may not see the fleet have no addresses of nodes, in whatever part of them."""
 
 from __future__ import annotations
 

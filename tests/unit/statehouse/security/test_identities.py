@@ -1,4 +1,4 @@
-"""Who a caller is, by what they have shown."""
+"""The identity of a caller, by what it has shown."""
 
 from __future__ import annotations
 

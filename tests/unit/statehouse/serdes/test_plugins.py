@@ -1,4 +1,4 @@
-"""Serdes of installed packages: found by name, made once; what is missing or fails is told by name."""
+"""Serdes of installed packages: found by name, made once; an error names what is missing or fails."""
 
 from __future__ import annotations
 

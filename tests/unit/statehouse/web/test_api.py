@@ -47,7 +47,7 @@ def root(api: httpx.Client) -> str:
     return str(api.base_url).rstrip("/")
 
 
-# What the page asks for by itself, and the list of stores.
+# What the page asks for on its own, and the list of stores.
 _OF_THE_FLEET = {"GetFleetRequest", "ListStoresRequest"}
 
 

@@ -54,7 +54,7 @@ def test_a_left_rows_place_is_its_foreign_key(
 
 
 def put_out(action: SubscriptionAction, *, keeps_unmatched: bool, was_there: bool, right: str | None) -> list[Joined]:
-    """Return what the place =a puts out for k, after it is told of it."""
+    """Return what the place =a puts out for k, after it learns of it."""
     row = "new" if action in {SUBSCRIBE, MOVE_IN} else None
     update = SubscriptionUpdate(AT, "=a", action, "k", row)
     subscribed = {"k": SubscriptionRow(b"=a", "old")} if was_there else {}

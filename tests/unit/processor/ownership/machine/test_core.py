@@ -899,7 +899,7 @@ def test_a_session_is_over_at_its_timeout_and_later() -> None:
 
 
 def test_a_core_that_stands_by_knows_who_lives_when_it_acts() -> None:
-    """A node that died while nobody planned is replaced at once, without another session timeout."""
+    """A node that died while nobody planned is replaced immediately, without another session timeout."""
     members = fleet(3)
     acting = Bench().settled(*members)
     standby = Bench(restored=acting.assignment)

@@ -126,7 +126,7 @@ def test_who_was_frozen_first_asks_again() -> None:
     contacts=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 12)), min_size=1, max_size=60),
 )
 def test_whoever_is_heard_is_left_alone(written: list[tuple[int, int]], contacts: list[tuple[int, int]]) -> None:
-    """Whatever the delays: when it is due, the log has held no new record for a session timeout up to a confirmation.
+    """With any delays: when it is due, the log has held no new record for a session timeout up to a confirmation.
 
     `written`: pauses between records, and how late each is read. `contacts`: pauses between confirmations, and how
     late each answer is. Both are in steps. Records are read in order, and before a confirmation that covers them.

@@ -1,4 +1,4 @@
-"""Pages asked for over HTTP, by callers whom rules know: what is refused, and what is told."""
+"""Pages asked for over HTTP, by callers that rules know: what is refused, and what is shown."""
 
 from __future__ import annotations
 
