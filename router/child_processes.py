@@ -1,4 +1,4 @@
-"""Processes that a router starts beside itself, and replaces when they end by themselves.
+"""Child processes that a router starts, and replaces when they end on their own.
 
 They end when the pipe to their parent closes: when the parent stops, and also when it is killed. A word in it before
 asks them to take their leave.
@@ -59,7 +59,7 @@ def environment_of(settings: DeclaredSettings, environment: Mapping[str, str]) -
 async def keep(child: ChildProcess, stop: StopSignals, *, goes_on_s: float = 0.0) -> None:
     """Run a child, again and again, until `stop` asks for the end; with a pause that doubles until one lives long.
 
-    `goes_on_s`: how long it may take its leave, unless that is to be at once. Then it lets its calls end.
+    `goes_on_s`: how long it may take its leave, unless it is to end immediately. Afterwards it lets its calls end.
 
     Raises:
         ConfigurationError: one that is needed can't run with its settings.
@@ -94,7 +94,7 @@ async def keep(child: ChildProcess, stop: StopSignals, *, goes_on_s: float = 0.0
 
 
 def stop_with_parent(stop: StopSignals) -> None:
-    """Stop at once when the parent closes its end of the pipe, or is gone, and take one's leave when it writes."""
+    """Stop immediately when the parent closes its end of the pipe, or is gone; take one's leave when it writes."""
     loop, pipe = asyncio.get_running_loop(), sys.stdin.fileno()
 
     def told() -> None:
@@ -108,7 +108,7 @@ def stop_with_parent(stop: StopSignals) -> None:
 
 
 async def _ended(process: asyncio.subprocess.Process, stop: StopSignals, goes_on_s: float) -> None:
-    """Return once a process has ended, by itself or because `stop` asked for it."""
+    """Return once a process has ended, on its own or because `stop` asked for it."""
     end = asyncio.ensure_future(process.wait())
     try:
         assert process.stdin is not None  # noqa: S101 - a pipe was asked for
@@ -120,6 +120,6 @@ async def _ended(process: asyncio.subprocess.Process, stop: StopSignals, goes_on
         await asyncio.wait({end}, timeout=_STOP_TIMEOUT_S)
     finally:
         if not end.done():
-            with suppress(ProcessLookupError):  # it has just ended, and nobody has been told yet
+            with suppress(ProcessLookupError):  # it has just ended, and nobody knows it yet
                 process.kill()
         await end

@@ -133,7 +133,7 @@ def new_lookups(
     tracing: Tracing | None,
     lookups_elsewhere: Callable[[], int],
 ) -> LookupParts:
-    """Return the parts that answer lookups. `lookups_elsewhere`: how many the proxy has under way by itself."""
+    """Return the parts that answer lookups. `lookups_elsewhere`: how many the proxy has under way on its own."""
     attempt_timeout_s = settings.attempt_timeout_ms / 1_000
     lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
     observer = LookupObserver(lookup_log, tracing)

@@ -7,7 +7,7 @@ The parent serves nothing. It holds the port, so that neither another router nor
 mistake, and starts the workers, and the one web process for all of them. If a worker can't run with its settings, all
 end: the next one could not run either.
 
-Workers take their leave as a router that is alone does, when the parent is told to stop. The web process goes on for as
+When the parent is asked to stop, the workers take their leave as a single router does. The web process goes on for as
 long as there are workers.
 """
 
@@ -46,7 +46,7 @@ def hold_port(host: str, port: int) -> socket.socket:
             address = alone.getsockname()
         held = socket.socket(family, socket.SOCK_STREAM)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Lets it bind despite an earlier router's connections; unset at once, because it would let others in.
+        # Lets it bind despite an earlier router's connections; unset immediately, because it would let others in.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(address)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)

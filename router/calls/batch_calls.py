@@ -29,7 +29,7 @@ async def halving(ask: Callable[[Sequence[Entry]], Awaitable[bool]], entries: Se
     """Ask for all entries in one call; if that is too big, ask for each half, one after the other, and so on.
 
     `ask(entries)` returns False if the call was too big (`is_too_big`); then no entry has an outcome. Each answer may
-    be as large as a message: if all parts were asked for at once, there could be a hundred of them.
+    be as large as a message: if all parts were asked for together, there could be a hundred of them.
     """
     if not await ask(entries):
         for half in halves(entries):

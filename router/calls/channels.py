@@ -1,7 +1,8 @@
 """Connections to nodes: one channel per address, made on first use, with bytes in and bytes out.
 
 A channel waits longer after each failure to connect. A process that returns to its old address under a new incarnation
-gets a new channel, so that it is called at once (TiKV closes connections on a store mismatch for the same reason).
+gets a new channel, so that the router calls it immediately. TiKV closes connections on a store mismatch for the same
+reason.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Coalescing: lookups that come during a call to their node go out together afterwards, as one BatchGet.
 
 A call costs a node and the router many times as much as a lookup in it. So while a call to a node is under way, further
-lookups wait for its return, and then go together. If no call is under way, a lookup goes at once, as a Get: where
-waiting gains nothing, no lookup waits.
+lookups wait for its return, and then go together. If no call is under way, a lookup goes immediately, as a Get:
+where waiting gains nothing, no lookup waits.
 
 Each lookup behaves as if it were alone: it has its own answer or refusal and its own deadline, and ends when its caller
 leaves. A call makes others wait for a moment only: a frozen node, or a lookup that waits for a position, must not hold
@@ -105,7 +105,7 @@ class _NodeQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether a call may be made at once; then no lookup is waiting."""
+        """Whether a call may be made immediately; then no lookup is waiting."""
         return self._under_way < _AT_ONCE
 
     async def take_along(self, entry: _QueuedLookup) -> CallOutcome:

@@ -1,7 +1,8 @@
-"""The express way: the proxy is given what it may send to nodes by itself, and says what came of it.
+"""The express way: the router tells the proxy what it may send to nodes on its own, and hears what came of it.
 
 The rule is in `router/choice/express.py`. Here it is kept up to date: a new table, a node that comes under suspicion or
-is free of it, and another hedge delay make a new snapshot. Changes of health and tables go at once.
+is free of it, and another hedge delay make a new snapshot. Changes of health and tables are
+sent immediately.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from statehouse.link.link import Link, ToProxy
 from statehouse.rpc.failures import from_rpc_error
 
 _REFRESH_S: Final = 0.25
-# The proxy acts on no snapshot of which it has not heard for three seconds (proxy/express.go).
+# The proxy ignores a snapshot if it has heard nothing of it for three seconds (proxy/express.go).
 _ALIVE_S: Final = 1.0
 _GET: Final = "Get"
 _BATCH_GET: Final[CallKind] = ("", "BatchGet")
@@ -163,5 +164,5 @@ class ExpressDoor:
         return self._way.obstacle_to(request, routes)
 
     def lookups_elsewhere(self) -> int:
-        """Return how many lookups are under way that the proxy has sent to nodes by itself."""
+        """Return how many lookups are under way that the proxy has sent to nodes on its own."""
         return 0 if self._link is None else self._link.elsewhere

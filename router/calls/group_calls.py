@@ -15,7 +15,7 @@ from router.telemetry.metrics import RouterMetrics
 from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
 
-# Of a call that was handed over when all its time was gone.
+# The timeout of a call that was handed over when all its time was gone.
 _LEAST_TIMEOUT_S: Final = 0.001
 
 

@@ -2,10 +2,10 @@
 
 A heartbeat is seconds old; a failed call shows the node as it is now. After a failed connection a node is *down*. After
 an attempt without an answer in time it is *silent* (frozen, cut off or overloaded). If it answers much later than the
-others it is *slow*. These states differ because a down node refuses at once, a silent one costs the whole attempt, and
-a slow one still has the answer (TiKV separates a liveness probe and a slow score, too). Each is asked last until a call
-or a probe gets through (for a slow node: a quick one), or until another process takes its place. So a frozen node costs
-a few lookups the hedge delay or one attempt, and later lookups nothing.
+others it is *slow*. These states differ because a down node refuses immediately, a silent one costs the whole attempt,
+and a slow one still has the answer (TiKV separates a liveness probe and a slow score, too). Each is asked last until a
+call or a probe gets through (for a slow node: a quick one), or until another process takes its place. So a frozen node
+costs a few lookups the hedge delay or one attempt, and later lookups nothing.
 
 A node that answers probes but not lookups would alternate between the states: each time it is suspected again before
 any lookup got through, the probes start later.

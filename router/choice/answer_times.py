@@ -68,7 +68,7 @@ class AnswerTimes:
         """Note an answer; True if it was late and the node is slow.
 
         `weight`: how many answers this time stands for. The proxy tells some times of the answers that came before the
-        delay, and each later one comes by itself: were all alike, the delay would become another quantile's.
+        delay, and each later time on its own. If all had the same weight, the delay would become another quantile's.
         """
         is_slow = self._note(node, is_late=took_s > self.late_after_s(kind))
         self._add(kind, node, took_s, weight)

@@ -30,7 +30,7 @@ PASSING: Final = frozenset(
         Reason.STORE_NOT_BUILT,
     }
 )
-"""Failures that pass by themselves: ownership moves, nodes restart, a table is slightly old, a first batch ends."""
+"""Failures that pass on their own: ownership moves, nodes restart, a table is slightly old, a first batch ends."""
 
 OF_NODE: Final = frozenset({Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT, Reason.OVERLOADED, Reason.NODE_SHUTTING_DOWN})
 """Failures of a node, not of a partition or a request: the node would not answer another call either."""
@@ -74,7 +74,7 @@ class AttemptSpans(Protocol):
     """Makes spans of a traced lookup's calls."""
 
     def begin(self, record: AttemptRecord) -> bytes:
-        """Begin the span of a call; return what its request has beside, serialized."""
+        """Begin the span of a call; return what to add to its request, serialized."""
 
     def end(self, record: AttemptRecord) -> None:
         """End it."""
@@ -117,7 +117,7 @@ class AttemptLog:
             self.epochs.add(failure.route.epoch)
 
     def begun(self, record: AttemptRecord) -> bytes:
-        """Note a call that is about to be sent; return what its request has beside, serialized."""
+        """Note a call that is about to be sent; return what to add to its request, serialized."""
         if self.attempts is not None:
             self.attempts.append(record)
         return b"" if self.spans is None else self.spans.begin(record)
@@ -151,7 +151,7 @@ class AttemptLog:
 
     @property
     def passes(self) -> bool:
-        """Whether every candidate's last failure passes by itself."""
+        """Whether every candidate's last failure passes on its own."""
         return all(failure.reason in PASSING for failure in self.latest.values())
 
     @property

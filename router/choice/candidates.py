@@ -10,9 +10,9 @@ Each replica gets a verdict with a reason, as ksqlDB's `RoutingFilter`s give one
 - EXCLUDED: asking can't help: there is no address to call, or the caller demands the active and this is not it.
 
 Order: the active, then standbys by least lag (copies of a global store in turn), then the LAST ones: first those that
-refuse at once, then those that may make the caller wait. This is KIP-535's pattern, with exclusions turned into a
-preference. A caller who bounds an answer's age accepts any replica within the bound: then replicas in the router's rack
-come first, as KIP-392 lets consumers fetch from the closest replica.
+refuse immediately, then those that may make the caller wait. This is KIP-535's pattern, with exclusions turned into a
+preference. A caller that bounds an answer's age accepts any replica within the bound: then replicas in the router's
+rack come first, as KIP-392 lets consumers fetch from the closest replica.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Verdict:
     reason: Reason | None = None
     detail: str = ""
     waits: int = 0
-    """0 if it answers or refuses at once; else the severity of its node's suspicion."""
+    """0 if it answers or refuses immediately; else the severity of its node's suspicion."""
 
     def to_proto(self) -> errors_pb2.Candidate:
         """Return the wire form."""

@@ -1,4 +1,4 @@
-"""The express way: which lookups the proxy may send to a node by itself, and to which. Pure.
+"""The express way: which lookups the proxy may send to a node on its own, and to which. Pure.
 
 A router compiles what it has decided into a snapshot, and its proxy acts on that. `decided` is the rule, for one
 lookup: the proxy's program does the same in Go, and tests hold the two together. Only plain lookups are decided, those
@@ -96,7 +96,7 @@ def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> R
 
 @dataclass(frozen=True, slots=True)
 class ExpressLimits:
-    """The router's limits: lookups at once, and of one batch; and after how long a batch is late."""
+    """The router's limits: lookups under way, and of one batch; and after how long a batch is late."""
 
     max_lookups: int
     max_batch_entries: int
@@ -217,7 +217,7 @@ def obstacle_to(
 ) -> Obstacle | None:
     """Return what keeps a serialized GetRequest from the express way, None if nothing does.
 
-    Of a partition that the snapshot leaves to the router, `routes` say why.
+    If the snapshot leaves a partition to the router, `routes` say why.
     """
     found = decided(snapshot, request)
     if isinstance(found, Decided):

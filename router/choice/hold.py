@@ -4,10 +4,10 @@ A hold covers the seconds in which no replica of a partition can answer: the act
 timed out yet, or the only copy restarts. It is bounded in every way, because waiting callers pile up:
 
 - a partition's window begins with the first lookup that would fail and lasts `window_s` at most;
-- the next window begins at least `min_interval_s` after the last one: a partition that stays down fails at once;
+- the next window begins at least `min_interval_s` after the last one, so a partition that stays down fails fast;
 - at most `most` lookups are held by the router.
 
-Of the lookups held for one partition, only one keeps asking; when it gets an answer, the others ask at once.
+Only one of the lookups held for a partition keeps asking; when it gets an answer, the others ask immediately.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Holds:
         return HoldOutcome.HELD, window
 
     def end(self, window: HoldWindow, now: float, *, is_answered: bool) -> None:
-        """End the hold of a lookup. The first answer ends the window: all lookups still held ask at once."""
+        """End the hold of a lookup. The first answer ends the window: all lookups still held ask immediately."""
         self._held -= 1
         if window.ended_at is None and (is_answered or now >= window.until):
             window.ended_at = min(now, window.until)

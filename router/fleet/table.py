@@ -181,7 +181,7 @@ class RoutingTable:
     unusable: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Stores this version can't route, and why."""
     placements: Mapping[str, StorePlacement] = field(default_factory=lambda: NO_PLACEMENTS)
-    """The stores of which one partition can't say everything."""
+    """The stores that can't be fully answered from one partition."""
     forwarding: bytes = b""
     """The suffix that turns a client's serialized request into a node's: protobuf merges concatenated messages."""
 

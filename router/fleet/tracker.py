@@ -78,7 +78,7 @@ class FleetTracker:
     def on_member(self, member: Member, age_s: float = 0.0) -> None:
         """Take a heartbeat; `age_s`: how old it was when read, if it was written before the router started.
 
-        Of two processes under one instance id the one that started later counts, unless it has fallen silent:
+        If two processes have one instance id, the one that started later counts, unless it has fallen silent:
         a clock that was set back must not hide a restarted node for ever.
         """
         now = asyncio.get_running_loop().time()

@@ -18,7 +18,7 @@ from statehouse.rpc.deadline import Deadline
 from statehouse.runtime.held_bytes import HeldBytes
 
 _MAX_WAITS: Final = 10_000
-# What a record takes as it is kept, beside the request. All that are kept are compared with each commit, too.
+# What a kept record takes in addition to the request. All that are kept are compared with each commit, too.
 _RECORD_BYTES: Final = 300
 
 

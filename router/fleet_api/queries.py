@@ -17,7 +17,7 @@ class _Heard:
     commit: commits_pb2.Commit
     report: ProcessorReport
     dated_ms: int
-    """Of when the record is, by the driver's clock: only what it says of other times by that clock goes with it."""
+    """The record's time by the driver's clock. Compare it only with times in the record, which are by that clock."""
 
     def age_of_ms(self, then_ms: int, now_s: float) -> int:
         """Return how long ago a time by the driver's clock was."""
@@ -36,7 +36,7 @@ class ProcessorQueries:
     def on_commit(self, commit: commits_pb2.Commit, written_at_s: float, timestamp_ms: int) -> None:
         """Take a record; `timestamp_ms`: its own time, by the driver's clock."""
         self._commits[commit.store] = commit
-        self._dated_ms[commit.store] = min(max(0, timestamp_ms), COUNT_MAX)  # whoever writes may give any
+        self._dated_ms[commit.store] = min(max(0, timestamp_ms), COUNT_MAX)  # a writer may give any
         self._reports.take(commit, written_at_s)
 
     def on_reset(self, store: str) -> None:

@@ -2,7 +2,7 @@
 
 A node gets one BatchGet with everything it can answer; what does not fit into one message or one batch is split,
 never failed. When a whole call fails, its entries are grouped again by their next candidates, as ksqlDB's rounds
-do; when one entry fails in a way that another replica may help with, it goes on alone, like a Get.
+do. When one entry fails in a way that another replica may help with, it goes on alone, like a Get.
 
 Once the results are more than the answer's message holds, nothing further is asked or kept: a short request could else
 have the router hold gigabytes.

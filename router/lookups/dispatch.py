@@ -2,26 +2,26 @@
 
 What a failure means decides what follows:
 
-- an answer about the request (unknown key form, undecodable value, …) is final and passed through;
-- an answer about the replica (restoring, too far behind, overloaded, …), or no answer, leads to the next candidate, as
-  ksqlDB does for connection errors and for standbys beyond the bound;
-- a wrong-owner answer with a newer route leads to that route's hosts at once, before the rest (TiKV's NotLeader);
-- if an answer is late, the lookup waits on and asks the next candidate within the bound, too, but only once: a hedge.
-  The first good answer counts;
-- slow is not dead: if nobody answered and a candidate ran out of time, the candidates are asked again as long as the
-  deadline allows; one that was late gets twice the time it had;
-- if all failures pass by themselves, the candidates are asked once more after a short pause, which ends early when a
-  newer table arrives;
-- a replica that exceeds the caller's lag or staleness is asked once more, too: after it has thawed or reconnected to
-  Kafka, it exceeds the bound until Kafka has told it the log's end;
-- rounds in which a candidate ran out of time don't count towards these limits: a node that thaws has said nothing yet;
-- a new epoch reaches one process after the other: the old active may have stepped down before the new one knows. So a
-  lookup that has met two epochs asks again for some seconds;
-- while a replica has not reached the caller's position, and no failure is worse, the candidates are asked again as long
-  as there is time: in each such round the nodes wait, and give up a little before the attempt does. Lookups that want
-  as much wait along with the first one (`joined_waits.py`);
-- a node that answered OVERLOADED is not asked again;
-- a lookup that would fail, though all its failures pass by themselves, is held for some seconds (`hold.py`).
+- An answer about the request (unknown key form, undecodable value, …) is final and passed through.
+- An answer about the replica (restoring, too far behind, overloaded, …), or no answer, leads to the next candidate.
+  ksqlDB does the same for connection errors and for standbys beyond the bound.
+- A wrong-owner answer with a newer route leads to that route's hosts immediately, before the rest (TiKV's NotLeader).
+- If an answer is late, the lookup waits on and asks the next candidate within the bound, too, but only once: a hedge.
+  The first good answer counts.
+- Slow is not dead: if nobody answered and a candidate ran out of time, the candidates are asked again as long as the
+  deadline allows. One that was late gets twice the time it had.
+- If all failures pass on their own, the candidates are asked once more after a short pause, which ends early when a
+  newer table arrives.
+- A replica that exceeds the caller's lag or staleness is asked once more, too: after it has thawed or reconnected to
+  Kafka, it exceeds the bound until Kafka has told it the log's end.
+- Rounds in which a candidate ran out of time don't count towards these limits: a node that thaws has said nothing yet.
+- A new epoch reaches one process after the other: the old active may have stepped down before the new one knows. So a
+  lookup that has met two epochs asks again for some seconds.
+- While a replica has not reached the caller's position, and no failure is worse, the candidates are asked again as long
+  as there is time. In each such round the nodes wait, and give up a little before the attempt does. Lookups that want
+  as much wait along with the first one (`joined_waits.py`).
+- A node that answered OVERLOADED is not asked again.
+- A lookup that would fail, though all its failures pass on their own, is held for some seconds (`hold.py`).
 
 Hedges, and attempts that follow one that ran out of time, are paid from the retry budget. If it has nothing left and
 no other candidate is well, an attempt goes on beyond its time: a slow fleet is not asked twice as much, and still
@@ -132,7 +132,7 @@ class _Round:
         return at_least is not None and not has_reported(replica, at_least, self.routes)
 
     def behind(self, replica: RoutedReplica) -> LookupFailure | None:
-        """What is known of the position of a replica that must wait; None if it is to be asked alone.
+        """Return what is known of the position of a replica that must wait; None if it is to be asked alone.
 
         The calls of an explained lookup are its own.
         """
@@ -282,7 +282,7 @@ class Dispatcher:
         raise self.failure(call, routes, attempt_log, is_late=is_late)
 
     def _hold(self, call: Call, attempt_log: AttemptLog) -> HeldLookup | None:
-        """Hold a lookup that would fail, if its failures pass by themselves and there is room.
+        """Hold a lookup that would fail, if its failures pass on their own and there is room.
 
         An explained lookup is not held: its caller wants to know now why it fails.
         """
@@ -338,7 +338,7 @@ class Dispatcher:
                 outcome = None
                 self._overtaken(replica, kind, loop.time() - started_at)
             finally:
-                is_racing = False  # also for a caller who has left while the hedge was answered
+                is_racing = False  # also for a caller that has left while the hedge was answered
             answer = None if outcome is None else round_.take(replica, outcome)
             for rival, hedge in hedges:
                 if answer is None:

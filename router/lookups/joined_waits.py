@@ -1,7 +1,7 @@
-"""Waiting for a position of a partition at a node: one attempt waits, and who wants as much waits along.
+"""Waiting for a position of a partition at a node: one attempt waits, and lookups that want as much wait along.
 
-A thousand lookups that wait for what never comes would else keep router and node busy with asking again. Whoever wants
-less than the attempt that waits asks for itself: its position may come earlier.
+Without this, a thousand lookups that wait for a position that never comes would keep router and node busy with asking
+again. A lookup that wants less than the waiting attempt asks on its own: its position may come earlier.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _Place = tuple[str, str, int]
 """Instance id, store and partition."""
 _SHARED: Final = OF_NODE | {Reason.POSITION_NOT_REACHED}
 """Failures that all who wait there would meet."""
-# Of those who waited along, so many go on at a time, with pauses: what they do next would else keep the event loop from
-# others, now and each time that they wake up together.
+# How many of the lookups that waited along go on at a time, with pauses. Without pauses, their next work would keep the
+# event loop from others, now and each time that they wake up together.
 _TOLD_AT_ONCE: Final = 16
 _TELLING_PAUSE_S: Final = 0.002
 
 
 @dataclass(eq=False, slots=True)
 class _Wait:
-    """An attempt that waits, and those who wait along. The outcome is None if it was given up, and nothing is known."""
+    """An attempt that waits, and the lookups that wait along. The outcome is None if it was given up."""
 
     wanted: int
     along: deque[asyncio.Future[CallOutcome | None]] = field(default_factory=deque)
@@ -96,7 +96,7 @@ class JoinedWaits:
 
 
 def _for(failure: LookupFailure, wanted: int) -> LookupFailure:
-    """Return the failure of somebody who wants at least as much of the same node."""
+    """Return the failure of a lookup that wants at least as much of the same node."""
     said = failure.metadata
     if failure.reason is not Reason.POSITION_NOT_REACHED:
         return failure

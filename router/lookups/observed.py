@@ -1,4 +1,4 @@
-"""What is kept of a lookup: spans if its caller keeps its trace; a line of the log if it fails or is one of the share.
+"""Records of a lookup: spans if its caller keeps its trace; a line of the log if it fails or is one of the share.
 
 Most lookups leave neither, and cost nothing here.
 """
@@ -69,7 +69,7 @@ class _AttemptSpans:
 
 
 class ObservedLookup:
-    """A lookup of which something is kept. `attempt_log` is to be filled."""
+    """A lookup with a record of it. `attempt_log` is to be filled."""
 
     __slots__ = ("attempt_log", "is_sampled", "span")
 

@@ -1,6 +1,6 @@
-"""The limit on how many lookups the router has at once. One too many is refused before any work is done for it.
+"""The limit on how many lookups the router has under way. One too many is refused before any work is done for it.
 
-The bytes of their requests are bounded beside their number, in the same way.
+The bytes of their requests are bounded in the same way.
 
 A router without a limit answers no caller in time once it is overloaded: each lookup waits behind lookups whose callers
 have given up. A refused caller can go to another router, or slow down.
@@ -15,17 +15,17 @@ from typing import Final
 from statehouse.errors import LookupFailure, Reason
 from statehouse.runtime.held_bytes import HELD_BYTES_MAX
 
-# Of the requests of lookups that don't wait for positions. Those that do are kept longer, and with many positions in
-# memory they take many times what they are on the wire.
+# For the requests of lookups that don't wait for positions. Requests that wait are kept longer, and with many positions
+# they take in memory many times their bytes on the wire.
 _QUICK_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class LookupLimit:
     """Counts the lookups under way. Lives on the event loop.
 
-    Lookups that may wait for a position count by themselves, up to half as many: positions that never come keep the
-    places of those who wait for them, and of nobody else. `elsewhere()`: how many lookups are under way of which the
-    router hears only if they don't go well; they count, too.
+    Lookups that may wait for a position count separately, up to half as many: a position that never comes occupies only
+    the places of lookups that wait for it. `elsewhere()`: how many lookups are under way that the router hears about
+    only if they don't go well; they count, too.
     """
 
     def __init__(self, max_lookups: int, elsewhere: Callable[[], int] = lambda: 0) -> None:
@@ -72,7 +72,7 @@ class LookupLimit:
 class _Kind:
     """The lookups of one kind, and the bytes of their requests.
 
-    `what`: what they do, in words for whoever is refused. `max_here`: how many there may be; `setting`: max_lookups.
+    `what`: what they do, in words for a refused caller. `max_here`: how many there may be; `setting`: max_lookups.
     """
 
     __slots__ = ("_max_bytes", "_max_here", "_setting", "_what", "lookups", "size")
@@ -82,7 +82,7 @@ class _Kind:
         self.lookups = self.size = 0
 
     def check(self, elsewhere: int = 0) -> None:
-        """Refuse a request if there is no room for one lookup beside those that are `elsewhere`."""
+        """Refuse a request if there is no room for one lookup in addition to those that are `elsewhere`."""
         if (count := self.lookups + elsewhere) >= self._max_here:
             raise LookupFailure(
                 Reason.OVERLOADED,

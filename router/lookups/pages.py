@@ -21,7 +21,7 @@ def joined(request: RangeRequest, pages: Sequence[bytes], max_bytes: int, key_se
 
     Args:
         request: what the page is of.
-        pages: their entries have keys beside them, but for nodes of earlier versions.
+        pages: their entries come with keys, except from nodes of earlier versions.
         max_bytes: of its entries together; the first one may exceed it.
         key_serde: the store's.
 

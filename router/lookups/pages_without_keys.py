@@ -1,4 +1,4 @@
-"""The entry keys of pages from nodes that don't put them beside the entries: of 0.2.0, while a fleet is updated. Pure.
+"""The entry keys of pages from nodes that don't send them with the entries: of 0.2.0, while a fleet is updated. Pure.
 
 Such a node ignores what it doesn't know. Where that would make its page wrong, the page is refused.
 """

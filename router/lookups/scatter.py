@@ -1,7 +1,7 @@
 """Scan, ScanWindows, ScanSessions and Count: every partition through the same dispatch, put together in key order.
 
-Nodes decode; their pages go on as bytes. They are asked for the bytes by which entries are in order, beside them;
-where a node of an earlier version gives none, its entries are read for them.
+Nodes decode; their pages go on as bytes. The router asks them to send, with each entry, the bytes by which entries
+are in order; where a node of an earlier version gives none, its entries are read for them.
 Each partition is read in one call, so each page reads one snapshot per partition. A page is bounded in bytes, too:
 a partition may have more than it returned.
 
@@ -165,7 +165,7 @@ class Scatter:
             return await self._ask_each(scope, partitions, deadline)
         # A share of the time, as each candidate of a partition gets one.
         timeout_s = max(min(deadline.remaining_s, self._calls.attempt_timeout_s), deadline.remaining_s / _SHARES)
-        # Of all three scans it is the same field.
+        # All three scans have the same field for it.
         body = (
             scope.body
             + query_service_pb2.ScanRequest(partitions=partitions).SerializeToString()

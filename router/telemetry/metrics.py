@@ -22,11 +22,12 @@ class RouterMetrics:
 
     statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is the answering node's role
         in the routing table, empty if none answered.
-    statehouse_router_express_lookups_total{store, role}: those of them that the proxy sent to a node by itself and that
-        were answered in time; each of a batch counts, without a role.
-    statehouse_router_express_handed_total{reason}: lookups that the proxy sent to a node and then handed over: "LATE",
-        the node had not answered in time; the reason of its refusal or of the failed call; "PARTLY", the node answered
-        them, but others of the batch, there or elsewhere, did not go well; or "UNKNOWN", nothing is known of it.
+    statehouse_router_express_lookups_total{store, role}: those of them that the proxy sent to a node on its own and
+        that were answered in time; each of a batch counts, without a role.
+    statehouse_router_express_handed_total{reason}: lookups that the proxy sent to a node and then handed over. The
+        reason is "LATE" if the node had not answered in time; else the reason of its refusal or of the failed call. It
+        is "PARTLY" if the node answered them, but others of the batch, there or elsewhere, did not go well, and
+        "UNKNOWN" if nothing is known of the call.
     statehouse_router_attempts_total{reason}: calls to nodes, where each coalesced lookup counts: OK, the reason of the
         failure, or CANCELLED if another answer came first or a hedge's caller left. For a watch: the reason why a
         node's stream ended.
@@ -136,7 +137,7 @@ class RouterMetrics:
         self._counter(store, outcome, None).inc(number)
 
     def express(self, store: str, role: Role, times_s: Sequence[float], count: int) -> None:
-        """Count lookups that the proxy sent to a node by itself and that were answered in time.
+        """Count lookups that the proxy sent to a node on its own and that were answered in time.
 
         `times_s`: some of their `count` times. All count in the histogram, the others as if like these.
         """
@@ -148,7 +149,7 @@ class RouterMetrics:
             duration.add(took_s, count * (nth + 1) // len(times_s) - count * nth // len(times_s))
 
     def express_batches(self, store: str, count: int) -> None:
-        """Count lookups of batches that the proxy sent to nodes by itself and that were answered."""
+        """Count lookups of batches that the proxy sent to nodes on its own and that were answered."""
         self.lookups(store, "OK", count)
         self._express.labels(store, "").inc(count)
 

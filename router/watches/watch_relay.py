@@ -1,12 +1,12 @@
 """Watch: one stream to the caller, one from a node for each partition, moved to another replica when it breaks off.
 
-The caller need not know where a partition is. The router remembers each partition's position; when its stream ends,
-with an error or in silence, it goes on at the next candidate from that position, as long as the caller stays and a
-replica can answer. A node goes on from any position it can prove to be whole and says so where it can't, and no change
-is passed on twice: changes before the position are dropped. A gap is passed on only if no replica can go on without
-one: a replica that has followed for longer has more of the changelog in memory.
+The caller need not know where a partition is. The router remembers each partition's position. When its stream ends,
+with an error or in silence, it goes on at the next candidate from that position. It does so as long as the caller stays
+and a replica can answer. A node goes on from any position it can prove to be whole and says so where it can't,
+and no change is passed on twice: changes before the position are dropped. A gap is passed on only if no replica can go
+on without one: a replica that has followed for longer has more of the changelog in memory.
 
-Nothing is queued. Each partition holds one response, waits for its turn to write, and then reads the next one; turns
+Nothing is queued. Each partition holds one response, waits for its turn to write, and then reads the next one. Turns
 are taken in the order of asking, so a busy partition can't keep a quiet one from its turn. A slow caller slows the
 reading, and the nodes keep the changes in their logs.
 """
@@ -48,8 +48,8 @@ log = structlog.get_logger(__name__)
 OpenStream = Callable[[RoutedNode, str, bytes], "grpc.aio.UnaryStreamCall[bytes, bytes]"]
 SendResponse = Callable[[bytes], Awaitable[None]]
 
-# Watches that a node is asked to begin at the same time. It begins few at once and lets the others wait: with more, the
-# last ones would take it for silent.
+# Watches that a node is asked to begin at the same time. It begins few together and lets the others wait: with more,
+# the last ones would take it for silent.
 _BEGINNINGS_MAX: Final = 64
 _PAUSES: Final = BackoffPolicy("watch", first_s=0.1, longest_s=1.0)
 

@@ -355,7 +355,7 @@ class AssignmentReader:
     def not_understood(self) -> str:
         """Return the key of a record that this version would write otherwise, or can't read; empty if there is none.
 
-        Another version wrote it. Who plans on from such a snapshot would lose what it can't read.
+        Another version wrote it. A planner that goes on from such a snapshot would lose what it can't read.
         """
         if newer := self.of_newer_format():
             return newer
@@ -507,7 +507,7 @@ def _check_store(store: assignment_pb2.StoreSpec) -> None:
         checked_id(what, getattr(store, what))
     checked_count("partition_count", store.partition_count, PARTITIONS_MAX, 1)
     checked_count("sub_topology", store.sub_topology, SUB_TOPOLOGIES_MAX)
-    # Who keeps entries for ever may say so with the largest number.
+    # The largest number may stand for keeping entries for ever.
     checked_count("retention_ms", store.retention_ms, _INT64_MAX)
     checked_count("window_size_ms", store.window_size_ms, _INT64_MAX)
     checked_list("conformance vectors", store.conformance_vectors, _VECTORS_MAX)

@@ -1,7 +1,7 @@
 """The order of the assignment's epochs, which are counted in a circle. Pure.
 
-Whoever can write a manifest can write one with the largest epoch, and readers that are started later take it, as a
-compacted log may begin with any. If epochs were only numbers, none could follow. So the count goes on with 1 after
+A writer of manifests can write one with the largest epoch, and readers that are started later take it, as a compacted
+log may begin with any. If epochs were only numbers, none could follow. So the count goes on with 1 after
 EPOCH_MAX, and only those shortly before an epoch are older than it: every epoch has a following one that all readers
 take, whatever each of them has read so far (docs/adr/0029-control-records-are-bounded-and-signed.md).
 """
@@ -33,7 +33,7 @@ def newest(epoch: int, other: int) -> int:
 def following(epoch: int, known: Iterable[int] = ()) -> int:
     """Return the next epoch after one, that is newer than each of those known, too.
 
-    `known`: what processes say that they act on. They may have been told otherwise than the log now says.
+    `known`: what processes say that they act on. They may have learned other epochs than the log now has.
     """
     at = epoch
     others = set(known)

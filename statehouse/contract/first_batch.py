@@ -3,10 +3,10 @@
 Before the first batch of a query is whole, its stores are empty, and an empty changelog looks like one that has been
 read to its end. So a store into which the application's processor commits answers only once one of these holds:
 
-- a record of the commits topic says that a batch was committed, and the replica has read up to the changelog's end that
-  the record names (a part of a first batch is no more of a proof than nothing);
-- such a record says that there was nothing to commit: the query's sources have nothing that the store lacks;
-- the partition had records when it was opened. They were committed, and a replica answers only once it has read all
+- A record of the commits topic says that a batch was committed, and the replica has read up to the changelog's end that
+  the record names. A part of a first batch is no more of a proof than nothing.
+- Such a record says that there was nothing to commit: the query's sources have nothing that the store lacks.
+- The partition had records when it was opened. They were committed, and a replica answers only once it has read all
   that was committed then, so the partition's part of a first batch is whole.
 
 A store into which nobody commits (`StoreSpec.committed` is not set) is as whole as its topic.

@@ -212,7 +212,7 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
 
 def counted(value: bytes, heartbeat: int) -> bytes:
     """Return an encoded heartbeat with this number instead of its own."""
-    # Of a field that stands there twice, the last one counts.
+    # If a field stands there twice, the last one counts.
     return value + members_pb2.Member(heartbeat=heartbeat).SerializeToString()
 
 
@@ -220,7 +220,7 @@ def decode_member(key: bytes | None, value: bytes, written_at_ms: int, now_ms: i
     """Read a heartbeat. `written_at_ms`: the record's timestamp, `now_ms`: the reader's clock; epoch milliseconds.
 
     Raises:
-        ContractError: the bytes are not a heartbeat, it is not that of the member whom its key names, or a field has a
+        ContractError: the bytes are not a heartbeat, its member is not the one that its key names, or a field has a
             value that can't be true.
 
     """
@@ -253,7 +253,7 @@ def decode_member(key: bytes | None, value: bytes, written_at_ms: int, now_ms: i
 
 
 def _checked_incarnation(text: str) -> str:
-    """Return a process' random id. It decides between processes that started at once, so nothing sorts after all."""
+    """Return a process' random id. It decides between processes that started together, so nothing sorts after all."""
     if _INCARNATION.fullmatch(text) is None:
         raise ContractError(f"incarnation {text[:_SHOWN]!r} is not of 1 to 64 letters and digits")
     return text

@@ -203,7 +203,7 @@ def merged(
     known_to = (max if reverse else min)(cut_short) if cut_short else None
     if len(parts) == 1:  # in order already, and as far as it is known
         return PartialPage(parts[0].items[:limit], parts[0].has_more or len(parts[0].items) > limit)
-    # The parts are in order, and so this takes little more than to look at each item, which whoever read them did too.
+    # The parts are in order, so this takes little more than to look at each item, which their reader did too.
     items = sorted(itertools.chain.from_iterable(part.items for part in parts), key=key_of, reverse=reverse)[:limit]
     while known_to is not None and items and _is_beyond(key_of(items[-1]), known_to, reverse=reverse):
         items.pop()

@@ -4,15 +4,15 @@ Pure. "Not found" in one partition proves that a key is absent only if its write
 records that stand elsewhere as they apply them (`query_service.replicas.placement`), and report each partition's count.
 Nodes and routers keep what members report here, and both decide by `refusal`:
 
-- a store with misplaced records is answered from all its partitions, so no partition answers by itself;
-- of a store that other programs write, nobody can say that a key is absent before each partition has been read once;
-- a store that the application's own processor writes is placed right by contract: only a known misplaced record counts.
+- A store with misplaced records is answered from all its partitions, so no partition answers on its own.
+- If other programs write a store, nobody can say that a key is absent before each partition has been read once.
+- A store that the application's own processor writes is placed right by contract: only a known misplaced record counts.
 
 A report without a count is from a replica whose state nobody checked from the start, as an earlier version doesn't. It
 hinders nobody, so that a fleet goes on answering while it is upgraded.
 
-A topic that was deleted and created again is another log, of which nothing is known yet. So each count comes with a
-number for its log, and what is reported of a store tells something only if all its partitions are of one log.
+A topic that was deleted and created again is another log, and nothing is known of that one yet. So each count comes
+with a number for its log, and what is reported of a store tells something only if all its partitions are of one log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Report:
 
 
 class Claim(Enum):
-    """What an answer says of a key, beside the value that it may have."""
+    """What an answer says of a key, apart from the value that it may have."""
 
     FOUND = auto()
     """That it has this value."""
@@ -78,7 +78,7 @@ NO_PLACEMENTS: Final[Mapping[str, StorePlacement]] = MappingProxyType({})
 
 
 def refusal(store: str, placement: StorePlacement, claim: Claim) -> LookupFailure | None:
-    """Return why one partition's replica may not claim this of a key by itself, None if it may."""
+    """Return why one partition's replica may not claim this of a key on its own, None if it may."""
     if placement.is_scattered:
         return misplaced_failure(store, placement)
     if claim is Claim.FOUND or not placement.unknown:
@@ -119,9 +119,9 @@ def log_number(topic_id: str, partitions: int) -> int:
 class FleetPlacements:
     """What members report of placement, and what they last reported of partitions that nobody holds at the moment.
 
-    Of several replicas of a partition the largest count stands: each has read the same log, but one that began later
-    may have missed what compaction has removed since. The count of a partition falls only if no replica reports the
-    larger one any more: those who restored it from the start have found fewer.
+    The largest count of a partition's replicas stands: each has read the same log, but one that began later may have
+    missed what compaction has removed since. The count of a partition falls only if no replica reports the larger one
+    any more: replicas that restored it from the start have found fewer.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class FleetPlacements:
                 self._replace(name, {} if before is None else before[1], following)
 
     def of(self, stores: Mapping[str, StoreSpec]) -> Mapping[str, StorePlacement]:
-        """Return the stores of which one partition can't say everything; usually none."""
+        """Return the stores that can't be fully answered from one partition; usually none."""
         if stores is not self._stores:
             before, self._stores = self._stores, stores
             self._forget_gone(before)

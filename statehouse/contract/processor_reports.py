@@ -2,7 +2,7 @@
 
 One rule for the clocks serves nodes and routers, `ReportTimes`. A record has the time of the driver's clock, which may
 differ from ours, and either may be set at any time. So the age of a record that arrives while the topic is being
-followed comes from our monotonic clock alone. What was in the topic before can be dated by the two clocks only.
+followed comes from our monotonic clock alone. Earlier records of the topic can be dated by the two clocks only.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ProcessorReports:
 
     @property
     def proven(self) -> Mapping[str, Ends]:
-        """By store, where a replica has a whole batch; stores of which no record proves one are absent.
+        """By store, where a replica has a whole batch; a store is absent if no record proves one.
 
         It changes with each record; to look a store up is safe from any thread.
         """
@@ -78,8 +78,8 @@ class ProcessorReports:
     def take(self, commit: commits_pb2.Commit, at_s: float) -> None:
         """Take a store's next record in the order of the log, written at `at_s` by our monotonic clock.
 
-        Of two records the later one in the log was written later, whatever the clocks of two drivers say. So an age
-        never grows by a report. What was left to process is as the later record says.
+        The record that is later in the log was written later, whatever the clocks of two drivers say. So an age never
+        grows by a report. The later record also says what was left to process.
         """
         before = self._latest.get(commit.store)
         backlog = commit.input_backlog if commit.HasField("input_backlog") else None
@@ -104,7 +104,7 @@ class ReportTimes:
     we begin anew.
 
     A new driver is like a clock that has been set. Only a step that is shorter than the reader was away, and fell into
-    that time, goes unnoticed, until the next record that comes at once. Not thread-safe.
+    that time, goes unnoticed, until the next record that comes without delay. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class ReportTimes:
 
 
 def record_age_s(timestamp_ms: int, wall_ms: float) -> float:
-    """Return the age of a record, by the clock of whoever wrote it and by ours, `wall_ms`.
+    """Return the age of a record, by its writer's clock and by ours, `wall_ms`.
 
     It is never negative, and never longer than since 1970: a writer may give any timestamp.
     """
@@ -168,7 +168,7 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
     """Read a record of the commits topic.
 
     Raises:
-        ContractError: it is no commit record, not that of the store which its key names, or a field has a value that
+        ContractError: it is no commit record, its store is not the one that its key names, or a field has a value that
             can't be true.
 
     """

@@ -33,7 +33,7 @@ def key_range(request: query_service_pb2.ScanRequest, serde: Serde) -> KeyRange:
     """Return the range left to read: the request's range, without the keys that its page token says were returned.
 
     Raises:
-        LookupFailure: INVALID_KEY, INVALID_REQUEST (prefix beside a range, or no key can be in it) or
+        LookupFailure: INVALID_KEY, INVALID_REQUEST (prefix and a range, or no key can be in it) or
             INVALID_PAGE_TOKEN.
 
     """

@@ -194,7 +194,7 @@ def commits_topic(application_id: str) -> str:
 
 
 def control_topic_names(application_id: str) -> tuple[str, str, str]:
-    """Name the control topics, each of which has one partition."""
+    """Name the control topics. Each has one partition."""
     return members_topic(application_id), assignment_topic(application_id), commits_topic(application_id)
 
 

@@ -16,7 +16,7 @@ class StatehouseError(Exception):
     """Root of the errors of this project. They can be pickled and copied, as queues of work between processes do."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Say how to make an equal one: not by its class's own arguments, of which `args` is only the message."""
+        """Say how to make an equal one: not by its class's own arguments, as `args` has only the message."""
         return _same_error, (type(self), self.args), self.__dict__
 
 

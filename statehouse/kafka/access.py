@@ -28,7 +28,7 @@ class AccessRefused(ConfigurationError):
 
 
 class LoginWatch:
-    """Is told of a client's errors, and keeps the last one by which its login was refused."""
+    """Takes a client's errors, and keeps the last one by which its login was refused."""
 
     def __init__(self, brokers: Brokers | str) -> None:
         self._brokers = Brokers.of(brokers)
@@ -49,7 +49,7 @@ class LoginWatch:
 
 
 def check_login(brokers: Brokers | str, client_id: str, timeout_s: float = 10.0) -> None:
-    """Connect once; return if a broker answers, or if none does in time: whoever asks next finds that out.
+    """Connect once; return if a broker answers, or if none does in time: the next request finds that out.
 
     Raises:
         AccessRefused: the brokers refuse the login, or can't be trusted.
@@ -114,7 +114,7 @@ def check_rights(
 ) -> None:
     """Refuse topics for which the login lacks a right.
 
-    What else goes wrong is for whoever uses the topics to meet, and to try again: brokers take a moment to be ready.
+    The topics' users meet all other errors, and try again: brokers take a moment to be ready.
 
     Raises:
         KafkaException: a right is missing, which the text names.

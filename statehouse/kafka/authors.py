@@ -44,7 +44,7 @@ class RecordSigning:
         """Grows when the certificate changes; 0 if nothing is signed."""
 
     def options(self, topic: str, key: bytes, value: bytes | None) -> dict[str, Any]:
-        """Return what to give to a producer beside this record."""
+        """Return what to give to a producer in addition to this record."""
         self._renew()
         if self._signer is None:
             return {}

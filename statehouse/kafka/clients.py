@@ -25,7 +25,7 @@ _COMMON: dict[str, str | float | bool] = {
     "reconnect.backoff.ms": 200,
     "reconnect.backoff.max.ms": 1000,
     "socket.connection.setup.timeout.ms": 5000,
-    # After a network cut a connection may stay dead for as long again as the cut has lasted; by default requests on it
+    # After a network cut a connection may stay dead for as long again as the cut has lasted. By default requests on it
     # are given up after 60 s, and a node whose heartbeats get through would be made active while it reads nothing.
     "socket.timeout.ms": 10_000,
     "topic.metadata.refresh.interval.ms": 60_000,
@@ -90,7 +90,7 @@ def _made(
     try:
         return kind({**names, **config, **security, **told}, logger=_LOG)
     except KafkaException as failure:
-        # Such as a key that does not fit its certificate: the client loads both at once.
+        # Such as a key that does not fit its certificate: the client loads both together.
         if brokers.security == PLAINTEXT:
             raise
         raise ConfigurationError(f"the settings kafka_* give no client: {failure.args[0].str()}") from failure

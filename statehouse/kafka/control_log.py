@@ -29,7 +29,7 @@ OnRefused = Callable[[bytes | None, ContractError], None]
 _CONSUMER: dict[str, str | float | bool] = {
     "auto.offset.reset": "earliest",
     # A fleet has many readers of topics that are quiet most of the time, and each empty answer is work for the broker.
-    # Records come at once; only the end of a transaction may take so long to be noticed.
+    # Records come immediately; only the end of a transaction may take so long to be noticed.
     "fetch.wait.max.ms": 250,
 }
 # librdkafka waits until a time of the wall clock: a wait that has begun when that clock is set back lasts as much
@@ -41,8 +41,8 @@ _LOGGED_MAX = 1_000
 _REMIND_S = 10.0
 # An end that is not reached by then may be from before the topic was recreated.
 _ASK_ANEW_S = 5.0
-# How often the topic's id and its first offset are asked for, beside when its end could not be: meanwhile it may have
-# been recreated. A log that is shorter than before is noticed at once.
+# How often the topic's id and its first offset are asked for, apart from times when its end could not be: meanwhile it
+# may have been recreated. A log that is shorter than before is noticed immediately.
 _ASK_ID_S = 5.0
 _STOPS_WITHIN_S = 10.0
 
@@ -198,7 +198,7 @@ class ControlLogReader:
                     ask_at = now + self._confirm_interval_s
                     if asked is None or now - asked.asked_at > _ASK_ANEW_S:
                         asked = self._ask_for_end(admin) or asked
-                        # The id is asked for after the end: if it is the same, the end is that of the same topic.
+                        # The id is asked for after the end: if the id is the same, the end belongs to the same topic.
                         if asked is not None and (asked.is_before(position, now) or self._is_another_log(admin)):
                             log.warning("recreated or truncated control topic is read again", topic=self._topic)
                             consumer.client.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])

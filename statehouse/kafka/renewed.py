@@ -43,7 +43,7 @@ class RenewedAdmin:
     """An admin client for a process that asks the brokers again and again; a new one is made after a failed question.
 
     Clients that remembered a broker as away have failed to ask it when it was back. Threads may share this object: if
-    the questions of two fail at once, each makes a new client.
+    the questions of two fail at the same time, each makes a new client.
     """
 
     def __init__(self, brokers: Brokers | str, client_id: str) -> None:

@@ -2,7 +2,7 @@
 
 Lookups rest on a topic staying as it was when the store was opened: keys are placed by its number of partitions, a
 state can be built anew only if the log keeps the last record of each key, and another topic under the same name is
-another log. Whoever relies on a topic looks at it again, and asks `TopicState.seen` what that means.
+another log. Code that relies on a topic looks at it again, and asks `TopicState.seen` what that means.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TopicState:
     def seen(self, found: FoundState | None, now: float) -> TopicState:
         """Take what brokers say of the topic now; return the following state.
 
-        Another id is not told here: what was read from the topic is then useless, and whoever read it begins anew.
+        Another id is not reported here: what was read from the topic is then useless, and its reader begins anew.
         """
         if found is None:
             since = now if self.missing_since is None else self.missing_since

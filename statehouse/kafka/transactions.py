@@ -116,8 +116,8 @@ class TransactionalProducer:
     def abort(self) -> FailureMeaning | None:
         """Abort the open transaction; if that fails, the next producer with this id does it, or the broker in time.
 
-        Returns what the failure means. A producer that is fenced while it commits may be told that the transaction is
-        lost; that it is fenced it hears only here.
+        Returns what the failure means. A producer that is fenced while it commits may learn only that the
+        transaction is lost; it learns only here that it is fenced.
         """
         if self._end is None:
             return None

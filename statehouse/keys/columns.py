@@ -1,4 +1,4 @@
-"""Keys of several columns: a JSON document that is made of the columns' values, the same by whoever makes it. Pure.
+"""Keys of several columns: a JSON document of the columns' values, the same for every program that makes it. Pure.
 
 A store says which columns its keys have, with the types that Spark gives them. A value is given as text, as people type
 it, or as a value of Python's; here it becomes what the store's writer has written (`docs/attach.md` has the forms).
@@ -145,7 +145,7 @@ def column_of_text(text: str) -> tuple[str, str]:
 
 
 def can_be_named(kind: str) -> bool:
-    """Return whether a column of this type can be given: each of its values has one text, whoever writes it.
+    """Return whether a column of this type can be given: all programs write each of its values as the same text.
 
     Fractions have several: Java's depend on its version. Maps, intervals and the like are given with the whole key.
     """

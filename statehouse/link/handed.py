@@ -1,4 +1,4 @@
-"""What a proxy hands over: requests of which nodes have been asked already, and what comes of those calls."""
+"""What a proxy hands over: requests that it has sent to nodes already, and what comes of those calls."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ from statehouse.security.shown import NOTHING_SHOWN, Shown
 log = structlog.get_logger(__name__)
 
 VERSION: Final = bytes((8,))
-"""Of the link. Each end gives its own in its first frame; ends of two versions do not talk."""
+"""The link's version. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
 _TIME: Final = struct.Struct(">I")
-# Of a call: its timeout, its caller's number, and how many lookups are under way elsewhere.
+# What a call has: its timeout, its caller's number, and how many lookups are under way elsewhere.
 _LOOKUP: Final = struct.Struct(">IQI")
-# Of one that is handed over: its kind, and how long what is known of it is.
+# What a call that is handed over has: its kind, and how long what is known of it is.
 _HANDED: Final = struct.Struct(">BI")
 _AUTHORIZATION_LENGTH: Final = struct.Struct(">H")
 _NO_DEADLINE: Final = 0xFFFF_FFFF
@@ -49,9 +49,9 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 class FromProxy(IntEnum):
     """Kinds of frames that the proxy sends.
 
-    The content of a lookup, or of a call for a page, is its timeout in ms (4 bytes), its caller's number (8 bytes), how
-    many lookups are under way that the proxy has sent to nodes (4 bytes), and the request. Without TLS nothing is known
-    of callers, and their number is 0.
+    A lookup, or a call for a page, has this content: its timeout in ms (4 bytes); its caller's number (8 bytes); how
+    many lookups are under way that the proxy has sent to nodes (4 bytes); the request. Without TLS nothing is known of
+    callers, and their number is 0.
     """
 
     LISTENING = 1
@@ -77,7 +77,7 @@ class FromProxy(IntEnum):
     """A part of the request of the lookup of that number, which will begin with the rest of it. If that is refused
     before, the proxy says with LEFT that no further part follows, unless it has sent the rest."""
     HANDED = 12
-    """A request of which nodes have been asked. Before it: its kind (1 byte), and a HandedRequest of
+    """A request that the proxy has sent to nodes. Before it: its kind (1 byte), and a HandedRequest of
     statehouse.control.v1 (after its length, 4 bytes)."""
     EXPRESS_ENDED = 13
     """What came of the call of that number in a HandedRequest: its HandedOutcome (1 byte), and its content."""
@@ -106,7 +106,7 @@ class ToProxy(IntEnum):
     DROP = 7
     """Use a new connection to an address. Content: ms that calls on the old one may go on (4 bytes), address."""
     ROUTES = 8
-    """What the proxy may send to nodes by itself: statehouse.control.v1.ExpressSnapshot."""
+    """What the proxy may send to nodes on its own: statehouse.control.v1.ExpressSnapshot."""
     ALIVE = 9
     """This process lives; the snapshot of that number holds, if it isn't 0. Once said, it is to be said often: after
     three seconds without a word of it the proxy acts on no snapshot, and without any word it fails all calls."""
@@ -139,7 +139,7 @@ class LinkContext:
 
 
 LinkHandler = Callable[[bytes, LinkContext], bytes | Awaitable[bytes]]
-"""Answers a serialized request, at once or with an awaitable; either may raise what gRPC handlers may raise."""
+"""Answers a serialized request, immediately or with an awaitable; either may raise what gRPC handlers may raise."""
 
 BeginningCheck = Callable[[bytes], None]
 """Takes the beginning of a batch whose rest is still to come. Raises LookupFailure if it will be refused anyhow."""
@@ -153,7 +153,7 @@ class CallFailed(grpc.RpcError):
         self._status = status
 
     def code(self) -> grpc.StatusCode:
-        """Return the status code; UNKNOWN for a number that none has: whoever was called may send any."""
+        """Return the status code; UNKNOWN for a number that none has: a server may send any."""
         return _CODES.get(self._status.code, grpc.StatusCode.UNKNOWN)
 
     def details(self) -> str:
@@ -210,7 +210,7 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._tasks: dict[int, asyncio.Future[bytes]] = {}
         self._calls: dict[int, asyncio.Future[bytes]] = {}
-        # Of huge requests. The proxy sends one after the other, so they are as many bytes as a message may have.
+        # For huge requests. The proxy sends one after the other, so they are as many bytes as a message may have.
         # None: the beginning was refused, and the rest doesn't matter.
         self._parts: dict[int, list[bytes] | None] = {}
         self._numbers = itertools.count(1)
@@ -370,7 +370,7 @@ class Link(asyncio.Protocol):
             self._handed.ended(number, content)
 
     def _take_over(self, number: int, content: bytes) -> None:
-        """Begin a request of which the proxy has asked nodes."""
+        """Begin a request that the proxy has sent to nodes."""
         timeout_ms, caller, self.elsewhere = _LOOKUP.unpack_from(content)
         kind, size = _HANDED.unpack_from(content, _LOOKUP.size)
         at = _LOOKUP.size + _HANDED.size

@@ -44,7 +44,7 @@ _END_S: Final = 1.0
 
 
 class ProxyEnded(StatehouseError):
-    """The proxy has ended by itself: nobody can reach this process any more."""
+    """The proxy has ended on its own: nobody can reach this process any more."""
 
 
 def find_program(setting: str) -> str | None:
@@ -106,7 +106,7 @@ class ProxyLimits:
     """What a proxy takes.
 
     The largest message; how many connections, of all callers and of one address (0: as many as are left for others);
-    the bytes of large requests at once.
+    the bytes of large requests under way.
     """
 
     max_message_bytes: int
@@ -164,7 +164,7 @@ class Proxy:
     """One proxy, from its start to its end. Lives on the event loop.
 
     Bind the gRPC server behind it to `target`; the proxy listens on `port`. `on_broken(error)` is called if the proxy
-    ends by itself.
+    ends on its own.
     """
 
     def __init__(

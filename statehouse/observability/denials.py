@@ -49,7 +49,7 @@ class SecurityMetrics:
 
 
 def say_if_open(settings: ListenSettings) -> None:
-    """Warn if whoever reaches this machine can read what is sent, and do what they like."""
+    """Warn if any client that reaches this machine can read what is sent, and do what it likes."""
     if settings.tls_certificate is None and not _is_loopback(settings.bind_host):
         log.warning(
             "ports are open beyond this machine, without encryption: set tls_certificate and tls_key, and "
@@ -68,7 +68,7 @@ def _is_loopback(host: str) -> bool:
 def counted_gate(settings: ListenSettings, metrics: SecurityMetrics) -> Gate | None:
     """Return the gate that the settings ask for, whose denials are counted; None if there is none.
 
-    Who has TLS may think that others are kept out: a warning says so where there are no rules.
+    An operator with TLS may think that others are kept out: where there are no rules, a warning says that they aren't.
 
     Raises:
         ConfigurationError: a file is wrong, or can't be read.

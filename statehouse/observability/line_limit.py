@@ -6,7 +6,7 @@ from typing import Final
 
 LINES_AT_ONCE: Final = 100
 LINES_PER_S: Final = 5.0
-"""Most lines: so many at once, then so many a second. A storm of failed lookups writes some 150 MB a day."""
+"""Most lines: so many in a burst, then so many a second. A storm of failed lookups writes some 150 MB a day."""
 
 
 class LineLimit:

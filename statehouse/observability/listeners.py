@@ -28,7 +28,7 @@ _COMPLAINT_INTERVAL_S = 10.0
 class ListenerThreads:
     """The listeners of one kind of process. Never blocks; safe from any thread.
 
-    A subclass has all methods of the protocols, each of which calls `tell`.
+    A subclass has all methods of the protocols, and each method calls `tell`.
     """
 
     def __init__(self, group: str, protocols: Sequence[type]) -> None:

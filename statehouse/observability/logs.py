@@ -38,9 +38,9 @@ class _OncePerWhile(logging.Filter):
 
 
 class _ErrorLimit(logging.Filter):
-    """Bounds the errors of each kind by the second: who finds a way to cause one must not fill the disk.
+    """Bounds the errors of each kind by the second: a client that finds a way to cause one must not fill the disk.
 
-    The next line that passes says how many did not. What has a traceback is longer, and has less room.
+    The next line that passes says how many did not. An error with a traceback is longer, and has less room.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

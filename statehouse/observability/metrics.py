@@ -127,7 +127,7 @@ class MetricsServer:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = 4 * _MOST_AT_ONCE
-    """Connections that come at once; beyond it they come again a second later, which is late for a probe."""
+    """Connections that come at the same time; beyond it they come again a second later, which is late for a probe."""
 
     def __init__(self, family: socket.AddressFamily, address: Any, tls: RenewedTls[ssl.SSLContext] | None) -> None:  # noqa: ANN401 - as the socket module has it
         self.address_family = family
@@ -175,7 +175,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._has_asked[connection] = True
 
     def _takes(self, connection: socket.socket) -> bool:
-        """Give a connection a place, if need be that of the oldest that has not asked; return whether it has one."""
+        """Give a connection a place, if need be the oldest's that has not asked; return whether it has one."""
         with self._lock:
             if len(self._has_asked) >= _MOST_AT_ONCE:
                 idle = next((each for each, has_asked in self._has_asked.items() if not has_asked), None)
@@ -198,7 +198,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 def _cut(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it has ended by itself
+    with contextlib.suppress(OSError):  # it has ended on its own
         # Not the TLS socket's own way, which takes away what the thread that reads from it uses.
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -239,7 +239,7 @@ def _with_probes(application: WsgiApplication, probes: Mapping[str, WhyNot]) -> 
             found = answer(probe, start_response)
         elif path in _PATHS:
             found = application(environ, start_response)
-        else:  # whoever probes a path that isn't there must not be told that all is well
+        else:  # a probe of a path that isn't there must not succeed
             start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
             found = [f"there are: {', '.join([METRICS_PATH, *probes])}\n".encode()]
         return () if environ.get("REQUEST_METHOD") == "HEAD" else found

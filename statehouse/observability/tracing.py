@@ -1,7 +1,7 @@
 """Spans of lookups, sent as OpenTelemetry's protocol has them.
 
-A lookup has spans if its caller's trace is sampled: whoever begins a trace decides (`traceparent`). Without an
-endpoint, none of OpenTelemetry's packages is imported.
+A lookup has spans if its caller's trace is sampled: the program that begins a trace decides (`traceparent`).
+Without an endpoint, none of OpenTelemetry's packages is imported.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ log = structlog.get_logger(__name__)
 _LOGGED_MAX: Final = 1_000
 
 OnUnreadable = Callable[[str, bytes | str | None, Exception], None]
-"""Is told of a record that is skipped: "assignment", "members" or "commits", its key, and why."""
+"""Takes a record that is skipped: "assignment", "members" or "commits", its key, and why."""
 OnUnsigned = Callable[[str, bytes | str | None], None]
-"""Is told of a record that is taken although it has no signature: of which of these topics, and its key."""
+"""Takes a record that is accepted although it has no signature: its topic, as above, and its key."""
 
 
 class UnreadableRecords:
@@ -50,7 +50,7 @@ class UnreadableRecords:
         self._say_once(topic, key, "control record without a signature: see require_signed_records")
 
     def _say_once(self, topic: str, key: bytes | str | None, event: str, **about: str) -> None:
-        """Log the first event of each key. What comes under this key from now on is only counted."""
+        """Log the first event of each key. Later events of this key are only counted."""
         name = key.encode(errors="replace") if isinstance(key, str) else key or b""
         with self._lock:
             # A writer of nonsense may use a new key each time: the log must not grow by that.

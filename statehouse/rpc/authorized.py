@@ -18,8 +18,8 @@ from statehouse.rpc.status import Context, end_with
 from statehouse.security.shown import Shown
 
 ASKED_AGAIN_S: Final = 1.0
-"""How often it is asked whether a stream may go on: whoever loses a right loses the streams that it allowed. Of a call
-whose answer takes longer it is asked once more before the answer is given."""
+"""How often it is asked whether a stream may go on: a caller that loses a right loses the streams that it allowed. If a
+call's answer takes longer, it is asked once more before the answer is given."""
 
 CERTIFICATE_KEY: Final = "statehouse-certificate-bin"
 """What a caller has shown, in DER: the certificate, and after it those that were shown with it."""

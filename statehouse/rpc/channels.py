@@ -116,7 +116,7 @@ class RenewedChannel(Generic[Made]):
         """Close it; calls under way may go on for `grace_s` seconds, those of channels before until their deadline."""
         self._is_closed = True
         await self._channel.close(grace_s)
-        # A channel that is being closed can't be closed at once any more, but its streams can end.
+        # A channel that is being closed can't be closed immediately any more, but its streams can end.
         for stream in list(self._streams):
             stream.cancel()
         await self._background.finish()

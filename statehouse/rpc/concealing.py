@@ -85,7 +85,7 @@ class _ConcealingContext:
         """End the call."""
         try:
             must = self._must(self._path, self._context)
-        except LookupFailure:  # what was shown can't be told from something else, and this is what the call ends with
+        except LookupFailure:  # the caller can't be identified, and this is what the call ends with
             must = True
         if must:
             details = next((value for key, value in status.trailing_metadata if key == DETAILS_KEY), b"")

@@ -99,7 +99,7 @@ class CredentialFiles:
         """
         self.tls = tls
         self._version = 1
-        # What is seen is noted before the files are read: if one changes meanwhile, they are read once more.
+        # The files' state is noted before they are read: if one changes meanwhile, they are read once more.
         self._files = ChangedFiles((tls.ca, tls.certificate, tls.key), clock)
         self._token_file = ChangedFiles((tls.token,), clock)
         self._token = _read_token(tls.token)

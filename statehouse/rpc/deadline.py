@@ -46,8 +46,8 @@ class RequestTimes:
     def deadline(self, context: HasTime, *, margins: int = 1) -> Deadline:
         """Return a caller's deadline, less a margin to report a failure in.
 
-        Who waits for what never comes holds a place, so no caller gets more than `longest_s`. `margins`: how many such
-        margins to subtract, for work that is done after the deadline.
+        An endless wait occupies a slot, so no caller gets more than `longest_s`. `margins`: how many such margins to
+        subtract, for work that is done after the deadline.
         """
         remaining = context.time_remaining()
         if remaining is None:

@@ -1,8 +1,9 @@
 """Whether gRPC works in this process: it does not in one that was forked while gRPC had threads.
 
 `fork` copies a process's memory, and one of its threads. What gRPC's own threads held, and were to do, is lost: calls
-in the new process never end, and neither do their deadlines. gRPC's remedy, GRPC_ENABLE_FORK_SUPPORT, leaves asyncio
-out, and whoever has threads in gRPC's queues at that moment. So the new process is told, before it waits for anything.
+in the new process never end, and neither do their deadlines. gRPC's remedy, GRPC_ENABLE_FORK_SUPPORT, doesn't cover
+asyncio, nor programs that have threads in gRPC's queues at that moment. So the new process hears of it before it waits
+for anything.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ READINESS: Final = "readiness"
 next one of a fleet is restarted."""
 
 _WATCHES_MAX: Final = 1_000
-"""Watches of the health that are open at once: each of our clients has none, and balancers have one each."""
+"""Watches of the health that are open at the same time: each of our clients has none, and balancers have one each."""
 _REQUEST_MAX_BYTES: Final = 4 * 1024
 """Names of services are shorter. A request stays in memory for as long as its stream is open."""
 
@@ -44,20 +44,20 @@ def refuse_long(request: Message) -> None:
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # it has no types
     """The health of a server and its services: the same for all, NOT_SERVING at first. Lives on the event loop.
 
-    Beside them it has READINESS, NOT_SERVING at first, and LIVENESS. `watches`: the places for watches.
+    In addition it has READINESS, NOT_SERVING at first, and LIVENESS. `watches`: the places for watches.
     """
 
     def __init__(self, services: Sequence[str]) -> None:
         kinds = health_pb2.HealthCheckResponse
         self._statuses: dict[str, int] = dict.fromkeys(("", *services, READINESS), kinds.NOT_SERVING)
         self._statuses[LIVENESS] = kinds.SERVING
-        # A new one for each change: a watcher who is told slowly misses those in between.
+        # A new one for each change: a slow watcher misses those in between.
         self._changed = asyncio.Event()
         self._has_ended = False
         self.watches = StreamLimit(_WATCHES_MAX, "watches of the health")
 
     def set(self, *, serving: bool, ready: bool) -> None:
-        """Set the status of the services, and the readiness, unless the end has been told."""
+        """Set the status of the services, and the readiness, unless `end` was called."""
         if self._has_ended:
             return
         kinds = health_pb2.HealthCheckResponse

@@ -13,7 +13,7 @@ from statehouse.rpc.status import Context, end_with
 from statehouse.rpc.streams import StreamLimit
 
 _STREAMS_MAX: Final = 1_000
-"""Streams of reflection that are open at once: people have one each, for a moment."""
+"""Streams of reflection that are open at the same time: people have one each, for a moment."""
 
 
 class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc] # it has no types

@@ -32,11 +32,11 @@ from statehouse.settings import ServerSettings
 if TYPE_CHECKING:
     from statehouse.security.gate import Gate
 
-# Of the three generations; Python's own are 700, 10 and 10.
+# For the three generations; Python's own are 700, 10 and 10.
 _OBJECTS_BETWEEN_COLLECTIONS: Final = (20_000, 20, 50)
-# Of the lookups that the proxy passes on as frames.
+# It has the lookups that the proxy passes on as frames.
 _PROXIED_SERVICE: Final = "statehouse.v1.QueryService"
-# Of requests for health and reflection, which have the name of a service or a file.
+# For requests for health and reflection, which have the name of a service or a file.
 _NAME_BYTES_MAX: Final = 4 * 1024
 # A proxy takes 16 KiB of metadata from callers, and adds a certificate of as much, in base64 (proxy/tls.go). Beyond
 # this size grpcio refuses some calls, by chance; by default beyond 8 KiB.
@@ -46,7 +46,7 @@ _BEGINS_WITHIN_MS: Final = 10_000
 _IDLE_MAX_MS: Final = 600_000
 _HEADERS_MAX_BYTES: Final = 16 * 1024
 _CALLS_OF_CONNECTION_MAX: Final = 10_000
-# Of all connections, beside those that may last by bounds of their own; as many may wait in the proxy
+# Calls of all connections, apart from those that may last by bounds of their own. As many may wait in the proxy
 # (proxy/door.go). Each takes some 20 KiB.
 _CALLS_MAX: Final = 20_000
 
@@ -61,10 +61,10 @@ class RpcServer:
     as for `Link`, and `max_batch_entries` what they take of a batch. The registered services answer all other calls, as
     they do without a proxy.
 
-    `settings`: say how the port is encrypted, and what is taken; a proxy has been told by itself. `lasting_calls`: how
-    many calls the services let last at once, by bounds of their own. `gate`: admits each call; without one everybody
-    may do everything. `local_gate`: admits those that are taken from this machine only; without one they are taken from
-    anywhere.
+    `settings`: say how the port is encrypted, and what is taken; a proxy has received them separately.
+    `lasting_calls`: how many calls the services let last at the same time, by bounds of their own. `gate`: admits each
+    call; without one everybody may do everything. `local_gate`: admits those that are taken from this machine only;
+    without one they are taken from anywhere.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class RpcServer:
         return AuthorizedServer(ConcealingServer(server, self._gate.conceals, shown_in), self._gate.admit, shown_in)
 
     def _refusing(self, server: ServicesServer) -> ServicesServer:
-        """Return the server for services that don't refuse by themselves what can't be read."""
+        """Return the server for services that don't refuse on their own what can't be read."""
         if self._gate is None:
             return AuthorizedServer(server, _admit_all, lambda _context: NOTHING_SHOWN)
         return self._guarded(server)

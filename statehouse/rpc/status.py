@@ -26,7 +26,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 def failing_cleanly(
     handler: Callable[[Any, Request, Context], Awaitable[Response]],
-) -> Any:  # noqa: ANN401 - the generated base classes type the context for sync and aio at once
+) -> Any:  # noqa: ANN401 - the generated base classes type the context for both sync and aio
     """Make a servicer method of `handler(self, request, context)`.
 
     A `LookupFailure` becomes its status, a defect INTERNAL. A handler that answers with a stream writes to the context

@@ -19,7 +19,7 @@ PROGRESS_INTERVAL_S: Final = 2.0
 SILENCE_S: Final = 3 * PROGRESS_INTERVAL_S
 """After this many seconds without a message on a stream, the other end counts as frozen or cut off."""
 TAKEN_WITHIN_S: Final = 60.0
-"""A caller who takes nothing off a stream for so long loses the place."""
+"""A caller that takes nothing off a stream for so long loses the place."""
 
 
 class CallerLeftError(Exception):
@@ -27,7 +27,7 @@ class CallerLeftError(Exception):
 
 
 class StreamLimit:
-    """Places for streams that are open at once, at most `limit`; `what`: what they are, in the plural."""
+    """Places for streams that are open at the same time, at most `limit`; `what`: what they are, in the plural."""
 
     def __init__(self, limit: int, what: str) -> None:
         self.limit, self._what = limit, what

@@ -1,4 +1,4 @@
-"""Places for what callers have open at once: so many in all, and a share of them for each address. Pure."""
+"""Places for what callers have open at the same time: so many in all, and a share for each address. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 _NETWORK_BYTES: Final = 8
-"""Of an IPv6 address: a /64 is one caller's."""
+"""The bytes of an IPv6 address that count: a /64 is one caller's."""
 
 
 class Bound(StrEnum):

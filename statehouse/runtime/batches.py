@@ -1,6 +1,6 @@
 """Batches bounded in number and in size: which entries of a sequence go together into one message. Pure.
 
-An entry that is too large by itself goes alone, and the receiver refuses it. Only this side's bounds are known: if the
+An entry that is too large on its own goes alone, and the receiver refuses it. Only this side's bounds are known: if the
 other side accepts less and refuses a batch, the batch is sent again in halves.
 """
 

@@ -1,9 +1,9 @@
 """Clocks that a step of the wall clock doesn't move. No process of the fleet measures a time by the wall clock itself.
 
 Wall clocks are set: by hand, by NTP after a long outage, by a virtual machine's host. A time that lies between two
-readings of such a clock is wrong by the step. So what a process measures it measures by a monotonic clock; and where
-the time of day is needed, to compare it with what another process or an earlier one has written, it is that of the
-process's start, and on from there by a monotonic clock.
+readings of such a clock is wrong by the step. So a process measures times by a monotonic clock. It may need the time
+of day, to compare it with what another process or an earlier one has written. Then it takes the time of day of its
+start, and goes on from there by a monotonic clock.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class MachineClock:
     elapsed_ms: Callable[[], float]
 
     def now_ms(self) -> int:
-        """Return the time of day, in milliseconds since 1970. Of two readings the later one is never less."""
+        """Return the time of day, in milliseconds since 1970. A later reading is never less than an earlier one."""
         return self.offset_ms + int(self.elapsed_ms())
 
 
 def machine_clock(wall_s: Callable[[], float] = time.time) -> MachineClock:
-    """Return a clock that shows what the wall clock shows now, and goes on by itself."""
+    """Return a clock that shows what the wall clock shows now, and goes on independently."""
 
     def elapsed_ms() -> float:
         return time.clock_gettime(_ELAPSED) * 1000

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import ssl
 
 PEM_BYTES_MAX: Final = 1 << 20
-"""Of certificates and keys."""
+"""For files of certificates and keys."""
 SECRET_BYTES_MAX: Final = 64 << 10
-"""Of a token, or a user and password."""
+"""For a file with a token, or a user and password."""
 TEXT_BYTES_MAX: Final = 4 << 20
-"""Of settings and other texts that people write."""
+"""For files of settings and other texts that people write."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -56,7 +56,7 @@ def read(path: Path, most_bytes: int) -> bytes:
 
 
 def check(path: Path, most_bytes: int) -> None:
-    """Return if a file is one that may be given to a library, which opens it by itself.
+    """Return if a file is one that may be given to a library, which opens it on its own.
 
     Raises:
         OSError: as `read`.

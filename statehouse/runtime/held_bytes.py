@@ -1,4 +1,4 @@
-"""The bytes of requests that a server keeps for as long as something goes on: bounded, beside their number. Pure."""
+"""The bytes of requests that a server keeps for as long as something goes on: bounded, like their number. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from statehouse.errors import LookupFailure, Reason
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of requests that are kept for one thing, as they are on the wire: a request of many small parts takes up to 30 times
+"""For requests that are kept for one thing, as they are on the wire: a request of many small parts takes up to 30 times
 as much when it is parsed. Requests have a hundred bytes, or some kilobytes with positions of hundreds of partitions."""
 
 
@@ -23,7 +23,7 @@ class HasSize(Protocol):
 class HeldBytes:
     """Counts them.
 
-    `what`: what the requests are kept for, in words for whoever is refused.
+    `what`: what the requests are kept for, in words for a refused caller.
     """
 
     def __init__(self, what: str, most: int = HELD_BYTES_MAX) -> None:

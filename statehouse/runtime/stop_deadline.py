@@ -14,9 +14,9 @@ import structlog
 log = structlog.get_logger(__name__)
 
 EXIT_CODE: Final = 1
-"""Of a process that has ended so: an error, as commands have it."""
+"""The exit code of a process that has ended so: an error, as commands have it."""
 CLOSE_S: Final = 30.0
-"""How long a server's closing may take beside the grace of its calls: large stores write for seconds what they hold."""
+"""How long a server's closing may take on top of its calls' grace: large stores write for seconds what they hold."""
 _THREADS_END_S: Final = 5.0
 
 

@@ -41,7 +41,7 @@ class StopSignals:
         self.asked.set()
 
     def now(self) -> None:
-        """Ask for the end at once, for another reason than a signal."""
+        """Ask for an immediate end, for another reason than a signal."""
         self.at_once.set()
         self.asked.set()
 

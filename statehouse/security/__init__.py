@@ -1,4 +1,4 @@
-"""Who calls, and what they may do. Files of certificates and rules are read anew when they change.
+"""Identifies callers and says what they may do. Files of certificates and rules are read anew when they change.
 
 Nothing here answers a call.
 """

@@ -17,7 +17,7 @@ from statehouse.errors import ConfigurationError
 from statehouse.security.rules_file import is_uri
 
 CRL_BYTES_MAX: Final = 16 << 20
-"""Of a file with lists: some 400,000 revoked certificates."""
+"""For a file with lists: some 400,000 revoked certificates."""
 CA_BYTES_MAX: Final = 1 << 20
 SHOWN_MAX: Final = 8
 """Certificates that are taken of what somebody shows, the first included: chains have three or four."""
@@ -248,7 +248,7 @@ def _signed_list(number: int, pem: bytes, authorities: Sequence[x509.Certificate
 
 def _has_signed(authority: x509.Certificate, found: x509.CertificateRevocationList) -> bool:
     try:
-        # Only keys that certificates can be signed with are taken; the type checker can't know that of a CA's.
+        # Only keys that certificates can be signed with are taken; the type checker can't know this about a CA's.
         return authority.subject == found.issuer and found.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
     except (*UNREADABLE, InvalidSignature):
         return False

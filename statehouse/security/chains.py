@@ -37,7 +37,7 @@ class NoChain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Why a way led nowhere. `weight`: of several problems the heaviest is told."""
+    """Why a way led nowhere. `weight`: the message names the heaviest of several problems."""
 
     weight: int
     message: str
@@ -109,7 +109,7 @@ class ChainVerifier:
         return None
 
     def _holds(self, certificate: x509.Certificate, above: int) -> bool:
-        """Return whether a certificate holds by itself."""
+        """Return whether a certificate holds on its own."""
         if not (self._is_in_time(certificate) and self._is_understood(certificate)):
             return False
         if self._revoked.names(certificate.issuer, certificate.serial_number):
@@ -162,7 +162,7 @@ def _extensions(certificate: x509.Certificate) -> Iterable[x509.Extension[x509.E
 def _may_sign(issuer: x509.Certificate, above: int, *, is_anchor: bool) -> bool:
     """Return whether a certificate may sign one that stands above so many other CAs' certificates.
 
-    Old roots don't say so; whoever put one into tls_ca did.
+    Old roots don't say so; the operator that put one into tls_ca did.
     """
     values = [each.value for each in _extensions(issuer)]
     basic = next((each for each in values if isinstance(each, x509.BasicConstraints)), None)

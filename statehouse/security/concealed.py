@@ -1,7 +1,7 @@
-"""Answers for callers who may not see the fleet: without the addresses of nodes. Pure.
+"""Answers for callers that may not see the fleet: without the addresses of nodes. Pure.
 
-Where there are rules, who lacks the right `fleet` learns which node has answered, by its name, and not where it is. The
-name (`instance_id`) stays: logs and people speak of nodes by it, and nothing can be connected to by it.
+Where there are rules, a caller without the right `fleet` learns which node has answered, by its name, and not where it
+is. The name (`instance_id`) stays: logs and people speak of nodes by it, and nobody can connect to a node by it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Denial:
     store: str = ""
 
     def failure(self, identity: str) -> LookupFailure:
-        """Return what the caller is told, who is this identity."""
+        """Return the failure that the caller gets; `identity` is the caller's."""
         return LookupFailure(
             self.reason, self.message, {"identity": identity, "right": self.right, "store": self.store}
         )
@@ -55,8 +55,8 @@ def denial_of(caller: KnownCaller, method: str, request: object) -> Denial | Non
 def forwarding_denial(caller: KnownCaller, method: str) -> Denial | None:
     """Return why a caller may not make a call for somebody else whose certificate it shows; None: it may.
 
-    Certificates are no secrets. So whoever may show those of others reads for them, and no more; what changes the fleet
-    the others themselves must want, and their token says so, or the rules say that the caller is trusted with it.
+    Certificates are no secrets. So a caller that may show those of others reads for them, and no more. A change of the
+    fleet needs the others' own token, which says that they want it, or rules that trust the caller with it.
     """
     if not may(caller.grants, Right.FORWARD):
         return _denied(caller, Right.FORWARD, "", f"{caller.name} is no router: it may call for nobody else")

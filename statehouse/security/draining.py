@@ -14,7 +14,7 @@ from statehouse.settings import TlsSettings
 
 DRAIN: Final = "/statehouse.v1.NodeService/Drain"
 LOCAL_ONLY: Final = frozenset({DRAIN})
-"""What changes the fleet. Whoever is on the machine could end the process in other ways, too."""
+"""The methods that change the fleet. A caller on the machine could end the process in other ways, too."""
 
 
 def is_drain_local(settings: TlsSettings) -> bool:

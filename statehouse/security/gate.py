@@ -26,15 +26,15 @@ log = structlog.get_logger(__name__)
 RELOAD_INTERVAL_S: Final = 1.0
 """Between two looks at the files. An identity that is taken away is refused within twice this time."""
 _LOOK_TAKES_MAX_S: Final = 10.0
-"""A look that takes longer is told of."""
+"""A look that takes longer is reported."""
 CALLERS_KEPT_MAX: Final = 10_000
 """Callers whose certificate or token need not be checked again."""
 UNKNOWN: Final = "unknown"
-"""In the audit log, whoever isn't known."""
+"""In the audit log, a caller that isn't known."""
 
 
 class _Identities(NamedTuple):
-    """Who calls, and who has passed the call on; empty if nobody has."""
+    """The caller, and the forwarder that has passed the call on; empty if none has."""
 
     identity: str
     forwarder: str = ""
@@ -118,7 +118,7 @@ class Gate:
         return not may(caller.grants, Right.FLEET)
 
     def may(self, method: str, shown: Shown) -> bool:
-        """Return whether a caller who was admitted may make this call for any store, too. Nothing is noted of it."""
+        """Return whether a caller that was admitted may make this call for any store, too. Nothing is noted of it."""
         return denial_of(self._caller(method, shown), method, None) is None
 
     async def watch_files(self) -> None:
@@ -189,7 +189,7 @@ class Gate:
         return self._remembered((shown.on_behalf, None), partial(self._known.identify_other, shown.on_behalf))
 
     def _remembered(self, what: tuple[bytes, str | None], identify: Callable[[float], KnownCaller]) -> KnownCaller:
-        """Return the caller who shows this, identified now if that isn't known."""
+        """Return the caller that shows this, identified now if that isn't known."""
         now = self._clock()
         caller = self._callers.get(what)
         if caller is not None and now <= caller.until:

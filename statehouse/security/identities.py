@@ -1,4 +1,4 @@
-"""Who a caller is: from what they have shown, and the rules."""
+"""The identity of a caller: from what they have shown, and the rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statehouse.security.rules import EVERYTHING, Grant, Rules, RulesEntry
 from statehouse.security.shown import Shown
 
 ANONYMOUS: Final = "anonymous"
-"""Who has shown nothing."""
+"""A caller that has shown nothing."""
 ANYBODY: Final = "anybody"
 """A caller where there are no rules."""
 _SHOWN_MAX: Final = 200
@@ -23,14 +23,12 @@ _SCHEME: Final = "bearer"
 
 @dataclass(frozen=True, slots=True)
 class KnownCaller:
-    """A caller who may call.
+    """A caller that may call.
 
     Attributes:
         name: their identity in the rules; several are joined by +.
         grants: what they may do.
         until: epoch seconds, up to which what they have shown holds.
-        beside: of a caller with a token, the identity of the certificate beside it: who passes the token on, perhaps.
-            Empty if there is none, or the rules don't know it.
 
     """
 
@@ -38,6 +36,8 @@ class KnownCaller:
     grants: tuple[Grant, ...]
     until: float
     beside: str = ""
+    """For a caller with a token and a certificate, the certificate's identity: perhaps it belongs to the
+    token's forwarder. Empty if there is no certificate, or the rules don't know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class KnownCallers:
     anchors: Anchors | None = None
 
     def identify(self, shown: Shown, now: float) -> KnownCaller:
-        """Return who has shown this. If there is a token, it decides; a certificate beside it must hold all the same.
+        """Return who has shown this. If there is a token, it decides; a certificate shown with it must hold, too.
 
         `now`: epoch seconds.
 

@@ -1,4 +1,4 @@
-"""Who may write which records of control topics, and whether a record is theirs. No I/O: that is kafka/authors.py.
+"""The rights to write records of control topics, and whether a record's author has them. No I/O (kafka/authors.py).
 
 A certificate must lead to the CA, not be revoked, and hold: when the record was signed, if the record was there before
 this process read the topic to its end; and now, if it is new.
@@ -56,7 +56,7 @@ class _Shown:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What records are judged by. `rules`: None: whoever has a certificate of the CA may write all."""
+    """What records are judged by. `rules`: None: any author with a certificate of the CA may write all."""
 
     anchors: Anchors
     revoked: Revoked = NONE_REVOKED
@@ -107,7 +107,7 @@ class RecordJudge:
                 raise ContractError("it has no signature, and require_signed_records is on")
             return None
         signature = read_signature(header)
-        # Who knows the key of a certificate that has expired can date a record back, but nobody takes it as a new one.
+        # The holder of an expired certificate's key can date a record back, but nobody takes it as a new one.
         shown = self._shown(tuple(signature.certificates), now if is_new else signature.signed_at_ms / 1000)
         check_signature(record, signature, shown.leaf)
         self._check_right(record, shown.names)

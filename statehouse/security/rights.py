@@ -31,7 +31,7 @@ class Right(StrEnum):
     FORWARD = "forward"
     """To send requests for somebody else, as routers do: with `forwarding.hops`, or with the other's certificate."""
     ACT_FOR = "act-for"
-    """To change the fleet for whom one shows the certificate of, beside `FORWARD`, which is for reads."""
+    """To change the fleet for the owner of a shown certificate, in addition to `FORWARD`, which is for reads."""
     METRICS = "metrics"
     HEALTH = "health"
     REFLECTION = "reflection"

@@ -38,7 +38,7 @@ ROLE_RIGHTS: Final[Mapping[CallerRole, frozenset[Right]]] = MappingProxyType(
 )
 """What each role may do; a reader only with the stores that the entry names."""
 ROUTERS_ALSO: Final = frozenset({Right.ACT_FOR})
-"""What an entry may give a router beside; all else that it may give is a reader's."""
+"""What an entry may give a router in addition; all else that it may give is a reader's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The certificate that a server shows, for servers of Python's; the proxy reads the same files by itself."""
+"""The certificate that a server shows, for servers of Python's; the proxy reads the same files on its own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"tls_ca {ca} can't be used: {error}; it must hold certificates in PEM") from error
     context.verify_mode = _ASKED[settings.callers_certificates]
-    # Who resumes a session shows no certificate again, and would outlive a change of the CA.
+    # A client that resumes a session shows no certificate again, and would outlive a change of the CA.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     return context

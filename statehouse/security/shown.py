@@ -16,8 +16,8 @@ class Shown:
         authorization: the value of the metadata `authorization`; empty if there is none. Never to be printed.
         address: where the call comes from, for people.
         on_behalf: whose call this is, if the caller makes it for somebody else: the other's certificate, in the same
-            form. Nobody has verified it, and anybody may have a copy: it counts only from those who may forward, only
-            if it leads to a CA of ours now, and only for reads unless the caller may act for others.
+            form. Nobody has verified it, and anybody may have a copy: it counts only from callers that may forward,
+            only if it leads to a CA of ours now, and only for reads unless the caller may act for others.
 
     """
 
@@ -32,4 +32,4 @@ class Shown:
 
 
 NOTHING_SHOWN: Final = Shown()
-"""Of callers whom nobody asks who they are."""
+"""Used for unauthenticated callers."""

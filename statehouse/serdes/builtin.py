@@ -151,7 +151,7 @@ class DoubleSerde:
         return _DOUBLE.pack(number)
 
     def text(self, data: bytes) -> str:
-        """Show the shortest decimal that reads back equal. Of the many forms of NaN only Java's has such a text."""
+        """Show the shortest decimal that reads back equal. Only Java's form of NaN, of many, has such a text."""
         number = _unpack(_DOUBLE, data)
         if math.isnan(number) and data != _NAN:
             raise ValueError("a NaN in another form than Java's, which no text stands for")
@@ -216,7 +216,7 @@ class JsonSerde:
 
 
 class DocumentSerde:
-    """Base of serdes whose values are JSON documents to those who read them: a plug-in adds `document`."""
+    """Base of serdes whose values are JSON documents to their readers: a plug-in adds `document`."""
 
     def document(self, data: bytes) -> JsonValue:
         """Return the bytes as a JSON document.

@@ -18,7 +18,7 @@ _FEWEST_TOO_DEEP: Final = MESSAGES_DEEP // 3
 
 
 def read_json(data: bytes) -> Any:  # noqa: ANN401 - as json.loads gives it
-    """Return a document as Python's json module does. Of a name that an object has twice the last value counts.
+    """Return a document as Python's json module does. If an object has a name twice, the last value counts.
 
     Raises:
         ValueError: the bytes are none, with the reason.

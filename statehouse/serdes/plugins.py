@@ -33,7 +33,7 @@ class SerdeSupplier(Protocol):
     """Makes a serde."""
 
     def __call__(self, options: SerdeOptions, /) -> Serde:
-        """Return the serde. Each process makes one of each name; several threads may use it at once."""
+        """Return the serde. Each process makes one of each name; several threads may use it at the same time."""
 
 
 class Serdes:

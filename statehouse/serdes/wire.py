@@ -14,7 +14,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2
 
 LOOKUP_BYTES_MAX: Final = 1024 * 1024
-"""Of a serialized lookup: its key is a part of a record of Kafka. No other request but a batch may be longer either."""
+"""For serialized lookups: a key is a part of a record of Kafka. No other request but a batch may be longer either."""
 _ELEMENT: Final = 0x0A  # tag of field 1, a message
 _DELIMITED: Final = 2
 _NUMBER: Final = 0
@@ -38,7 +38,7 @@ def frames(data: bytes) -> Sequence[bytes]:
 
 
 def lookups_of(data: bytes, most: int) -> Sequence[bytes]:
-    """Return the serialized lookups of a batch, of which `most` are taken.
+    """Return the serialized lookups of a batch that has at most `most`.
 
     Raises:
         DecodeError: the bytes are not a batch.
@@ -63,7 +63,7 @@ def refuse_too_much(data: bytes, most: int) -> None:
 
 
 def refuse_beginning(data: bytes, most: int) -> None:
-    """Refuse a batch of which this is the beginning, or all, if already there are too many lookups, or one is too long.
+    """Refuse a batch if `data`, its beginning or all of it, already has too many lookups, or one that is too long.
 
     Raises:
         LookupFailure: INVALID_REQUEST.

@@ -387,7 +387,7 @@ class ServerSettings(ApplicationSettings, CallSettings):
 
     @property
     def lookup_log_keys(self) -> bool:
-        """Whether lines about lookups have their keys, which may say who somebody is: for those who debug."""
+        """Whether lines about lookups have their keys, which may say who somebody is: for debugging."""
         return self.log_level == "debug"
 
     @property

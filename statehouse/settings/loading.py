@@ -46,7 +46,7 @@ PROCESSES: Final[Mapping[str, type[DeclaredSettings]]] = MappingProxyType(
         "web": WebSettings,
     }
 )
-"""The settings of each process, by its name: that of its command, but of the web process."""
+"""The settings of each process, by its name: its command's name, except for the web process."""
 UP_TABLE: Final = "up"
 """The table of a file that is no process's: `statehouse up` reads it (statehouse/local/application_file.py)."""
 # Settings that a file for many processes may lack, because each process can have its own.

@@ -23,13 +23,13 @@ class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
     confirm_interval_ms: ClassVar[int] = 250
     """How often the ends of changelogs are asked for: one request for all, which brokers don't notice."""
     restore_batch_records: ClassVar[int] = 250
-    """Records that a restore reads and writes at once: more gained nothing (docs/adr/0005)."""
+    """Records that a restore reads and writes together: more gained nothing (docs/adr/0005)."""
     max_open_scans: ClassVar[int] = 64
-    """Scans, exact counts and pages that are read at once: each holds a snapshot, and threads are few."""
+    """Scans, exact counts and pages that are read at the same time: each holds a snapshot, and threads are few."""
     scan_timeout_ms: ClassVar[int] = 30_000
     """Longest time of one, whatever its caller's deadline: a page is read in milliseconds."""
     max_position_waits: ClassVar[int] = 1_000
-    """Requests that wait for a position at once; each takes some memory and no thread."""
+    """Requests that wait for a position at the same time; each takes some memory and no thread."""
     position_wait_timeout_ms: ClassVar[int] = 5_000
     """Longest wait for a position of a request without a deadline: as long as routers wait."""
     watch_tail_bytes: ClassVar[int] = _MIB

@@ -1,4 +1,4 @@
-"""Settings that there were in the version before: whoever still gives one is told what became of it."""
+"""Settings of the version before: users that still give one learn what became of it."""
 
 from __future__ import annotations
 

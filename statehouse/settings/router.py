@@ -27,7 +27,7 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
     router_max_batch_entries: ClassVar[int] = 10_000
     """Lookups in one BatchGet at a router, which splits them into calls of 1000 to nodes: ten calls."""
     hold_max: ClassVar[int] = 1_000
-    """Lookups that wait at once for a partition to be served again: half of max_lookups by default."""
+    """Lookups that wait at the same time for a partition to be served again: half of max_lookups by default."""
     hold_min_interval_ms: ClassVar[int] = 60_000
     """Least time between two hold windows of a partition: a fleet that keeps failing must fail fast."""
     max_watched_partitions: ClassVar[int] = 10_000

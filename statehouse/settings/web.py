@@ -12,7 +12,7 @@ class RouterCallSettings(DeclaredSettings):
     """What a router and its web process have alike."""
 
     request_timeout_ms: ClassVar[int] = 5_000
-    """Longest time of a request without a deadline; callers who know better give one."""
+    """Longest time of a request without a deadline; callers that know better give one."""
 
     tls_node_name: str = setting(
         "",

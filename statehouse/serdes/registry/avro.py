@@ -26,14 +26,14 @@ Decoder = Callable[[bytes], JsonValue]
 AvroSchema = Any  # any JSON
 
 _OURS: Final = "statehouse-"
-"""In front of a logical type, so that our reader of it is asked, and that of nobody else changes."""
+"""In front of a logical type, so that our reader of it is asked, and nobody else's reader changes."""
 _ROOT: Final = "statehouse_value"
 """A record around the schema. It adds no bytes, and lets the schema be anything: a union, a list, a name."""
 _SCALE_MAX: Final = 10_000
 """Digits behind the point that a decimal is shown with; one that has more is shown as its bytes."""
 _DAY_S: Final = 86_400
 _NESTED_MAX: Final = 32
-"""Records within records of which a failure is told by name."""
+"""The most records within records for which a failure gives the names."""
 
 
 class AvroSerde(DocumentSerde):

@@ -88,7 +88,7 @@ class RegistryClient:
     def _asked(self, what: str, ask: Any) -> Any:  # noqa: ANN401 - a method of the untyped client, and its result
         if not self._options.registry_url:
             raise SerdeUnavailable("this process knows no schema registry: set schema_registry_url")
-        # Imported here: it takes a second, and only those who lack a schema need it.
+        # Imported here: it takes a second, and only processes that lack a schema need it.
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - see above
 
         where = f"the schema registry at {self._options.registry_url}"
@@ -116,7 +116,7 @@ class RegistryClient:
                 given: dict[str, Any] = {
                     "url": self._options.registry_url,
                     "timeout": self._options.timeout_s,
-                    # Whoever reads again asks again; see `schemas`.
+                    # A caller that reads again asks again; see `schemas`.
                     "max.retries": 0,
                 }
                 if self._options.credentials_file:

@@ -39,7 +39,7 @@ class Schemas(Generic[D]):
         self._unreachable: tuple[float, str] = (0.0, "")
 
     def decoder(self, schema_id: int) -> D:
-        """Return a decoder, at once.
+        """Return a decoder, immediately.
 
         Raises:
             FetchNeeded: it isn't known yet.
