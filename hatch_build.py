@@ -39,7 +39,7 @@ class Platform(NamedTuple):
         """The wheel's tag.
 
         The program is static: it asks for no C library, so the oldest one that pip's tags and our other requirements
-        know of will do. Of the kernel Go asks for 3.2, and systems with glibc 2.17 have 3.10.
+        know of will do. Go asks for Linux 3.2, and systems with glibc 2.17 have 3.10.
         """
         return f"py3-none-manylinux_2_17_{self.machine}"
 
@@ -140,7 +140,7 @@ class ProxySource(NamedTuple):
             "CGO_ENABLED": "0",
             "GOOS": "linux",
             "GOARCH": self.platform.go_arch,
-            # What each processor of the kind can run, and nothing that this machine's Go has been told to do.
+            # What each processor of the kind can run, without the settings of this machine's Go.
             "GOAMD64": "v1",
             "GOARM64": "v8.0",
             "GOFLAGS": "-mod=readonly",

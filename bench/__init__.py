@@ -1,1 +1,1 @@
-"""Benchmarks: our fleet beside a Kafka Streams application, on the same data and under the same load."""
+"""Benchmarks: our fleet next to a Kafka Streams application, on the same data and under the same load."""

@@ -44,7 +44,7 @@ METRICS: Final = {
 """The meaning of each figure that a workload may return."""
 
 
-# Of requests in closed loops; it is long, so that a slow server shows in latencies, not in failures.
+# The timeout of requests in closed loops. It is long, so that a slow server shows in latencies, not in failures.
 _TIMEOUT_MS: Final = 10_000
 # One of the first requests after a start may get no answer; with the peer it happened once in some hundred starts.
 _WARM_UPS: Final = 3

@@ -15,7 +15,7 @@ _BEGIN: Final = time.monotonic()
 
 
 def say(text: str) -> None:
-    """Print a line at once, with the time since the start."""
+    """Print a line immediately, with the time since the start."""
     sys.stdout.write(f"{time.monotonic() - _BEGIN:7.1f} s  {text}\n")
     sys.stdout.flush()
 

@@ -1,6 +1,6 @@
 """Compares what `statehouse size` calculates with a fleet that runs: three nodes, asked through a router and straight.
 
-Prints, for each way, what was measured beside what is calculated for this machine's speed. `--speed` only measures
+Prints, for each way, what was measured next to what is calculated for this machine's speed. `--speed` only measures
 that, for `statehouse size --empty-call-us`. It takes five minutes of a machine that does nothing else.
 """
 

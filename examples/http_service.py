@@ -1,4 +1,4 @@
-"""Shared code of the examples' HTTP APIs: paths of their own beside the page and /v1, on the same server.
+"""Shared code of the examples' HTTP APIs: paths of their own next to the page and /v1, on the same server.
 
 An API is a function from a client and the path's segments to an answer.
 """

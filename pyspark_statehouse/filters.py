@@ -97,9 +97,9 @@ def _narrowed(read: Pushed, column: str, operator: Operator, value: datetime, ki
     from_ms, to_ms = read.from_ms, read.to_ms
     if operator in _UPPER:
         to_ms = time_ms if to_ms is None else min(to_ms, time_ms)
-    # Of windows only the start is asked for by, of sessions the end. A session ends when it starts, or later.
+    # A lower bound is for the start of windows, and for the end of sessions. A session ends when it starts, or later.
     if operator in _LOWER and (column == "start" or kind == SESSION):
         from_ms = time_ms if from_ms is None else max(from_ms, time_ms)
     if from_ms is not None and to_ms is not None and from_ms > to_ms and kind != SESSION:
-        return read  # no window can be in it, and nodes refuse that; Spark finds it out by itself
+        return read  # no window can be in it, and nodes refuse that; Spark finds it out on its own
     return Pushed(read.ranges, read.partitions, from_ms, to_ms)

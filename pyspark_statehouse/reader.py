@@ -101,7 +101,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc] # pyspark has no type
         """Take over filters; return those that are left to Spark.
 
         Where Spark pushes no filters down it refuses readers that take some over (it compares `__func__`), so that none
-        is ignored. None is: Spark then filters by itself, and this reads more than it must.
+        is ignored. None is: Spark then filters on its own, and this reads more than it must.
         """
         push: Any = partial(_push, self)
         push.__func__ = DataSourceReader.pushFilters

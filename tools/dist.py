@@ -33,7 +33,7 @@ _TOOLS: Final = ROOT / ".tools"
 _SUMS: Final = "SHA256SUMS"
 _OF_TEXTS: Final = """\
 Of Python packages: as they declare it. Of Go modules: as a program recognised the text; the texts are in the wheels."""
-# Of a licence that we have not read nobody can say what it asks for.
+# Nobody can say what a licence asks for that we have not read.
 _UNKNOWN: Final = "UNKNOWN"
 # Go's own library is no module that the tool could look up.
 _LICENSE_OF_GO: Final = ("std", "BSD-3-Clause")

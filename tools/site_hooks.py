@@ -1,4 +1,4 @@
-"""What mkdocs does beside building `docs/`: pages from elsewhere in the repository, and links that hold on the site.
+"""What mkdocs does apart from building `docs/`: pages from elsewhere in the repository, links that hold on the site.
 
 Pages are written to be read in the repository. There a link may lead to any file; a site has only its pages. So the
 site gets the pages of `OUTSIDE`, too, a link to one of these is turned to where it is on the site, and a link to any

@@ -1,9 +1,9 @@
 """Measures how slow a flood makes well-behaved callers: `python -m bench.floods`.
 
 There are two fleets of one node and one router, each with a proxy. Callers look keys up through the first one's
-router at a steady rate. Beside them flooders with half a core flood the first fleet, or, for comparison, the second:
-then they take as much of the machine from everybody, and nothing of the fleet that is measured. With one node no
-standby hides what a flood does to it. Bounds are the defaults.
+router at a steady rate. At the same time, flooders with half a core flood the first fleet or, for comparison, the
+second: then they take as much of the machine from everybody, and nothing of the fleet that is measured. With one node
+no standby hides what a flood does to it. Bounds are the defaults.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TARGETS: Final = ("router", "node")
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What well-behaved callers had beside a flood."""
+    """What well-behaved callers had during a flood."""
 
     p99_ms: float
     lookups: int

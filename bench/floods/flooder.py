@@ -1,4 +1,4 @@
-"""Callers who mean ill: `python -m bench.floods.flooder KIND TARGET STORE COUNT SECONDS`.
+"""Callers that mean ill: `python -m bench.floods.flooder KIND TARGET STORE COUNT SECONDS`.
 
 It prints as JSON what came of it, and how often. The kinds are the functions below. Each ends when it has its answers,
 or has held what it took for so many seconds.
@@ -23,7 +23,7 @@ from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 
 MIB: Final = 1024 * 1024
-# Of one connection; a client that opens more streams waits by itself.
+# Per connection; a client that opens more streams waits on its own.
 _STREAMS_EACH: Final = 500
 # What this process can hold.
 _LARGE_AT_ONCE: Final = 200

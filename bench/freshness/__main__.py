@@ -1,9 +1,9 @@
 """How old an event is when the changelog shows it: `python -m bench.freshness [--against COMMIT]`.
 
 Only a broker and Spark run. Events come at steady rates, and a reader that reads committed records notes when each of
-them shows. Beside the applications runs Spark's own query from Kafka to Kafka: what a batch takes at least. With
-`--against`, another commit of this repository is measured in turn with this one; with `--conf`, this one with other
-settings of Spark.
+them shows. In addition to the applications, Spark's own query from Kafka to Kafka runs: it shows what a batch takes at
+least. With `--against`, another commit of this repository is measured in turn with this one; with `--conf`, this one
+with other settings of Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is measured beside one another in turn, and the table of what came out."""
+"""Source trees that are measured in turn, and the table of the results."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def play(
     seconds: float,
     conf: Mapping[str, str],
 ) -> Figures:
-    """Run a program of a source tree, with settings of Spark beside its own, and measure it after a warm-up.
+    """Run a program of a source tree, with settings of Spark in addition to its own, and measure it after a warm-up.
 
     Raises:
         BenchFailure: it didn't start, or events didn't show.

@@ -53,7 +53,7 @@ func (l *link) keep(running context.Context) {
 			wait = firstBackoff
 			continue
 		}
-		// The attempt failed, or the connection ended at once.
+		// The attempt failed, or the connection ended immediately.
 		select {
 		case <-time.After(wait):
 		case <-running.Done():

@@ -68,7 +68,7 @@ func (d *data) isRight(key uint32, value []byte) bool {
 	return bytes.Equal(value, d.expected)
 }
 
-// lookups asks for one key, or for several keys of one target at once.
+// lookups asks for one key, or for several keys of one target in one request.
 type lookups struct {
 	data
 	size   int

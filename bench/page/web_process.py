@@ -1,4 +1,4 @@
-"""A web process in front of a router, by itself."""
+"""A web process in front of a router, as a process of its own."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Servers(ABC):
         return {process.name: process.pid for process in self.processes() if process.pid is not None}
 
     def spawn(self) -> None:
-        """Start all processes; return at once."""
+        """Start all processes; return immediately."""
         for process in self.processes():
             process.start()
 

@@ -1,1 +1,1 @@
-"""Effects outside of Kafka, exactly once: a consumer that keeps its position beside its effects."""
+"""Effects outside of Kafka, exactly once: a consumer that keeps its position next to its effects."""

@@ -1,8 +1,8 @@
 """The demonstration: `python -m examples.leaderboard.demo` (what `make demo` runs).
 
-It starts a whole cluster, looks a key up, and kills the key's active host: a standby answers the same lookup at once,
-and the promoted active answers it a session timeout later. Then the killed node comes back with its state. The
-demonstration leaves nothing behind, however it ends.
+It starts a whole cluster, looks a key up, and kills the key's active host: a standby answers the same lookup
+immediately, and the promoted active answers it a session timeout later. Then the killed node comes back with its state.
+The demonstration leaves nothing behind, however it ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The leaderboard as an application of a local cluster: it has an HTTP API beside its topology."""
+"""The leaderboard as an application of a local cluster: it has an HTTP API in addition to its topology."""
 
 from __future__ import annotations
 

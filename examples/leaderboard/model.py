@@ -1,4 +1,4 @@
-"""The expected content of the leaderboard, computed in plain Python from all scores at once.
+"""The expected content of the leaderboard, computed in plain Python from all scores together.
 
 It is independent of the processor, so that tests can compare the two. Players and products must not change.
 """

@@ -1,4 +1,4 @@
-"""The expected results of patient monitoring, computed in plain Python from all events at once.
+"""The expected results of patient monitoring, computed in plain Python from all events together.
 
 It is independent of the processor, so that tests can compare the two. It ignores lateness: all beats of a window
 count, so events must come within its grace, and the pulses and temperatures of an alert within the join's grace.

@@ -34,7 +34,7 @@ _LOGIN_FORMAT: Final = "dd-MM-yyyy'T'HH:mm:ssX"
 
 
 class Tally:
-    """Adds events up. The state is the tally and, beside it, the last login as a number, to compare by."""
+    """Adds events up. The state is the tally and, next to it, the last login as a number, to compare by."""
 
     def add(self, state: Any, row: Mapping[str, Any], position: RecordPosition) -> Any:  # noqa: ANN401, ARG002 - JSON
         """Return the tally with this event."""

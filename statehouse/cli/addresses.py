@@ -43,8 +43,8 @@ class Given:
 def choose(layers: list[Given], context: RouterContext | None, local: RouterAddress | None) -> RouterAddress:
     """Return the address: the first layer that says it counts, then the context, then the local cluster, if any.
 
-    What a context names to be shown goes to that context's routers alone, and a local cluster's certificate to that
-    cluster: an address that somebody gives beside them must not get their tokens.
+    The credentials that a context names go to that context's routers alone, and a local cluster's certificate to that
+    cluster: an address that somebody gives in addition must not get their tokens.
 
     Raises:
         ConfigurationError: what is to be shown doesn't go together.

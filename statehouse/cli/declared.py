@@ -33,8 +33,8 @@ def takes_settings(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function whose first argument is `LoadedSettings` of this class.
 
-    Beside the function's own options, the command has one for each setting, or only for those in `only`, and none for
-    those in `but`.
+    In addition to the function's own options, the command has one for each setting, or only for those in `only`, and
+    none for those in `but`.
     """
 
     def make(function: Callable[..., None]) -> Callable[..., None]:

@@ -140,7 +140,7 @@ class KeyRange(OptionGroup):
         """Return what the client's method takes.
 
         Raises:
-            typer.BadParameter: a prefix is given beside a range.
+            typer.BadParameter: a prefix is given in addition to a range.
 
         """
         if self.prefix is not None and (self.from_key is not None or self.to_key is not None):

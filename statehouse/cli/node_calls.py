@@ -1,4 +1,4 @@
-"""Asks nodes for what only they know, all at once, over connections that are kept for the next time."""
+"""Asks nodes for what only they know, all at the same time, over connections that are kept for the next time."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _SILENCE_MAX_S: Final = 30.0
 
 
 class DrainNotSeenThrough(StatehouseError):
-    """A node that was told to drain fell silent, and did not leave."""
+    """A node that had to drain fell silent, and did not leave."""
 
 
 @app.command("list")

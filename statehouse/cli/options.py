@@ -50,7 +50,7 @@ ContextOption = Annotated[
 def _tls_option(flag: str, field: str, kind: str, meaning: str) -> Any:  # noqa: ANN401 - an annotated type
     return Annotated[
         str | None,
-        # Variables are not left to typer: those who read them must know that they aren't flags.
+        # Variables are not left to typer: readers of the help must know that they aren't flags.
         typer.Option(flag, metavar=kind, help=rf"{meaning}  \[env var: {VARIABLES[field]}]", show_default=False),
     ]
 

@@ -155,7 +155,7 @@ def _print_yaml(document: object) -> None:
 
 
 def print_json_line(document: object, *, is_live: bool = False) -> None:
-    """Print one of many results as a line of JSON; `is_live`: flush it, so that its reader gets it at once."""
+    """Print one of many results as a line of JSON; `is_live`: flush it, so that its reader gets it immediately."""
     print(_json(document), flush=is_live)
 
 

@@ -1,7 +1,7 @@
 """Makes sure that packages of ours are ours: their names are common words, which others may use, too.
 
-Another distribution may install a package of the same name, over ours or beside it; and a folder that comes earlier on
-the import path, as the working directory does, may have one. What would be run then is another's code, or a mixture.
+Another distribution may install a package of the same name, over ours or next to it; and a folder that comes earlier
+on the import path, as the working directory does, may have one. Python would then run another's code, or a mixture.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ForeignPackage(ConfigurationError):
 
 
 def ensure_own(package: str, root: Path = _ROOT) -> None:
-    """Return if importing the package brings ours, which is beside this one, in `root`.
+    """Return if importing the package brings ours, which is next to this one, in `root`.
 
     Raises:
         ForeignPackage: it brings another one's; the text has its file, and the distribution that has installed it.

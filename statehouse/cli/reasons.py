@@ -25,7 +25,7 @@ class ExplainedReason:
         wire_name: in `google.rpc.ErrorInfo.reason`.
         grpc_status: the call's status.
         exit_code: of a command that fails with it.
-        elsewhere: whether another replica may succeed; a router then asks it by itself.
+        elsewhere: whether another replica may succeed; a router then asks it automatically.
         meaning: what has happened.
         remedy: what to do.
 

@@ -52,7 +52,7 @@ def print_explanation(told: Explanation) -> None:
 
 
 def _express_way(told: Explanation) -> str:
-    """Say whether the proxy would send such a lookup to a node by itself."""
+    """Say whether the proxy would send such a lookup to a node on its own."""
     if told.takes_express_way is None:
         return "not known"
     return "yes" if told.takes_express_way else f"no: {told.express_obstacle}, {told.express_detail}"

@@ -71,7 +71,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who answered for a partition, and how fresh that copy was at the moment of the read.
+    """The replica that answered for a partition, and how fresh that copy was at the moment of the read.
 
     Attributes:
         partition: changelog partition.
@@ -131,7 +131,7 @@ class Answer:
 class Entry:
     """One key and its value; the key is text unless the scan asked for raw, or its bytes don't decode.
 
-    `timestamp_ms` is that of the changelog record that holds the value; None if the store keeps no timestamps.
+    `timestamp_ms` is the timestamp of the changelog record that holds the value; None if the store keeps no timestamps.
     """
 
     key: KeyLike
@@ -390,8 +390,8 @@ class Explanation:
         took_ms: from the lookup's arrival at the router to its end.
         hedge_after_ms: the router sends a hedge after this time without an answer.
         retry_budget_refused: what the retry budget did not allow, "hedge" or "retry"; None if nothing was refused.
-        takes_express_way: whether the router's proxy sends such a lookup to a node by itself; None if an earlier
-            version doesn't say.
+        takes_express_way: whether the router's proxy sends such a lookup to a node on its own; None if an
+            earlier version doesn't say.
         express_obstacle: why it doesn't; empty if it does.
         express_detail: the same in words.
 
@@ -483,7 +483,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Who holds a task, by instance id; `active` is None while no node lives.
+    """The nodes that hold a task, by instance id; `active` is None while no node lives.
 
     A global store is the task "global/<store>", without an active; its `replicas` are all copies that nodes report.
     """
@@ -550,7 +550,7 @@ class ProcessorQuery:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """Who assigns tasks to nodes, from the acting controller's last record; it writes one per heartbeat interval.
+    """The acting controller, which assigns tasks to nodes, from its last record; it writes one per heartbeat interval.
 
     Attributes:
         host: where it runs, for people.

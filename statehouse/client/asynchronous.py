@@ -47,7 +47,7 @@ class AsyncClient(AsyncFrameReads):
 
     `freshness`: all bounds of a `Freshness` must hold. Without bounds, the active answers if it can, else the freshest
     standby; the answer says which. `at_least`: the `token` of an earlier answer. The read sees at least what that
-    answer saw, or waits for it; `Freshness.at_least` means the same. A `session` passes its token by itself.
+    answer saw, or waits for it; `Freshness.at_least` means the same. A `session` passes its token automatically.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AsyncClient(AsyncFrameReads):
             "tls": tls,
             "tracing": tracing,
         }
-        """What it was made with, beside the target."""
+        """What it was made with, apart from the target."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.target!r})"

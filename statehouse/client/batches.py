@@ -63,5 +63,5 @@ async def _ask_for(requests: list[query_service_pb2.GetRequest], ask: AskBatch) 
 
 
 def _found_no_room(outcome: LookupOutcome) -> bool:
-    """Whether an answer found no room in the message beside the others."""
+    """Whether an answer found no room in the message next to the others."""
     return isinstance(outcome, LookupFailure) and outcome.reason is Reason.MESSAGE_TOO_LARGE

@@ -22,7 +22,7 @@ ScanResponse = (
 )
 _LONG, _DOUBLE = struct.Struct(">q"), struct.Struct(">d")
 _LAST_MS: Final = (2**63 - 1) // 1_000  # of a timestamp in microseconds
-# Of documents, which are JSON to those who read them.
+# The serde of documents, whose readers see JSON.
 _DOCUMENT: Final = "json"
 
 
@@ -130,7 +130,7 @@ class PageColumns:
     def batch(self, response: ScanResponse, keys: KeyRange) -> Any:  # noqa: ANN401 - a pyarrow.RecordBatch
         """Return the entries of a page within the range as a RecordBatch.
 
-        A key that doesn't decode compares with nothing, and so is in no range but that of all keys.
+        A key that doesn't decode compares with nothing, and so is in no range except the range of all keys.
         """
         found: Any = _entries(response)
         data = [self._key(entry.key) for entry in found]

@@ -80,7 +80,7 @@ def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
 
 
 def to_get(lookup: Lookup, key: types_pb2.Key) -> query_service_pb2.GetRequest:
-    """Return the wire form of a lookup; `key` is that of its key."""
+    """Return the wire form of a lookup; `key` is the wire form of its key."""
     return query_service_pb2.GetRequest(
         store=lookup.store,
         key=key,

@@ -43,7 +43,7 @@ MAX_TABLE_BYTES: Final = 2**30
 """Bytes that a table has at most, unless the caller says otherwise."""
 
 _AGAIN: Final = BackoffPolicy("page_unanswered", first_s=0.05, longest_s=1.0)
-# What passes by itself: a node restarts, a partition moves, a replica catches up, a server has too much to do.
+# They pass on their own: a node restarts, a partition moves, a replica catches up, a server has too much to do.
 _PASSING: Final = frozenset(
     {
         Reason.ATTEMPT_TIMED_OUT,
@@ -151,7 +151,7 @@ class AsyncFrameReads(AsyncReads):
     async def frame_batches(
         self, frame: StoreFrame, part: FramePart, **bounds: Unpack[FrameBounds]
     ) -> AsyncGenerator[Any, None]:
-        """Read a part of a frame, for those who read parts in several processes; the rest is as in `arrow_batches`."""
+        """Read a part of a frame, for reads by several processes; the rest is as in `arrow_batches`."""
         columns = PageColumns(frame)
         seen = bounds.get("at_least") or NOTHING_SEEN
         for keys in part.ranges:
@@ -256,13 +256,13 @@ class AsyncFrameReads(AsyncReads):
                     return
         finally:
             following.cancel()
-            # Whoever left has no use for its failure, and asyncio would log one that nobody takes.
+            # A caller that left has no use for its failure, and asyncio would log one that nobody takes.
             await asyncio.wait([following])
             if not following.cancelled():
                 following.exception()
 
     async def _page(self, request: ScanRequest, seen: Token, bounds: FrameBounds) -> ScanResponse:
-        """Return a page; ask for it again while what keeps it back may pass by itself."""
+        """Return a page; ask for it again while its failure may pass on its own."""
         loop = asyncio.get_running_loop()
         give_up_at, again = loop.time() + bounds.get("patience", PATIENCE_S), Backoff(_AGAIN)
         wire = self._wire(request.store, bounds.get("freshness", ANY), seen)

@@ -1,7 +1,7 @@
 """Keys as callers give them, in the form that requests have. Pure.
 
-Text and bytes go as they are. A number becomes the text of the store's key serde, so it can be told only by those who
-know the serde. Nothing else is a key: Python would make bytes of many values, and a store doesn't have those, so the
+Text and bytes go as they are. A number becomes the text of the store's key serde, so only a caller that knows the serde
+can write it. Nothing else is a key: Python would make bytes of many values, and a store doesn't have those, so the
 answer would be a "not found" that proves nothing.
 """
 
@@ -30,7 +30,7 @@ _FITTING: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class KeyForm:
-    """How a store's keys are written: by which serde, and of which columns, if they are made of columns."""
+    """How a store's keys are written: by which serde and, if they are made of columns, the columns."""
 
     store: str
     serde: str

@@ -1,13 +1,14 @@
 """Coalescing: lookups that come while a call to the same destination is under way go together in the next one.
 
-A unary call costs gRPC in Python more than the lookup does, so a program that asks for many keys at once spends its
-time on calls. An idle queue sends at once: only lookups that come during a call are gathered (TCP's Nagle algorithm and
-group commit do the same). A late call no longer holds the queue up, so a slow lookup delays only the lookups in its own
-call.
+A unary call costs gRPC in Python more than the lookup does, so a program that asks for many keys at the same time
+spends its time on calls. An idle queue sends immediately: only lookups that come during a call are gathered (TCP's
+Nagle algorithm and group commit do the same). A late call no longer holds the queue up, so a slow lookup delays only
+the lookups in its own call.
 
 The router's coalescing has the same idea but other needs. Here, lookups that a program makes together become one call,
 so even the first waits until all are there; a program may ask for any number, so the queue is bounded. There, lookups
-come one by one, the concurrency limit counts the callers, and the first goes out at once, without a task of its own.
+come one by one, the concurrency limit counts the callers, and the first goes out immediately, without a task of its
+own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_CALLS: Final = 32
 """Most calls under way per queue; all but one of them are late."""
 MAX_WAITING: Final = 10_000
 """Most lookups that wait in a queue; more are refused."""
-# Lookups whose time is over are told so at most that often: all of the open ones are looked at for it.
+# The queue ends lookups whose time is over at most that often: it looks at all of the open ones for it.
 _LATER_S: Final = 0.005
 
 

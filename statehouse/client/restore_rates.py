@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _WINDOW_S: Final = 10.0
-"""A rate is that of so many seconds: short enough to show a stall, long enough to be read."""
+"""A rate covers so many seconds: short enough to show a stall, long enough to be read."""
 _SAMPLES_MAX: Final = 100
 
 
@@ -94,7 +94,7 @@ class RestoreRates:
         """Restores that were seen and are under way no longer."""
 
     def take(self, samples: Iterable[RestoreSample], now_s: float) -> list[RunningRestore]:
-        """Take the newest sample of each restore; return how far each is. What is not among them has ended."""
+        """Take the newest sample of each restore; return how far each is. A restore without a sample has ended."""
         seen = {sample.key: sample for sample in samples}
         for key in self._restores.keys() - seen.keys():
             del self._restores[key]

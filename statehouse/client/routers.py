@@ -1,7 +1,8 @@
 """The routers that a client knows: a call goes on to the next one if a router fails, or waits for it to come back.
 
 All calls of a client only read, so asking again does no harm. A router that is late may be frozen, or the call may
-take its time. So it is asked a small question beside: if that isn't answered either, all its calls go on to the next.
+take its time. So the client also asks it a small question: if that isn't answered either, all its calls go on to the
+next.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Routers:
     async def ask(self, make: RouterCall[Request, Response], seconds: float) -> Response:
         """Make a call, at one router after the other until one answers or `seconds` are over.
 
-        If none of them can be reached, it fails at once, unless one has answered before: then it may come back.
+        If none of them can be reached, it fails immediately, unless one has answered before: then it may come back.
 
         Raises:
             LookupFailure: it failed.

@@ -24,7 +24,7 @@ class LookupSpans:
 
     @contextmanager
     def read(self, request: Any) -> Iterator[trace.Span]:  # noqa: ANN401 - any that is about one key
-        """Make the span of a request about one key, which is told of it."""
+        """Make the span of a request about one key, which gets its traceparent."""
         method = type(request).__name__.removesuffix("Request")
         with self._open(method, request.store, 1) as (span, traceparent):
             if traceparent:
@@ -33,7 +33,7 @@ class LookupSpans:
 
     @contextmanager
     def batch(self, requests: Sequence[query_service_pb2.GetRequest]) -> Iterator[trace.Span]:
-        """Make one span of several lookups, which are told of it."""
+        """Make one span of several lookups, which get its traceparent."""
         stores = ",".join(sorted({request.store for request in requests}))
         with self._open("BatchGet", stores, len(requests)) as (span, traceparent):
             for request in requests if traceparent else ():

@@ -61,7 +61,7 @@ class StoreFrame:
 
 @dataclass(frozen=True, slots=True)
 class FramePart:
-    """A part of a frame that is read by itself: ranges of serialized keys of one partition.
+    """A part of a frame that is read on its own: ranges of serialized keys of one partition.
 
     `partition` is None for a global store: every node has all of it, and one copy is read as a whole.
     """

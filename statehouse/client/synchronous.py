@@ -337,7 +337,7 @@ class Client(_Reads):
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=_SHUT_DOWN_S)
             for each in late:
-                each.cancel()  # whoever waits for it would do so without end
+                each.cancel()  # a caller that waits for it would do so without end
             if late:
                 await asyncio.wait(late, timeout=_SHUT_DOWN_S)
 

@@ -20,8 +20,8 @@ _NAMED_FLOATS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 def typed_by(wanted: Any) -> Typed:  # noqa: ANN401 - a pyarrow.DataType
     """Return the function that gives documents a type.
 
-    What doesn't fit is None, at the place where it is: a field that a document lacks, or that has text where a number
-    is wanted. Fields that aren't wanted are left out. Where text is wanted, anything else is shown as JSON.
+    A value that doesn't fit is None, at the place where it is: a field that a document lacks, or that has text where a
+    number is wanted. Fields that aren't wanted are left out. Where text is wanted, anything else is shown as JSON.
 
     Raises:
         ConfigurationError: JSON can't be read as this type.

@@ -1,6 +1,6 @@
 """`statehouse.toml`: what `statehouse up` runs in a folder, and the settings of the parts that it starts there.
 
-The table `up` is the local cluster's. All else are settings, which each process takes from the file by itself.
+The table `up` is the local cluster's. All else are settings, which each process takes from the file on its own.
 """
 
 from __future__ import annotations

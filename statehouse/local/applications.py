@@ -32,7 +32,7 @@ _LINES_SHOWN: Final = 12
 class LocalApplication:
     """What a local cluster has to know about an application.
 
-    `name` is what its user calls it. `topology` is the module for `statehouse process`, `sample` that of its sample
+    `name` is what its user calls it. `topology` is the module for `statehouse process`, `sample` the one of its sample
     data; empty if it has none. `http_api` is a module that `python -m` runs, empty if it has none; `http_page` is a
     path of it to show people, `http_probe` one that answers once it works. `import_from` is a folder that must be on
     the import path for it, empty if none must.

@@ -1,6 +1,6 @@
 """A CA and certificates for development: for `statehouse certs`, `statehouse up --tls`, and to try revocation.
 
-The CA's key lies beside what it has signed, so whoever can read the directory can be anybody. Not for production.
+The CA's key lies beside what it has signed, so anybody with access to the directory can be anybody. Not for production.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROLES: Final = {
     "router": ("router",),
     "node": ("node",),
     "processor": ("node", "processor"),
-    # Who operates a fleet looks into its stores, too, and so does the command line.
+    # An operator of a fleet looks into its stores, too, and so does the command line.
     "operator": ("operator", "reader"),
     "reader": ("reader",),
     "health": ("health",),
@@ -137,7 +137,7 @@ def make_certificates(
 ) -> list[Path]:
     """Make a CA, an empty list of revoked certificates, the certificates and the rules; return the files.
 
-    `hosts`: where servers run, beside this machine. `force`: everything that is there is made anew.
+    `hosts`: where servers run, in addition to this machine. `force`: everything that is there is made anew.
 
     Raises:
         ConfigurationError: a file is there already, or can't be written, or a host is no name.

@@ -2,7 +2,7 @@
 
 Java makes such an archive itself, at the end of a run that loads the classes (JEP 350: dynamic archives of "application
 class data sharing"). It takes one of another Java or other jars for none, and starts as usual. But one that was cut off
-crashes it (JDK 17: SIGBUS), so a file's name has its size, and Java is told to verify the checksums of the rest.
+crashes it (JDK 17: SIGBUS), so a file's name has its size, and an option makes Java verify the checksums of the rest.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ def joined(ours: Sequence[str], theirs: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClassArchives:
-    """The archives of one program, in the cache; those of other programs and versions are beside them.
+    """The archives of one program, in the cache; those of other programs and versions are next to them.
 
     Attributes:
         program: its name.
         java: the Java that runs it.
         jars: its class path.
-        cache_dir: the cache; None is that of `default_cache_dir`.
+        cache_dir: the cache; None is the one of `default_cache_dir`.
 
     """
 
@@ -188,7 +188,7 @@ class ClassArchives:
 
 
 def make_in_background(module: str) -> subprocess.Popen[bytes]:
-    """Start a module that makes an archive, with processor time that nothing else wants; it ends by itself."""
+    """Start a module that makes an archive, with processor time that nothing else wants; it ends on its own."""
     return subprocess.Popen(
         [sys.executable, "-m", module, "--idle"],
         stdin=subprocess.DEVNULL,

@@ -72,7 +72,7 @@ class LocalCluster:
             raise LocalError(f"a local cluster has 1 to {_NODES_MAX} nodes, not {nodes}.")
         self.run_dir = run_dir.resolve()
         self.progress: OnProgress = progress or (lambda _step: None)
-        """Is told what happens to the parts; may be replaced."""
+        """Hears what happens to the parts; may be replaced."""
         found = ClusterState.load(self.run_dir)
         # For a start: if no process of it runs any more (a failed start, a reboot), its data counts, but not its ports.
         if found is None or not (as_saved or found.is_alive):
@@ -259,7 +259,7 @@ class LocalCluster:
         if self.kafka in missing:
             self._bring_up([self.kafka])
         self._feed()
-        # All at once: each waits for what it needs, and the slow ones (Spark) start while the others do.
+        # All at the same time: each waits for what it needs, and the slow ones (Spark) start while the others do.
         self._bring_up([part for part in missing if part is not self.kafka])
 
     def _fetch_jars(self) -> None:
@@ -350,7 +350,7 @@ class LocalCluster:
 
     def _save(self) -> None:
         """Write down which processes are ours, before anything else can fail."""
-        with self._saving:  # parts are stopped in threads, several at once
+        with self._saving:  # parts are stopped in threads, several at the same time
             running = {part.name: part.process.identity for part in self.parts if part.is_running}
             self._state.processes = {name: identity for name, identity in running.items() if identity is not None}
             self._state.save(self.run_dir)

@@ -40,7 +40,7 @@ HEARTBEAT_INTERVAL_MS: Final = 500
 SESSION_TIMEOUT_MS: Final = 3_000
 
 # Nodes, the router and the HTTP API work once the processor has made the stores, and Spark may start slowly. A part
-# that fails ends, which is noticed at once.
+# that fails ends, which is noticed immediately.
 _READY_TIMEOUT_S: Final = 900.0
 SAMPLE_DATA: Final = "sample-data"
 """The name of the program that feeds the sample."""
@@ -110,7 +110,7 @@ class ClusterPart:
             ensure_free(self.port, self._port_flag)
 
     def spawn(self) -> None:
-        """Start its process; returns at once."""
+        """Start its process; returns immediately."""
         self.check_port()
         self._ready = self._arm()
         self._log = FollowedLog(self.process.log_path, last=0)
@@ -146,7 +146,7 @@ class ClusterPart:
         return seconds
 
     def stop(self) -> bool:
-        """Stop it by a signal; return whether it ended by itself."""
+        """Stop it by a signal; return whether it ended on its own."""
         went = self.process.stop()
         self._changed()
         return went

@@ -151,7 +151,7 @@ def locked(run_dir: Path) -> Iterator[None]:
         try:
             lock = held.enter_context((run_dir / _LOCK).open("wb"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Who held it may have deleted it meanwhile; then others have, or will have, another one.
+            # Its holder may have deleted it meanwhile; then others have, or will have, another one.
             is_in_place = os.path.samestat(os.fstat(lock.fileno()), (run_dir / _LOCK).stat())
         except (BlockingIOError, FileNotFoundError):
             is_in_place = False

@@ -48,8 +48,8 @@ def code_folder(module: str, folder: Path) -> Path:
 def code_changes(folder: Path, but: Path) -> Generator[list[Path]]:
     """Yield the Python files that have changed in a folder, those in the folder `but` aside; an empty list if none.
 
-    It yields about twice a second, at first once it notices changes; what has changed since the last time is told at
-    once.
+    It yields about twice a second, for the first time once it notices changes. It yields immediately what has changed
+    since the last time.
 
     Raises:
         LocalError: the folder can't be watched any more.

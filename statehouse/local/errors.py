@@ -1,14 +1,14 @@
 """Errors of the local tooling.
 
     LocalError
-    ├── JavaNotFound         no Java runtime at all
-    ├── JavaTooOld           a Java runtime, older than Kafka and Spark accept
-    ├── PortTaken            a port that was asked for is in use
-    ├── ResolverMissing      the package that carries the jar resolver is not installed
-    ├── ResolverUnreachable  the jars could not be fetched
-    ├── ArchiveFailed       Java wrote no archive of its classes
-    ├── BrokerDied           the broker's process ended when it should have been running
-    └── BrokerNotReady       the broker runs, but did not answer within the deadline
+    ├── JavaNotFound:        no Java runtime at all
+    ├── JavaTooOld:          a Java runtime, older than Kafka and Spark accept
+    ├── PortTaken:           a port that was asked for is in use
+    ├── ResolverMissing:     the package that carries the jar resolver is not installed
+    ├── ResolverUnreachable: the jars could not be fetched
+    ├── ArchiveFailed:       Java wrote no archive of its classes
+    ├── BrokerDied:          the broker's process ended when it should have been running
+    └── BrokerNotReady:      the broker runs, but did not answer within the deadline
 
 Every message ends with what to do about it: these reach people who have just cloned the project.
 """

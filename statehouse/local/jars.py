@@ -4,7 +4,7 @@ Spark's own package resolver (the Ivy jar that pyspark carries) is run as a prog
 and Java are all a machine needs. `spark.jars.packages` would do for Spark, but can't express an override, and the
 connector's published dependency needs one (see SPARK_JARS).
 
-This module has no repository's address: the resolver knows Maven Central by itself, and people with a mirror replace
+This module has no repository's address: the resolver already knows Maven Central, and people with a mirror replace
 the settings with STATEHOUSE_IVY_SETTINGS.
 """
 
@@ -156,7 +156,7 @@ def resolve_jars(
 ) -> tuple[Path, ...]:
     """Return the jars of a set, sorted by file name; fetch them first if this machine does not have them.
 
-    Only a first call starts a JVM. Several processes may call at once: one fetches while the others wait for it.
+    Only a first call starts a JVM. Several processes may call together: one fetches while the others wait for it.
     `cache_dir` defaults to $STATEHOUSE_CACHE_DIR, then ~/.cache/statehouse. `progress` is called a few times a second
     while a set is fetched; by default there is a line on stderr every few seconds.
 
@@ -254,7 +254,7 @@ def _cached(target: Path) -> tuple[Path, ...] | None:
 
 
 def _fetch(jar_set: JarSet, module_xml: str, target: Path, progress: ShowProgress) -> tuple[Path, ...]:
-    """Fetch into a directory beside `target`, then rename it: so `target` is always complete."""
+    """Fetch into a directory next to `target`, then rename it: so `target` is always complete."""
     # Kept after a failure, so that the next try goes on from there. One per set: the resolver's cache does not allow
     # two writers.
     ivy_cache = target.with_name(f"{target.name}.ivy")

@@ -165,7 +165,7 @@ class EmbeddedKafka:
             self._process = None
 
     def wait(self) -> None:
-        """Block until the broker's process ends by itself, then raise BrokerDied."""
+        """Block until the broker's process ends on its own, then raise BrokerDied."""
         if self._process is None:
             raise LocalError("the broker is not running; call start() first.")
         raise self._died("the broker", self._process.wait())

@@ -13,9 +13,9 @@ LOGS: Final = "logs"
 """The folder in a run directory."""
 
 _BLOCK: Final = 64 * 1024
-# What is read at once; a line may be that long.
+# One read takes at most so many bytes; a line may be that long.
 _READ_MAX: Final = 1024 * 1024
-# The log of Kafka's part is that of its starter; the broker itself writes this one.
+# The log of Kafka's part is its starter's; the broker itself writes this one.
 _BROKER_LOG: Final = Path("kafka") / "broker.log"
 
 

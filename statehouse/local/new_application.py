@@ -19,7 +19,7 @@ from statehouse.local.errors import LocalError
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _NAME_CHARACTERS_MAX: Final = 60
 _TEMPLATES: Final = files("statehouse.local") / "templates"
-# What is made, and of which template. ${package} is the name as a package has it.
+# The files that are made, each with its template. ${package} is the name as a package has it.
 _FILES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "${package}/__init__.py": "init.py",
@@ -102,6 +102,6 @@ def make_application(parent: Path, name: str) -> tuple[Path, list[str]]:
 
 
 def _is_installed(package: str) -> bool:
-    """Whether a module of this name can be imported; a folder of this name is none by itself."""
+    """Whether a module of this name can be imported; a folder of this name alone is none."""
     spec = find_spec(package)
     return spec is not None and spec.origin is not None

@@ -32,7 +32,7 @@ _PROC: Final = Path("/proc")
 
 
 class ProcessFailed(LocalError):
-    """A process ended by itself, or did not become ready in time; the message has its last log lines.
+    """A process ended on its own, or did not become ready in time; the message has its last log lines.
 
     `process` is its name.
     """
@@ -129,7 +129,7 @@ class ManagedProcess:
         self._child, self._identity = None, identity
 
     def start(self) -> None:
-        """Start the process; returns at once.
+        """Start the process; returns immediately.
 
         Raises:
             LocalError: it runs already.
@@ -189,7 +189,7 @@ class ManagedProcess:
         return ProcessFailed(self.name, f"was not ready within {timeout_s:g} s", self.log_path, self.last_log_lines())
 
     def stop(self) -> bool:
-        """Ask the process to end, and end it by SIGKILL after `stop_timeout_s`; return whether it ended by itself.
+        """Ask the process to end, and end it by SIGKILL after `stop_timeout_s`; return whether it ended on its own.
 
         The processes that it started are ended, too. Does nothing if it does not run.
         """
@@ -270,7 +270,7 @@ def descendants(pid: int) -> list[ProcessIdentity]:
 
 
 def end_all(processes: Sequence[ProcessIdentity], grace_s: float) -> None:
-    """Wait `grace_s` seconds for processes to end by themselves; end the others by SIGKILL."""
+    """Wait `grace_s` seconds for processes to end on their own; end the others by SIGKILL."""
     deadline = time.monotonic() + grace_s
     while any(process.is_alive for process in processes) and time.monotonic() < deadline:
         time.sleep(_POLL_S)

@@ -1,7 +1,7 @@
 """Sample data of applications, and the program that feeds it: `python -m statehouse.local.samples hello.sample`.
 
 A module of sample data names its topics (TOPICS: name -> settings) and its records (RECORDS, in order). The one of an
-application is the module `sample` beside its topology.
+application is the module `sample` next to its topology.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def send(bootstrap: str, records: Iterable[Sample]) -> None:
         while True:
             try:
                 producer.produce(topic, key=key, value=value, timestamp=timestamp_ms, on_delivery=delivered)
-            except BufferError:  # more than the client holds at once
+            except BufferError:  # more than the client can hold
                 producer.poll(1.0)
             else:
                 break

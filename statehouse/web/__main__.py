@@ -9,10 +9,10 @@ from statehouse.web.server import run
 
 @takes_settings(WebSettings)
 def web(loaded: LoadedSettings[WebSettings]) -> None:
-    """Serve the live page and the HTTP API of a fleet, in a process beside its routers.
+    """Serve the live page and the HTTP API of a fleet, in a process of its own, next to its routers.
 
-    Every option can also be given as STATEHOUSE_<NAME> or in a TOML file. A router with --http-port starts this by
-    itself.
+    Every option can also be given as STATEHOUSE_<NAME> or in a TOML file. A router with --http-port starts this
+    automatically.
     """
     run(loaded.settings)
 

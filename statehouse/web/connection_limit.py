@@ -1,6 +1,6 @@
 """How many connections the HTTP port may have. They count from the moment they are accepted, before a handshake.
 
-asyncio has no such bound: it makes a TLS handshake with whoever comes, and an application hears of it only afterwards.
+asyncio has no such bound: it makes a TLS handshake with any client, and an application hears of it only afterwards.
 So the listening socket itself counts, by what `accept` returns and by what closes that.
 """
 
@@ -22,7 +22,7 @@ BEGINS_WITHIN_S: Final = 10.0
 class ServerSocket(socket.socket):
     """A listening socket, whose connections have places. Used on one event loop.
 
-    `on_refused` is told of each connection that is closed at once.
+    `on_refused` hears of each connection that is closed immediately.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class ServerSocket(socket.socket):
             OSError: the address is taken, or there is none such.
 
         """
-        # Named, or asyncio would not send at once what is small: answers came 40 ms late on connections that are kept.
+        # The protocol is named, or asyncio would not send small writes immediately: answers came 40 ms late on
+        # connections that are kept.
         super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._limit, self._on_refused = limit, on_refused
         self._begins: dict[Any, asyncio.TimerHandle] = {}
@@ -97,5 +98,5 @@ class _ConnectionSocket(socket.socket):
 
 
 def _cut(admitted: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it has ended by itself
+    with contextlib.suppress(OSError):  # it has ended on its own
         admitted.shutdown(socket.SHUT_RDWR)

@@ -19,7 +19,7 @@ SECRET_BYTES: Final = 32
 
 
 def token_of(secret: bytes, cookie: str) -> str:
-    """Return the token of forms for whoever has this cookie."""
+    """Return the token of forms for the browser that has this cookie."""
     digest = hmac.digest(secret, b"statehouse-form:" + cookie.encode(), hashlib.sha256)
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 

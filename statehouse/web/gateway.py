@@ -43,7 +43,7 @@ CERTIFICATE: Final = "peer_certificate"
 """In a request's state: the caller's certificate, and those shown with it, in DER; the handshake has checked them."""
 NODES_MAX: Final = 1_000
 """Connections to nodes that are kept; the page asks the nodes that somebody looks at."""
-# Of our services only: gRPC's health has a method Watch, too, which others may call.
+# Methods of our services only: gRPC's health has a method Watch, too, which others may call.
 _METHODS: Final[Mapping[str, str]] = MappingProxyType(
     {METRICS: METRICS} | {path.rpartition("/")[2]: path for path in RIGHTS if path.startswith("/statehouse.v1.")}
 )
@@ -97,7 +97,7 @@ class Gateway:
         self._local_gate = LocalGate(self.metrics.security.denied) if is_drain_local(settings) else None
 
     async def start(self) -> None:
-        """Begin to look after the files of the rules, and what `on_start` was told."""
+        """Begin to look after the files of the rules, and call what `on_start` was given."""
         if self._gate is not None:
             self._background.start(self._gate.watch_files(), "watch the files of rules")
         for start in self._starts:
@@ -206,7 +206,7 @@ class Gateway:
 
         The node judges the caller, and logs them and this process: it is shown what they have shown here. It takes a
         token, and a certificate only if its rules let this process act for others. Return the ids of the active tasks
-        that others must take over. The form's token is checked by whoever has the form.
+        that others must take over. The route that gets the form checks its token.
 
         Raises:
             CallerRefused: the rules don't allow it.
@@ -221,7 +221,7 @@ class Gateway:
         return list(response.active_tasks)
 
     def form_token(self, cookie: str) -> str:
-        """Return the token for the forms of whoever has this cookie; see `statehouse.web.csrf`."""
+        """Return the token for the forms of the browser that has this cookie; see `statehouse.web.csrf`."""
         return csrf.token_of(self._form_secret, cookie)
 
     def is_own_form(self, cookie: str | None, token: str | None) -> bool:

@@ -57,7 +57,7 @@ class WebMetrics:
         self._connections.set_function(lambda: limit.taken)
 
     def refused(self, bound: Bound) -> None:
-        """Count a connection that was closed at once."""
+        """Count a connection that was closed immediately."""
         self._refused.labels(bound).inc()
 
     def unfinished(self, why: BodyFailure) -> None:

@@ -15,7 +15,7 @@ UNREADABLE: Final = "unreadable_parameter"
 
 
 class RawRoute(Route):
-    """A route that is matched before the path is decoded: each parameter is decoded by itself.
+    """A route that is matched before the path is decoded: each parameter is decoded on its own.
 
     `head`: whether HEAD is answered, too.
     """

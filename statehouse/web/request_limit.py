@@ -1,7 +1,8 @@
-"""How many requests may be under way at once, and how long their bodies may take.
+"""How many requests may be under way at the same time, and how long their bodies may take.
 
-A request has a place while something is done for it. It has none while it waits for its body: who sends none would
-keep others out. What waits for a body has places of its own, of which the longest waiting are taken for newcomers.
+A request has a place while something is done for it. It has none while it waits for its body: a client that sends none
+would keep others out. Requests that wait for a body have places of their own; newcomers take those of the longest
+waiting.
 `/healthz` needs no place: a process that is full is alive.
 """
 
@@ -172,7 +173,7 @@ class _Request:
             self._number = self._of.begin_to_wait(self)
             self._until = asyncio.get_running_loop().time() + BODY_WITHIN_S
         try:
-            # Who was displaced between two parts has no time left.
+            # A request that was displaced between two parts has no time left.
             async with asyncio.timeout_at(0.0 if self._is_displaced else self._until) as self._limit:
                 return await self._receive()
         except TimeoutError:

@@ -40,11 +40,11 @@ _CLOSE_S: Final = 5
 ExtraRoutes = Callable[[Gateway], Sequence[BaseRoute]]
 """Makes an application's own paths."""
 OnListen = Callable[[str], None]
-"""Is told the address, host:port, once requests are answered; and an empty one when the server stops."""
+"""Hears the address, host:port, once requests are answered; and an empty one when the server stops."""
 
 
 class _Server(uvicorn.Server):
-    """A server that whoever runs it stops: `run` handles the signals. `listens` is set once it answers."""
+    """A server that `serve` stops: `run` handles the signals. `listens` is set once it answers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -62,7 +62,7 @@ class _Server(uvicorn.Server):
 
 
 def no_routes(_gateway: Gateway) -> Sequence[BaseRoute]:
-    """Return no paths beside ours."""
+    """Return no paths in addition to ours."""
     return ()
 
 
@@ -87,10 +87,10 @@ async def serve(
             ws="none",
             lifespan="on",
             log_config=None,
-            log_level="error",  # whoever sends rubbish must not fill the log
+            log_level="error",  # a client that sends rubbish must not fill the log
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # whoever sends them says who they want to be
+            proxy_headers=False,  # a client that sends them says who it wants to be
             h11_max_incomplete_event_size=HEADERS_BYTES_MAX,
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=STOP_GRACE_S,

@@ -56,7 +56,7 @@ class Reader:
 
     @property
     def _copies(self) -> bool:
-        # Of a key serde that is a plug-in's only nodes know the text.
+        # Only nodes know the text of a key whose serde is a plug-in's.
         return self.store is not None and self.store.value_serde == _JSON and self.store.key_serde in SERDES
 
     def key(self, key: types_pb2.Key) -> str | bytes:
@@ -153,7 +153,7 @@ def etag_of(
 ) -> str:
     """Return a weak tag of a found value: it stays the same while only position, lag and the like move on.
 
-    Of the value and its time, not of the position: that grows with each write to the partition, of any key.
+    It is made of the value and its time, not of the position: that grows with each write to the partition, of any key.
     """
     digest = hashlib.sha256()
     for part in (
@@ -254,7 +254,7 @@ def explanation_body(
 
 
 def _in_header(text: str) -> str:
-    """Return text percent-encoded: a header holds ASCII, and whoever names a node may use any letters."""
+    """Return text percent-encoded: a header holds ASCII, and a node's name may have any letters."""
     return "".join(chr(each) if 0x21 <= each <= 0x7E and each != 0x25 else f"%{each:02X}" for each in text.encode())
 
 

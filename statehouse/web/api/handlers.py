@@ -167,7 +167,7 @@ async def count(asked: ApiRequest) -> Response:
 
 async def batch(asked: ApiRequest) -> Response:
     """Look several keys up."""
-    # Before the body is waited for. Of an empty batch the rules would be asked about no store at all.
+    # Before the wait for the body. An empty batch would ask the rules about no store at all.
     await asked.gateway.authorise(asked.request, "Get", asked.store)
     document = await _object(asked, {"keys"})
     texts = document.get("keys")

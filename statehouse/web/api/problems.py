@@ -72,7 +72,7 @@ class HttpRefusal(LookupFailure):
 
 
 def status_of(failure: LookupFailure, *, callers: bool = False) -> int:
-    """Return the status of a failure. `callers`: it is the HTTP caller who was refused, not this process."""
+    """Return the status of a failure. `callers`: the refusal is of the HTTP caller, not of this process."""
     if isinstance(failure, HttpRefusal):
         return failure.status
     return 500 if failure.reason in _OWN and not callers else STATUS[failure.reason]

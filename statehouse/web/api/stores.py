@@ -1,4 +1,4 @@
-"""What is known of the stores: which serdes they have, so that it is known how their values are shown."""
+"""Keeps what is known of the stores: their serdes, which say how their values are shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KnownStores:
         self._background = BackgroundWork()
 
     async def find(self, name: str, timeout_s: float) -> fleet_service_pb2.StoreInfo | None:
-        """Return a store; None if there is none of this name: the call about it fails by itself.
+        """Return a store; None if there is none of this name: the call about it fails on its own.
 
         One that is known is asked for again in the background, so that no lookup waits for that.
 

@@ -5,8 +5,8 @@
     event: gap          changes of a partition may have been missed; its current values follow
     event: problem      the watch has ended, and why
 
-The id of an event says where to go on after it. A watch goes on by itself when its router fails, at another one or at
-the same one once it is back; a caller whose connection breaks goes on with Last-Event-ID.
+The id of an event says where to go on after it. A watch goes on automatically when its router fails, at another one or
+at the same one once it is back; a caller whose connection breaks goes on with Last-Event-ID.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _watched(asked: ApiRequest) -> tuple[KeyLike | None, KeyLike | None]:
 
 
 def _resumed(asked: ApiRequest) -> Progress:
-    """Return how far an earlier watch has got, by the header or, for those who can't send it, the parameter."""
+    """Return how far an earlier watch has got, by the header or, for clients that can't send it, the parameter."""
     given = asked.request.headers.get(LAST_EVENT_ID) or asked.values["last_event_id"] or ""
     try:
         return Progress(positions_of(given))

@@ -1,4 +1,4 @@
-"""What pages show to readers who may not see the fleet: nothing of where nodes are. Pure."""
+"""What pages show to readers that may not see the fleet: nothing of where nodes are. Pure."""
 
 from __future__ import annotations
 

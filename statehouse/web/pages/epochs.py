@@ -24,7 +24,7 @@ a router that is behind."""
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds a task, by instance id."""
+    """The nodes that hold a task, by instance id."""
 
     active: str | None
     standbys: tuple[str, ...] = ()

@@ -97,7 +97,7 @@ class Poller:
             await asyncio.sleep(min(PAUSE_MAX_S, max(least_s, SHARE * took_s)))
 
     async def _watch_fleet(self) -> None:
-        """Hear of each epoch at once."""
+        """Hear of each epoch immediately."""
         pauses = Backoff(_ROUTER)
         while True:
             try:
@@ -209,7 +209,7 @@ class Poller:
 def _contact(failure: LookupFailure) -> Contact:
     if failure.reason in _REFUSED:
         return Contact.REFUSES
-    # Whatever else a node says, it lives.
+    # With any other reason, the node lives.
     return Contact.SILENT if failure.reason in _SILENT else Contact.ANSWERS
 
 

@@ -76,7 +76,7 @@ async def lookup(gateway: Gateway, stores: tuple[Store, ...], asked: LookupForm)
 async def _timed(
     gateway: Gateway, stores: tuple[Store, ...], store: Store, asked: LookupForm, bounds: Freshness
 ) -> LookupView:
-    """Read the windows or sessions of a key; which replicas there are is asked beside."""
+    """Read the windows or sessions of a key; a second call asks which replicas there are."""
     fields: dict[str, Any] = {
         "store": store.name,
         "key": to_key(asked.key),

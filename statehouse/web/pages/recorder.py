@@ -112,7 +112,7 @@ class Recorder:
         self.changelogs, self.changelogs_at = changelogs, now
 
     def routers_failed(self, message: str, now: Moment) -> None:
-        """Note that no router answers. What was known stays, and grows old."""
+        """Note that no router answers. The readings so far stay, and grow old."""
         self.trouble = Trouble(message, now if self.trouble is None else self.trouble.since)
 
     def take_node(self, reading: NodeReading) -> None:

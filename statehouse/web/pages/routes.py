@@ -182,7 +182,7 @@ class Pages:
         return response
 
     async def _node_stream(self, request: Request) -> Response:
-        """Stream a node's page; its form is for whoever has the cookie."""
+        """Stream a node's page; its form is for the browser that has the cookie."""
         await self._gateway.authorise(request, "GetFleet")
         name, cookie = request.path_params["node"], request.cookies.get(csrf.COOKIE, "")
         token = self._gateway.form_token(cookie) if csrf.is_cookie(cookie) else ""
@@ -224,7 +224,7 @@ class Pages:
         return HTMLResponse(self._whole(request, "Look up", "lookup.html", view, twin="/lookup.json"))
 
     def _offered(self, request: Request, asked: str) -> tuple[Store, ...]:
-        """Return the stores to choose from: all for whoever may list them, else the one that is asked about."""
+        """Return the stores to choose from: all if the caller may list them, else the one that is asked about."""
         stores = () if self.recorder.fleet is None else self.recorder.fleet.stores
         if self._gateway.may(request, "ListStores"):
             return stores
@@ -261,7 +261,7 @@ class Pages:
         return self._events(request, "Watch", name, reads.watched(self._gateway, name, prefix, told))
 
     def _no_store(self, request: Request, name: str) -> Response:
-        """Answer that there is no such store, to whoever might read it."""
+        """Answer that there is no such store, to a caller that might read it."""
         return self._problem(request, 404, Problem("UNKNOWN_STORE", f"there is no store {name!r}"))
 
     def _view(self, request: Request, page: LivePage) -> Any:  # noqa: ANN401 - any of the views

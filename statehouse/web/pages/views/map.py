@@ -74,7 +74,7 @@ class MapView:
     """The maps of all stores, or of one, now or as of an epoch.
 
     `epoch`: of a replay, None for now. `earlier` and `later`: the epochs before and after the one that is shown.
-    `moves`: what the shown epoch moved, of which `moves_not_shown` more are left out.
+    `moves`: what the shown epoch moved; `moves_not_shown` more are left out.
     """
 
     stores: tuple[str, ...]

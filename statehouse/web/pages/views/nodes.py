@@ -52,7 +52,7 @@ class NodeEntry:
 
     @property
     def can_drain(self) -> bool:
-        """Whether it can be told to drain."""
+        """Whether an operator can make it drain."""
         return not self.is_silent and self.state not in LEAVING_STATES
 
 
@@ -69,7 +69,7 @@ class NodesView:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A task that a drain makes others take over. `to`: caught-up standbys, of which one can take it at once."""
+    """A task that a drain makes others take over. `to`: caught-up standbys; one of them can take it immediately."""
 
     task: str
     to: tuple[str, ...]
@@ -84,7 +84,7 @@ class OneNodeView:
     node: NodeEntry
     hand_overs: tuple[HandOver, ...]
     ready: int
-    """Tasks among them that a caught-up standby can take over at once."""
+    """Tasks among them that a caught-up standby can take over immediately."""
     not_shown: int
     others: int
     """Nodes that could take tasks over."""

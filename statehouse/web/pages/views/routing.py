@@ -51,7 +51,7 @@ class RoutingView:
 
 
 def routing_view(recorder: Recorder, *, is_measured: bool) -> RoutingView:
-    """Return what routers do. `is_measured`: whether this process has been told where their metrics are."""
+    """Return what routers do. `is_measured`: whether this process knows where their metrics are."""
     counts, fleet = recorder.routing, recorder.fleet
     rates = counts.lately("lookups_total", "store", "outcome", "role")
     totals = counts.totals("lookups_total", "store", "outcome", "role")
