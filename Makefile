@@ -124,8 +124,8 @@ bench-quick: setup tools class-archive ## The same in less than ten minutes
 bench-smoke: setup tools ## Show in a minute that the benchmarks work; the figures mean nothing
 	$(BIN)/python -m bench smoke
 
-# These two need the virtual environment, buf and Go, and nothing else: no Java, no Maven, no right to install.
-check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, generated code, contract, releases
+# These two need the virtual environment, buf, vale and Go, and nothing else: no Java, no Maven, no right to install.
+check: setup prose $(BUF) $(GO_CLIENT_STUBS) ## Prose, format, lint, types, import rules, generated code, contract, releases
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -153,8 +153,8 @@ check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, gen
 	$(BUF) breaking --against "$$($(BIN)/python tools/releases.py contract)"
 	$(BUF) breaking --config '$(CONTROL_RULES)' --against "$$($(BIN)/python tools/releases.py contract)"
 
-prose: $(VALE) ## Show what the rules in styles/ say of docs, docstrings and comments
-	git ls-files "*.md" "*.py" "*.go" | xargs $(VALE) --output=line
+prose: $(VALE) ## Check docs, docstrings and comments by the rules in styles/
+	@git ls-files "*.md" "*.py" "*.go" | xargs $(VALE) --output=line
 
 fmt: setup $(BUF) ## Format the code and the contract
 	$(BIN)/ruff format .

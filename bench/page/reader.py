@@ -23,7 +23,7 @@ async def follow(base: str, paths: Sequence[str]) -> None:
         for path, event in zip(paths, begun, strict=True):
             tasks.create_task(read(client, path, event))
         await asyncio.gather(*(event.wait() for event in begun))
-        print("follows", flush=True)  # noqa: T201 - for whoever has started it
+        print("follows", flush=True)  # noqa: T201 - for the process that started it
         await asyncio.Event().wait()
 
 

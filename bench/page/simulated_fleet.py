@@ -245,7 +245,7 @@ def simulated_fleet_process(size: FleetSize) -> Iterator[str]:
 
 async def _run(size: FleetSize) -> None:
     async with simulated_fleet(size) as fleet:
-        print(fleet.target, flush=True)  # noqa: T201 - for whoever has started it
+        print(fleet.target, flush=True)  # noqa: T201 - for the process that started it
         # It ends with the process that has started it.
         await asyncio.to_thread(sys.stdin.read)
 

@@ -59,8 +59,8 @@ def restore_start(
 ) -> RestoreStart:
     """Decide whether the state on disk may be kept, so that the restore goes on from its position.
 
-    It may not be kept if the store's layout has changed, if the topic was recreated, if the position is outside the
-    log, or if the log may since have dropped tombstones that the state needs: deleted keys would come back. With
+    It may not be kept if the store's layout has changed, if the topic was recreated, or if the position is outside the
+    log. Nor may it if the log may have dropped tombstones that the state needs, as deleted keys would come back. With
     `needs_placement` it must also be known how many of its records are misplaced.
     """
     if checkpoint is None:

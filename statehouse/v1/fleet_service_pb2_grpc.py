@@ -102,9 +102,10 @@ class FleetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchFleet(self, request, context):
-        """Sends the fleet now, and again each time lookups may have to go elsewhere:
-        with a new epoch, or when a node or a copy of a global store starts or
-        stops answering. It does not send each heartbeat. A slow reader gets only the newest state.
+        """Sends the fleet now, and again each time lookups may have to go elsewhere.
+        That is with a new epoch, or when a node or a copy of a global store starts
+        or stops answering. It does not send each heartbeat. A slow reader gets only
+        the newest state.
         Ends with ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -40,9 +40,10 @@ class FleetServiceStub:
     candidate whether it would be used (KIP-535's queryMetadataForKey).
     """
     WatchFleet: _grpc.UnaryStreamMultiCallable[_fleet_service_pb2.WatchFleetRequest, _fleet_service_pb2.WatchFleetResponse]
-    """Sends the fleet now, and again each time lookups may have to go elsewhere:
-    with a new epoch, or when a node or a copy of a global store starts or
-    stops answering. It does not send each heartbeat. A slow reader gets only the newest state.
+    """Sends the fleet now, and again each time lookups may have to go elsewhere.
+    That is with a new epoch, or when a node or a copy of a global store starts
+    or stops answering. It does not send each heartbeat. A slow reader gets only
+    the newest state.
     Ends with ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
     """
     AwaitInput: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.AwaitInputRequest, _fleet_service_pb2.AwaitInputResponse]
@@ -79,9 +80,10 @@ class FleetServiceAsyncStub(FleetServiceStub):
     candidate whether it would be used (KIP-535's queryMetadataForKey).
     """
     WatchFleet: _aio.UnaryStreamMultiCallable[_fleet_service_pb2.WatchFleetRequest, _fleet_service_pb2.WatchFleetResponse]  # type: ignore[assignment]
-    """Sends the fleet now, and again each time lookups may have to go elsewhere:
-    with a new epoch, or when a node or a copy of a global store starts or
-    stops answering. It does not send each heartbeat. A slow reader gets only the newest state.
+    """Sends the fleet now, and again each time lookups may have to go elsewhere.
+    That is with a new epoch, or when a node or a copy of a global store starts
+    or stops answering. It does not send each heartbeat. A slow reader gets only
+    the newest state.
     Ends with ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
     """
     AwaitInput: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.AwaitInputRequest, _fleet_service_pb2.AwaitInputResponse]  # type: ignore[assignment]
@@ -133,9 +135,10 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_service_pb2.WatchFleetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_fleet_service_pb2.WatchFleetResponse], _abc.AsyncIterator[_fleet_service_pb2.WatchFleetResponse]]:
-        """Sends the fleet now, and again each time lookups may have to go elsewhere:
-        with a new epoch, or when a node or a copy of a global store starts or
-        stops answering. It does not send each heartbeat. A slow reader gets only the newest state.
+        """Sends the fleet now, and again each time lookups may have to go elsewhere.
+        That is with a new epoch, or when a node or a copy of a global store starts
+        or stops answering. It does not send each heartbeat. A slow reader gets only
+        the newest state.
         Ends with ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
         """
 

@@ -72,7 +72,7 @@ class Writer:
                 # What a stall of the broker has kept from being written isn't made up for.
                 due_at = max(due_at + _TRANSACTION_S, time.monotonic() - _TRANSACTION_S)
                 self._write(list(itertools.islice(keys, self._batch)))
-        except Exception as error:  # noqa: BLE001 - told by whoever ends the writer
+        except Exception as error:  # noqa: BLE001 - raised where the writer ends
             self.defect = error
 
     def _write(self, keys: Sequence[str]) -> bool:

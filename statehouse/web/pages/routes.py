@@ -282,7 +282,7 @@ class Pages:
         page: LivePage | None = None,
         stream: str | None = None,
         twin: str | None = None,
-        **more: Any,  # noqa: ANN401 - what the template shows beside
+        **more: Any,  # noqa: ANN401 - what the template shows, too
     ) -> str:
         query = f"?{request.url.query}" if request.url.query else ""
         is_live = page is not None and "epoch" not in request.query_params

@@ -60,7 +60,7 @@ func readTwice(service statehouse.QueryServiceClient, store, key string, maxStal
 	if err != nil {
 		return err
 	}
-	// Whoever answers next has reached this position, or waits for it: reads don't go back in time.
+	// The replica that answers next has reached this position, or waits for it: reads don't go back in time.
 	freshness.AtLeast = &statehouse.Positions{Positions: []*statehouse.StorePosition{{
 		Store:     store,
 		Partition: first.GetReplica().GetPartition(),

@@ -45,7 +45,7 @@ class Figures:
 
 LOOPS: Final = (
     Loop("away for 15 s, longer than its session, then there for 20 s", 15.0, 20.0),
-    Loop("killed every 12 s, and back at once", 0.0, 10.0),
+    Loop("killed every 12 s, and back immediately", 0.0, 10.0),
 )
 
 

@@ -53,7 +53,7 @@ public final class ReadKey {
             QueryServiceBlockingStub service = QueryServiceGrpc.newBlockingStub(channel);
             Freshness bound = Freshness.newBuilder().setMaxStalenessMs(maxStalenessMs).build();
             ReplicaStamp seen = read(service, store, key, bound).getReplica();
-            // Whoever answers next has reached this position, or waits for it: reads don't go back in time.
+            // The replica that answers next has reached this position, or waits for it: reads don't go back in time.
             StorePosition position = StorePosition.newBuilder()
                     .setStore(store)
                     .setPartition(seen.getPartition())
