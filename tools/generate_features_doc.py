@@ -19,9 +19,9 @@ _HEAD: Final = """# Features, and their tests
 <!-- Written by tools/generate_features_doc.py from tests/features.toml and the markers of tests;
 run `make docs` after a change there. -->
 
-Every feature has tests that fail without it. `git grep 'feature("NAME")' tests` shows them. A number in brackets counts
-tests that take long: `make test-long` runs them. [Differences](differences.md) has how results differ from Kafka
-Streams', and [comparison](comparison.md) what others offer.
+Every feature has tests that fail without it. Behind it stand its name and how many they are; a number after `+` counts
+those that `make test-long` runs. `git grep 'feature("NAME")' tests` shows them. [Differences](differences.md) has how
+results differ from Kafka Streams', and [comparison](comparison.md) what others offer.
 """
 
 
@@ -54,10 +54,10 @@ def text() -> str:
         sys.exit(f"tests/features.toml: without a test, or without a text: {', '.join(wrong)}")
     page = _HEAD
     for section, features in known.items():
-        page += f"\n## {section}\n\n| feature | name | tests |\n|---|---|---|\n"
+        page += f"\n## {section}\n\n"
         for name, said in features.items():
-            count = f"{short[name]} ({long[name]})" if long[name] else f"{short[name]}"
-            page += f"| {said} | `{name}` | {count} |\n"
+            count = f"{short[name]}+{long[name]}" if long[name] else f"{short[name]}"
+            page += f"- {said}. `{name}:{count}`\n"
     return page
 
 
