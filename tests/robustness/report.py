@@ -1,4 +1,4 @@
-"""The report of a run of the suite: a table, a picture for each scenario, and the violations.
+"""The report of a run of the suite: a picture for each scenario, and the violations.
 
 A page has the last run, and next to it the last one with TLS and rules.
 """
@@ -11,17 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.robustness.figures import Figures, figures
-from tests.robustness.run import Size
 from tests.robustness.scenario import Outcome
 from tests.robustness.timeline import draw
 
 _VIOLATIONS_SHOWN: Final = 10
-_HEAD: Final = (
-    "scenario", "seconds", "lookups", "failed", "excused", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "max staleness ms",
-    "longest gap s", "epochs", "moves", "faults", "processors busy %", "stolen by the host %",
-    "holds",
-)  # fmt: skip
 
 
 def write_report(path: Path, outcomes: Sequence[Outcome], machine: str, *, secured: bool = False) -> None:
@@ -45,53 +38,16 @@ def write_report(path: Path, outcomes: Sequence[Outcome], machine: str, *, secur
 
 
 def markdown(outcomes: Sequence[Outcome], machine: str, pictures: str) -> str:
-    """Return the run as Markdown."""
-    lines = [f"Machine: {machine}.", "", _row(_HEAD), _row(["---"] * len(_HEAD))]
-    lines += [_row(_cells(outcome, figures(outcome.history))) for outcome in outcomes]
+    """Return the run as Markdown: what held, and a picture for each scenario. The run itself prints its figures."""
+    broken = [outcome.scenario.title for outcome in outcomes if outcome.violations]
+    held = f"These did not hold: {', '.join(broken)}." if broken else "All scenarios held."
+    lines = [f"{held} Machine: {machine}."]
     for outcome in outcomes:
-        scenario = outcome.scenario
-        lines += ["", f"### {scenario.title}", "", scenario.story, "", _size(outcome.size), ""]
-        lines += [f"![{scenario.title}]({pictures}/{scenario.name}.svg)"]
+        lines += ["", f"![{outcome.scenario.title}]({pictures}/{outcome.scenario.name}.svg)"]
         if outcome.violations:
-            lines += ["", f"Violations: {len(outcome.violations)}, of which the first:", ""]
+            lines += ["", f"Violations: {len(outcome.violations)}. The first ones:", ""]
             lines += [f"- {_inline(str(violation))}" for violation in outcome.violations[:_VIOLATIONS_SHOWN]]
     return "\n".join(lines) + "\n"
-
-
-def _size(size: Size) -> str:
-    shape = size.shape
-    return (
-        f"{shape.nodes} nodes, {shape.partitions} partitions, {shape.standbys} standby, {size.rate:g} lookups/s, "
-        f"{size.writes:g} writes/s, heartbeats every {shape.heartbeat_interval_ms} ms, session timeout "
-        f"{shape.session_timeout_ms} ms{', all of it with TLS and rules' if shape.secured else ''}."
-    )
-
-
-def _cells(outcome: Outcome, numbers: Figures) -> list[str]:
-    excused = ", ".join(f"{bound} {count}" for bound, count in sorted(numbers.excused.items()))
-    return [
-        outcome.scenario.name,
-        f"{numbers.seconds:.0f}",
-        f"{numbers.lookups:,}",
-        f"{numbers.failed}",
-        excused or "none",
-        f"{numbers.p50_ms:.1f}",
-        f"{numbers.p99_ms:.1f}",
-        f"{numbers.p999_ms:.1f}",
-        f"{numbers.max_ms:.1f}",
-        f"{numbers.max_staleness_ms:,}",
-        f"{numbers.longest_gap_s:.2f}",
-        f"{numbers.epochs}",
-        f"{numbers.moves}",
-        f"{numbers.faults}",
-        f"{outcome.processors.busy_percent:.0f}",
-        f"{outcome.processors.stolen_percent:.0f}",
-        "no" if outcome.violations else "yes",
-    ]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _inline(text: str) -> str:
