@@ -16,6 +16,7 @@ _ROOT: Final = Path(__file__).parents[2]
 _VALE: Final = _ROOT / ".tools" / "bin" / "vale"
 _LEFT_OUT: Final = {"proxy", "query_service/reads", "query_service/stores", "processor/sink"}
 
+_NO_NAMES: Final = {"is", "it", "go_"}
 _SENTENCES: Final = tomllib.loads((_ROOT / "styles" / "sentences.toml").read_text())
 
 
@@ -53,3 +54,19 @@ def test_the_configuration_leaves_out_the_rooms_that_are_written_anew_and_nothin
         choice = re.search(r"\{(.+)\}", folder)
         folders |= {folder.replace(choice[0], each) for each in choice[1].split(",")} if choice else {folder}
     assert folders == _LEFT_OUT
+
+
+def _names(source: str) -> set[str]:
+    """Return the names in a Go program's code: without comments, texts and characters."""
+    code = re.sub(
+        r"//[^\n]*|/\*.*?\*/|`[^`]*`|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+'", " ", source, flags=re.DOTALL
+    )
+    return set(re.findall(r"\b[A-Za-z_]\w*\b", code))
+
+
+def test_names_in_go_are_nouns() -> None:
+    assert _names('it := "is" // go_\n') & _NO_NAMES == {"it"}
+    listed = subprocess.run(["git", "ls-files", "*.go"], cwd=_ROOT, capture_output=True, text=True, check=True)
+    paths = [each for each in listed.stdout.split() if not each.startswith("proxy/")]
+    assert paths
+    assert {each: found for each in paths if (found := _names((_ROOT / each).read_text()) & _NO_NAMES)} == {}
