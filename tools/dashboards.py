@@ -6,6 +6,7 @@ Queries are for one application: `$application` is chosen at the top of a dashbo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 OF: Final = 'application="$application"'
@@ -40,50 +41,59 @@ class Dashboard:
     rows: dict[str, tuple[Panel, ...]]
 
 
-def _rate(metric: str, by: str, where: str = "") -> str:
-    return f"sum by ({by}) (rate({metric}{{{OF}{where}}}[{RATE}]))"
+def _panel(title: str, *queries: Query, unit: str = "short", meaning: str = "", is_number: bool = False) -> Panel:
+    return Panel(title, queries, unit, meaning, is_number)
 
 
-def _sum(metric: str, by: str = "", where: str = "") -> str:
+def _query(expression: str, by: str, said: str) -> Query:
+    """Return a query whose series are called by what is said, and by the labels in `by`."""
+    labels = (f"{{{{{label}}}}}" for label in by.split(", ") if label)
+    return Query(expression, " ".join(filter(None, (said, *labels))))
+
+
+def _over(function: str, metric: str, by: str = "", said: str = "", where: str = "") -> Query:
     grouped = f" by ({by})" if by else ""
-    return f"sum{grouped} ({metric}{{{OF}{where}}})"
+    return _query(f"{function}{grouped} (statehouse_{metric}{{{OF}{where}}})", by, said)
 
 
-def _max(metric: str, by: str = "", where: str = "") -> str:
-    grouped = f" by ({by})" if by else ""
-    return f"max{grouped} ({metric}{{{OF}{where}}})"
+_sum: Final = partial(_over, "sum")
+_max: Final = partial(_over, "max")
+_min: Final = partial(_over, "min")
 
 
-def _quantile(share: float, metric: str, by: str) -> str:
-    return f"histogram_quantile({share}, sum by ({by}, le) (rate({metric}_bucket{{{OF}}}[{RATE}])))"
+def _rate(metric: str, by: str, said: str = "", where: str = "") -> Query:
+    return _query(f"sum by ({by}) (rate(statehouse_{metric}{{{OF}{where}}}[{RATE}]))", by, said)
 
 
-_LOOKUPS: Final = Panel(
+def _quantile(share: float, metric: str, by: str, said: str = "") -> Query:
+    buckets = f"rate(statehouse_{metric}_bucket{{{OF}}}[{RATE}])"
+    return _query(f"histogram_quantile({share}, sum by ({by}, le) ({buckets}))", by, said or f"p{share * 100:g}")
+
+
+_LOOKUPS: Final = _panel(
     "Lookups",
-    (Query(_rate("statehouse_router_lookups_total", "store"), "{{store}}"),),
-    "reqps",
-    "Lookups a second at all routers, those of the express way among them.",
+    _rate("router_lookups_total", "store"),
+    unit="reqps",
+    meaning="Lookups a second at all routers, those of the express way among them.",
 )
-_LOOKUP_TIMES: Final = Panel(
+_LOOKUP_TIMES: Final = _panel(
     "Time of a lookup",
-    (
-        Query(_quantile(0.5, "statehouse_router_lookup_duration_seconds", "store"), "p50 {{store}}"),
-        Query(_quantile(0.99, "statehouse_router_lookup_duration_seconds", "store"), "p99 {{store}}"),
-    ),
-    "s",
-    "From receipt at a router to its answer.",
+    _quantile(0.5, "router_lookup_duration_seconds", "store"),
+    _quantile(0.99, "router_lookup_duration_seconds", "store"),
+    unit="s",
+    meaning="From receipt at a router to its answer.",
 )
-_STALENESS: Final = Panel(
+_STALENESS: Final = _panel(
     "Staleness",
-    (Query(_max("statehouse_node_staleness_seconds_max", "store, role"), "{{store}} {{role}}"),),
-    "s",
-    "Of the worst replica: the time since it last had all of its changelog.",
+    _max("node_staleness_seconds_max", "store, role"),
+    unit="s",
+    meaning="Of the worst replica: the time since it last had all of its changelog.",
 )
-_AGE: Final = Panel(
+_AGE: Final = _panel(
     "Age of the data",
-    (Query(_max("statehouse_node_processor_age_seconds", "store"), "{{store}}"),),
-    "s",
-    "Time since the processor last reported for the store.",
+    _max("node_processor_age_seconds", "store"),
+    unit="s",
+    meaning="Time since the processor last reported for the store.",
 )
 
 FLEET: Final = Dashboard(
@@ -91,30 +101,26 @@ FLEET: Final = Dashboard(
     "Statehouse: fleet",
     {
         "Is it well?": (
-            Panel("Processes up", (Query('sum by (job) (up{job=~"statehouse-.+"})', "{{job}}"),), is_number=True),
-            Panel(
+            _panel("Processes up", Query('sum by (job) (up{job=~"statehouse-.+"})', "{{job}}"), is_number=True),
+            _panel(
                 "Nodes that live",
-                (Query(_max("statehouse_processor_controller_live_nodes"), "live"),),
+                _max("processor_controller_live_nodes", said="live"),
                 meaning="By the controller that acts.",
                 is_number=True,
             ),
-            Panel(
+            _panel(
                 "Tasks in trouble",
-                (
-                    Query(_max("statehouse_processor_controller_unplaced_tasks"), "without an active"),
-                    Query(_max("statehouse_processor_controller_under_replicated_tasks"), "too few copies"),
-                    Query(_max("statehouse_processor_controller_moves"), "moving"),
-                    Query(_sum("statehouse_node_tasks", where=',state="error"'), "stopped"),
-                ),
+                _max("processor_controller_unplaced_tasks", said="without an active"),
+                _max("processor_controller_under_replicated_tasks", said="too few copies"),
+                _max("processor_controller_moves", said="moving"),
+                _sum("node_tasks", said="stopped", where=',state="error"'),
                 is_number=True,
             ),
-            Panel(
+            _panel(
                 "Epochs",
-                (
-                    Query(_max("statehouse_processor_controller_epoch"), "in force"),
-                    Query(f"min (statehouse_router_table_epoch{{{OF}}})", "oldest at routers"),
-                    Query(f"min (statehouse_node_epoch{{{OF}}})", "oldest at nodes"),
-                ),
+                _max("processor_controller_epoch", said="in force"),
+                _min("router_table_epoch", said="oldest at routers"),
+                _min("node_epoch", said="oldest at nodes"),
                 meaning="They are the same, but for moments.",
                 is_number=True,
             ),
@@ -122,19 +128,19 @@ FLEET: Final = Dashboard(
         "Lookups": (
             _LOOKUPS,
             _LOOKUP_TIMES,
-            Panel(
+            _panel(
                 "Lookups that fail",
-                (Query(_rate("statehouse_router_lookups_total", "outcome", ',outcome!="OK"'), "{{outcome}}"),),
-                "reqps",
-                "By reason (docs/errors.md).",
+                _rate("router_lookups_total", "outcome", where=',outcome!="OK"'),
+                unit="reqps",
+                meaning="By reason (docs/errors.md).",
             ),
         ),
         "Data": (
             _STALENESS,
             _AGE,
-            Panel(
+            _panel(
                 "Restores",
-                (Query(_sum("statehouse_node_restore_remaining_records", "store"), "{{store}}"),),
+                _sum("node_restore_remaining_records", "store"),
                 meaning="Offsets that restores have yet to read.",
             ),
         ),
@@ -148,94 +154,68 @@ ROUTERS: Final = Dashboard(
         "Lookups": (
             _LOOKUPS,
             _LOOKUP_TIMES,
-            Panel(
+            _panel(
                 "Under way",
-                (
-                    Query(_sum("statehouse_router_open_lookups", "instance"), "{{instance}}"),
-                    Query(_max("statehouse_router_max_lookups"), "max_lookups"),
-                    Query(_sum("statehouse_router_held_lookups", "instance"), "held {{instance}}"),
-                ),
+                _sum("router_open_lookups", "instance"),
+                _max("router_max_lookups", said="max_lookups"),
+                _sum("router_held_lookups", "instance", said="held"),
             ),
-            Panel(
+            _panel(
                 "Who answers",
-                (
-                    Query(_rate("statehouse_router_lookups_total", "role", ',outcome="OK"'), "{{role}}"),
-                    Query(_rate("statehouse_router_express_lookups_total", "role"), "express {{role}}"),
-                ),
-                "reqps",
-                "By the answering replica's role, and those of them that the proxy sent to a node by itself.",
+                _rate("router_lookups_total", "role", where=',outcome="OK"'),
+                _rate("router_express_lookups_total", "role", said="express"),
+                unit="reqps",
+                meaning="By the answering replica's role, and those of them that the proxy sent to a node by itself.",
             ),
         ),
         "Calls to nodes": (
-            Panel(
+            _panel(
                 "Attempts",
-                (Query(_rate("statehouse_router_attempts_total", "reason"), "{{reason}}"),),
-                "reqps",
-                "Calls to nodes by their outcome; each lookup of a shared call counts.",
+                _rate("router_attempts_total", "reason"),
+                unit="reqps",
+                meaning="Calls to nodes by their outcome; each lookup of a shared call counts.",
             ),
-            Panel(
+            _panel(
                 "Hedges and retries",
-                (
-                    Query(_rate("statehouse_router_hedges_total", "outcome"), "hedge {{outcome}}"),
-                    Query(_rate("statehouse_router_suspicions_total", "state"), "node became {{state}}"),
-                ),
-                "reqps",
+                _rate("router_hedges_total", "outcome", said="hedge"),
+                _rate("router_suspicions_total", "state", said="node became"),
+                unit="reqps",
             ),
-            Panel(
-                "Nodes asked last",
-                (Query(_sum("statehouse_router_suspected_nodes", "state"), "{{state}}"),),
-                meaning="Summed over routers.",
-            ),
+            _panel("Nodes asked last", _sum("router_suspected_nodes", "state"), meaning="Summed over routers."),
         ),
         "What it knows": (
-            Panel("Epoch of the table", (Query(_max("statehouse_router_table_epoch", "instance"), "{{instance}}"),)),
-            Panel(
-                "Age of the table",
-                (Query(_max("statehouse_router_table_age_seconds", "instance"), "{{instance}}"),),
-                "s",
-            ),
-            Panel(
-                "Silence of Kafka",
-                (Query(_max("statehouse_router_kafka_silence_seconds", "instance"), "{{instance}}"),),
-                "s",
-            ),
+            _panel("Epoch of the table", _max("router_table_epoch", "instance")),
+            _panel("Age of the table", _max("router_table_age_seconds", "instance"), unit="s"),
+            _panel("Silence of Kafka", _max("router_kafka_silence_seconds", "instance"), unit="s"),
         ),
         "Proxy": (
-            Panel(
+            _panel(
                 "Calls",
-                (Query(_rate("statehouse_router_proxy_calls_total", "way, code"), "{{way}} {{code}}"),),
-                "reqps",
-                "By who answered: nodes (express), the router over the link, or the router by gRPC.",
+                _rate("router_proxy_calls_total", "way, code"),
+                unit="reqps",
+                meaning="By who answered: nodes (express), the router over the link, or the router by gRPC.",
             ),
-            Panel(
+            _panel(
                 "Connections",
-                (
-                    Query(_sum("statehouse_router_proxy_connections", "instance"), "{{instance}}"),
-                    Query(
-                        _rate("statehouse_router_proxy_refused_connections_total", "instance"), "refused/s {{instance}}"
-                    ),
-                ),
+                _sum("router_proxy_connections", "instance"),
+                _rate("router_proxy_refused_connections_total", "instance", said="refused/s"),
             ),
-            Panel(
+            _panel(
                 "Queues",
-                (
-                    Query(_sum("statehouse_router_proxy_queued_calls", "kind"), "wait: {{kind}}"),
-                    Query(_sum("statehouse_router_proxy_calls_at_process"), "at the router"),
-                    Query(_sum("statehouse_router_proxy_express_lookups"), "at nodes, express"),
-                ),
+                _sum("router_proxy_queued_calls", "kind", said="wait:"),
+                _sum("router_proxy_calls_at_process", said="at the router"),
+                _sum("router_proxy_express_lookups", said="at nodes, express"),
             ),
-            Panel(
+            _panel(
                 "Express way",
-                (Query(f"min by (instance) (statehouse_router_proxy_express_open{{{OF}}})", "{{instance}}"),),
+                _min("router_proxy_express_open", "instance"),
                 meaning="1 while the proxy may send lookups to nodes by itself.",
             ),
-            Panel(
+            _panel(
                 "Memory of calls",
-                (
-                    Query(_sum("statehouse_router_proxy_held_bytes", "instance"), "{{instance}}"),
-                    Query(_max("statehouse_router_proxy_held_bytes_max"), "most"),
-                ),
-                "bytes",
+                _sum("router_proxy_held_bytes", "instance"),
+                _max("router_proxy_held_bytes_max", said="most"),
+                unit="bytes",
             ),
         ),
     },
@@ -246,97 +226,60 @@ NODES: Final = Dashboard(
     "Statehouse: nodes",
     {
         "State": (
-            Panel("Nodes by state", (Query(_sum("statehouse_node_state", "state"), "{{state}}"),)),
-            Panel("Tasks by state", (Query(_sum("statehouse_node_tasks", "state"), "{{state}}"),)),
-            Panel(
-                "Partitions", (Query(_sum("statehouse_node_partitions", "instance, role"), "{{instance}} {{role}}"),)
-            ),
-            Panel(
+            _panel("Nodes by state", _sum("node_state", "state")),
+            _panel("Tasks by state", _sum("node_tasks", "state")),
+            _panel("Partitions", _sum("node_partitions", "instance, role")),
+            _panel(
                 "Faults and moves",
-                (
-                    Query(_rate("statehouse_node_rebalances_total", "instance"), "assignments {{instance}}"),
-                    Query(
-                        _rate("statehouse_node_heartbeat_failures_total", "instance"), "heartbeats failed {{instance}}"
-                    ),
-                ),
+                _rate("node_rebalances_total", "instance", said="assignments"),
+                _rate("node_heartbeat_failures_total", "instance", said="heartbeats failed"),
             ),
         ),
         "Freshness": (
             _STALENESS,
-            Panel("Lag", (Query(_max("statehouse_node_lag_records_max", "store, role"), "{{store}} {{role}}"),)),
+            _panel("Lag", _max("node_lag_records_max", "store, role")),
             _AGE,
-            Panel(
+            _panel(
                 "Silence of Kafka",
-                (
-                    Query(_max("statehouse_node_kafka_silence_seconds", "instance"), "{{instance}}"),
-                    Query(_max("statehouse_node_heartbeats_failing_seconds", "instance"), "heartbeats {{instance}}"),
-                ),
-                "s",
+                _max("node_kafka_silence_seconds", "instance"),
+                _max("node_heartbeats_failing_seconds", "instance", said="heartbeats"),
+                unit="s",
             ),
         ),
         "Reads": (
-            Panel(
-                "Calls",
-                (Query(_rate("statehouse_node_calls_total", "method, outcome"), "{{method}} {{outcome}}"),),
-                "reqps",
-            ),
-            Panel(
-                "Time of a read",
-                (
-                    Query(
-                        _quantile(0.99, "statehouse_node_read_duration_seconds", "store, query"),
-                        "p99 {{store}} {{query}}",
-                    ),
-                ),
-                "s",
-            ),
-            Panel(
+            _panel("Calls", _rate("node_calls_total", "method, outcome"), unit="reqps"),
+            _panel("Time of a read", _quantile(0.99, "node_read_duration_seconds", "store, query"), unit="s"),
+            _panel(
                 "Under way",
-                (
-                    Query(_sum("statehouse_node_disk_reads", "instance"), "disk {{instance}}"),
-                    Query(_sum("statehouse_node_open_scans", "instance"), "scans {{instance}}"),
-                    Query(_sum("statehouse_node_position_waits", "instance"), "wait for a position {{instance}}"),
-                    Query(_sum("statehouse_node_open_watches", "instance"), "watches {{instance}}"),
-                ),
+                _sum("node_disk_reads", "instance", said="disk"),
+                _sum("node_open_scans", "instance", said="scans"),
+                _sum("node_position_waits", "instance", said="wait for a position"),
+                _sum("node_open_watches", "instance", said="watches"),
             ),
         ),
         "Writes": (
-            Panel("Records", (Query(_rate("statehouse_node_puts_total", "store, role"), "{{store}} {{role}}"),), "wps"),
-            Panel(
-                "Restores",
-                (
-                    Query(
-                        _sum("statehouse_node_restore_remaining_records", "store, instance"), "{{store}} {{instance}}"
-                    ),
-                ),
-            ),
+            _panel("Records", _rate("node_puts_total", "store, role"), unit="wps"),
+            _panel("Restores", _sum("node_restore_remaining_records", "store, instance")),
         ),
         "Memory and disk": (
-            Panel(
+            _panel(
                 "Block cache",
-                (
-                    Query(_sum("statehouse_node_rocksdb_block_cache_bytes", "instance"), "{{instance}}"),
-                    Query(_max("statehouse_node_rocksdb_block_cache_capacity_bytes"), "capacity"),
-                ),
-                "bytes",
+                _sum("node_rocksdb_block_cache_bytes", "instance"),
+                _max("node_rocksdb_block_cache_capacity_bytes", said="capacity"),
+                unit="bytes",
             ),
-            Panel("Files", (Query(_sum("statehouse_node_sst_bytes", "store"), "{{store}}"),), "bytes"),
-            Panel(
+            _panel("Files", _sum("node_sst_bytes", "store"), unit="bytes"),
+            _panel(
                 "Stalls",
-                (Query(_rate("statehouse_node_rocksdb_write_stall_microseconds_total", "instance"), "{{instance}}"),),
-                "µs",
-                "Time a second that writes waited for flushes and compactions.",
+                _rate("node_rocksdb_write_stall_microseconds_total", "instance"),
+                unit="µs",
+                meaning="Time a second that writes waited for flushes and compactions.",
             ),
         ),
         "Proxy": (
-            Panel(
-                "Calls", (Query(_rate("statehouse_node_proxy_calls_total", "way, code"), "{{way}} {{code}}"),), "reqps"
-            ),
-            Panel("Connections", (Query(_sum("statehouse_node_proxy_connections", "instance"), "{{instance}}"),)),
-            Panel(
-                "Queues",
-                (Query(_sum("statehouse_node_proxy_queued_calls", "instance, kind"), "{{instance}} {{kind}}"),),
-            ),
+            _panel("Calls", _rate("node_proxy_calls_total", "way, code"), unit="reqps"),
+            _panel("Connections", _sum("node_proxy_connections", "instance")),
+            _panel("Queues", _sum("node_proxy_queued_calls", "instance, kind")),
         ),
     },
 )
@@ -346,79 +289,50 @@ PROCESSOR: Final = Dashboard(
     "Statehouse: processor and controller",
     {
         "Batches": (
-            Panel("Rows in", (Query(_rate("statehouse_processor_input_rows_total", "query"), "{{query}}"),), "rowsps"),
-            Panel(
+            _panel("Rows in", _rate("processor_input_rows_total", "query"), unit="rowsps"),
+            _panel(
                 "Time of a batch",
-                (
-                    Query(_quantile(0.5, "statehouse_processor_trigger_seconds", "query"), "p50 {{query}}"),
-                    Query(_quantile(0.99, "statehouse_processor_trigger_seconds", "query"), "p99 {{query}}"),
-                    Query(_quantile(0.5, "statehouse_processor_batch_seconds", "query"), "writing, p50 {{query}}"),
-                ),
-                "s",
+                _quantile(0.5, "processor_trigger_seconds", "query"),
+                _quantile(0.99, "processor_trigger_seconds", "query"),
+                _quantile(0.5, "processor_batch_seconds", "query", said="writing, p50"),
+                unit="s",
             ),
-            Panel(
+            _panel(
                 "Backlog",
-                (Query(_sum("statehouse_processor_commit_lag_offsets", "query, topic"), "{{query}} {{topic}}"),),
+                _sum("processor_commit_lag_offsets", "query, topic"),
                 meaning="Offsets of source topics that a batch left, when it began.",
             ),
-            Panel(
-                "Records out",
-                (Query(_rate("statehouse_processor_changelog_records_total", "output, kind"), "{{output}} {{kind}}"),),
-                "wps",
-            ),
+            _panel("Records out", _rate("processor_changelog_records_total", "output, kind"), unit="wps"),
         ),
         "State": (
-            Panel("Rows", (Query(_sum("statehouse_processor_state_rows", "query"), "{{query}}"),)),
-            Panel("Memory", (Query(_sum("statehouse_processor_state_bytes", "query"), "{{query}}"),), "bytes"),
-            Panel("Application", (Query(_sum("statehouse_processor_state", "state"), "{{state}}"),)),
+            _panel("Rows", _sum("processor_state_rows", "query")),
+            _panel("Memory", _sum("processor_state_bytes", "query"), unit="bytes"),
+            _panel("Application", _sum("processor_state", "state")),
         ),
         "Ownership controller": (
-            Panel(
+            _panel(
                 "State",
-                (
-                    Query(
-                        _sum("statehouse_processor_controller_state", "instance, state") + " > 0",
-                        "{{instance}} {{state}}",
-                    ),
+                Query(
+                    f"sum by (instance, state) (statehouse_processor_controller_state{{{OF}}}) > 0",
+                    "{{instance}} {{state}}",
                 ),
             ),
-            Panel(
-                "Plans",
-                (Query(_rate("statehouse_processor_controller_plans_total", "outcome"), "{{outcome}}"),),
-                "ops",
-            ),
-            Panel(
-                "Time of a plan",
-                (
-                    Query(
-                        _quantile(0.99, "statehouse_processor_controller_plan_seconds", "instance"), "p99 {{instance}}"
-                    ),
-                ),
-                "s",
-            ),
-            Panel(
+            _panel("Plans", _rate("processor_controller_plans_total", "outcome"), unit="ops"),
+            _panel("Time of a plan", _quantile(0.99, "processor_controller_plan_seconds", "instance"), unit="s"),
+            _panel(
                 "Nodes",
-                (
-                    Query(_max("statehouse_processor_controller_live_nodes"), "live"),
-                    Query(_max("statehouse_processor_controller_damped_nodes"), "held back"),
-                ),
+                _max("processor_controller_live_nodes", said="live"),
+                _max("processor_controller_damped_nodes", said="held back"),
             ),
-            Panel(
+            _panel(
                 "Tasks",
-                (
-                    Query(_max("statehouse_processor_controller_tasks"), "all"),
-                    Query(_max("statehouse_processor_controller_moves"), "moving"),
-                    Query(_max("statehouse_processor_controller_unplaced_tasks"), "without an active"),
-                    Query(_max("statehouse_processor_controller_under_replicated_tasks"), "too few copies"),
-                ),
+                _max("processor_controller_tasks", said="all"),
+                _max("processor_controller_moves", said="moving"),
+                _max("processor_controller_unplaced_tasks", said="without an active"),
+                _max("processor_controller_under_replicated_tasks", said="too few copies"),
             ),
-            Panel(
-                "Silence of Kafka",
-                (Query(_max("statehouse_processor_controller_kafka_silence_seconds", "instance"), "{{instance}}"),),
-                "s",
-            ),
+            _panel("Silence of Kafka", _max("processor_controller_kafka_silence_seconds", "instance"), unit="s"),
         ),
     },
 )
-
 DASHBOARDS: Final = (FLEET, ROUTERS, NODES, PROCESSOR)
