@@ -130,7 +130,7 @@ check: setup prose $(BUF) $(GO_CLIENT_STUBS) ## Prose, format, lint, types, impo
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/generate_protos.py --check
+	$(BIN)/python -m tools.generate_protos --check
 	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && cd $(PROXY_SOURCE) && buf generate $(PROXY_PROTO) --output $$fresh && \
 	  diff -r gen $$fresh/gen || { echo "the proxy's generated code differs from protos/: run make proto" >&2; exit 1; }
 	$(BIN)/python -m tools.generate_errors_doc --check
@@ -163,7 +163,7 @@ fmt: setup $(BUF) ## Format the code and the contract
 	$(BUF) format --write
 
 proto: setup $(BUF) ## Generate the Python modules of the contract, and the proxy's part of it in Go
-	$(BIN)/python tools/generate_protos.py
+	$(BIN)/python -m tools.generate_protos
 	cd $(PROXY_SOURCE) && buf generate $(PROXY_PROTO)
 
 docs: setup ## Write the pages and dashboards that are made from code, and build the documentation's site into site/

@@ -14,6 +14,7 @@ import typer
 
 from statehouse.cli.main import app
 from statehouse.settings import PROCESSES
+from tools.generate_settings_doc import NAMES
 from tools.generated_page import write_or_check
 
 HEAD: Final = """# Command line
@@ -34,14 +35,6 @@ Many commands take these. Each command says which.
 """
 # An option that so many commands have, with the same meaning, is described once.
 SHARED_BY: Final = 4
-# What docs/settings.md calls the processes.
-_PROCESSES: Final = {
-    "process": "processor",
-    "controller": "standby controller",
-    "node": "query node",
-    "router": "router",
-    "web": "web process",
-}
 _VALUES: Final = {"<str>": "TEXT", "<path>": "PATH", "<int range>": "N"}
 _TABLE: Final = "| option | meaning |\n|---|---|\n"
 
@@ -134,7 +127,7 @@ def _section(command: Command, shared: list[Row]) -> str:
     if own:
         parts.append(_table(own).rstrip())
     if settings:
-        name = _PROCESSES[command.process]
+        name = NAMES[command.process]
         parts.append(
             f"Settings of a [{name}](settings.md#{name.replace(' ', '-')}) that are options: {_flags(settings)}."
         )

@@ -1,68 +1,44 @@
-"""Generate the Python modules of the contract from `protos/`.
-
-`python tools/generate_protos.py` writes them in place; with `--check` it generates into a temporary
-folder and fails when the committed files differ, so that the code and the contract can't drift apart.
-"""
+"""Write the Python modules of the contract from `protos/`; `--check` fails when the committed ones differ."""
 
 from __future__ import annotations
 
-import argparse
-import filecmp
 import sys
 import tempfile
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 from grpc_tools import protoc
 
-ROOT = Path(__file__).resolve().parent.parent
-PROTOS = ROOT / "protos"
+from tools.generated_page import ROOT, write_or_check_all
+
+PROTOS: Final = ROOT / "protos"
 
 
-def generate(out: Path) -> list[Path]:
-    """Run protoc into `out`; return the generated files, relative to it."""
+def run_protoc(*arguments: str) -> None:
+    """Run protoc, with the contract's folder and protobuf's own files on its path; end the program if it fails."""
+    include = [f"-I{PROTOS}", f"-I{files('grpc_tools').joinpath('_proto')}"]
+    if protoc.main(["protoc", *include, *arguments]) != 0:
+        sys.exit("protoc failed; its message is above")
+
+
+def generated() -> dict[str, str]:
+    """Return the modules, and the files that make packages of their folders: path from the root -> content."""
     sources = sorted(PROTOS.rglob("*.proto"))
     services = [source for source in sources if source.stem.endswith("_service")]
-    include = [f"-I{PROTOS}", f"-I{files('grpc_tools').joinpath('_proto')}"]
-    plugins = f"--plugin=protoc-gen-mypy={Path(sys.executable).parent / 'protoc-gen-mypy'}"
-    grpc_plugin = f"--plugin=protoc-gen-mypy_grpc={Path(sys.executable).parent / 'protoc-gen-mypy_grpc'}"
-    messages = ["protoc", *include, plugins, f"--python_out={out}", f"--mypy_out={out}", *map(str, sources)]
-    stubs = ["protoc", *include, grpc_plugin, f"--grpc_python_out={out}", f"--mypy_grpc_out={out}", *map(str, services)]
-    for command in (messages, stubs):
-        if protoc.main(command) != 0:
-            sys.exit("protoc failed; its message is above")
-    for source in sources:
-        for parent in source.relative_to(PROTOS).parents:
-            if len(parent.parts) > 1:
-                (out / parent / "__init__.py").touch()
-    return sorted(path.relative_to(out) for path in out.glob("statehouse/**/*") if is_generated(path))
-
-
-def is_generated(path: Path) -> bool:
-    """Whether a file is one that this program writes."""
-    return path.stem.endswith(("_pb2", "_pb2_grpc"))
-
-
-def main() -> None:
-    """Generate, or check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the committed code is not what protoc writes")
-    if not parser.parse_args().check:
-        print(f"{len(generate(ROOT))} files generated")
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        fresh = generate(Path(scratch))
-        stale = [path for path in fresh if not filecmp_same(Path(scratch) / path, ROOT / path)]
-        committed = {path.relative_to(ROOT) for path in (ROOT / "statehouse").rglob("*") if is_generated(path)}
-        orphans = sorted(committed - set(fresh))
-    if stale or orphans:
-        sys.exit(f"generated code differs from protos/: run `make proto` ({', '.join(map(str, [*stale, *orphans]))})")
-
-
-def filecmp_same(fresh: Path, committed: Path) -> bool:
-    """Whether the committed file has the fresh one's content."""
-    return committed.exists() and filecmp.cmp(fresh, committed, shallow=False)
+    mypy, mypy_grpc = (
+        f"--plugin={name}={Path(sys.executable).with_name(name)}"
+        for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
+    )
+    with tempfile.TemporaryDirectory() as out:
+        run_protoc(mypy, f"--python_out={out}", f"--mypy_out={out}", *map(str, sources))
+        run_protoc(mypy_grpc, f"--grpc_python_out={out}", f"--mypy_grpc_out={out}", *map(str, services))
+        modules = {path.relative_to(out): path.read_text() for path in Path(out).rglob("*_pb2*")}
+    folders = {folder for path in modules for folder in path.parents if len(folder.parts) > 1}
+    return {str(path): text for path, text in modules.items()} | {f"{each}/__init__.py": "" for each in folders}
 
 
 if __name__ == "__main__":
-    main()
+    write_or_check_all(
+        __doc__, generated, "the contract's files", all_of="statehouse/**/*_pb2*.py", command="make proto"
+    )

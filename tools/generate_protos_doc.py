@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +15,9 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
     ServiceDescriptorProto,
 )
-from grpc_tools import protoc
 
-from tools.generated_page import ROOT, write_or_check
+from tools.generate_protos import PROTOS, run_protoc
+from tools.generated_page import write_or_check
 
 HEAD: Final = """# Services and messages
 
@@ -31,7 +29,6 @@ for [other languages](other-languages.md). It stays compatible in source from re
 
 "Optional": a field that is absent is unknown, and not zero. "One of": a message has one of the fields with that name.
 """
-_PROTOS: Final = ROOT / "protos"
 _PACKAGE: Final = ".statehouse.v1."
 _ORDER: Final = ("query_service", "fleet_service", "node_service", "types", "errors")
 # The numbers of these parts in a descriptor, which paths to comments are made of.
@@ -121,10 +118,8 @@ def _files() -> Iterator[FileDescriptorProto]:
     """Yield the contract's files, comments included, in the page's order."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "contract.binpb"
-        include = [f"-I{_PROTOS}", f"-I{files('grpc_tools').joinpath('_proto')}"]
-        sources = sorted(map(str, (_PROTOS / "statehouse" / "v1").glob("*.proto")))
-        if protoc.main(["protoc", *include, "--include_source_info", f"--descriptor_set_out={out}", *sources]) != 0:
-            sys.exit("protoc failed; its message is above")
+        sources = sorted(map(str, (PROTOS / "statehouse" / "v1").glob("*.proto")))
+        run_protoc("--include_source_info", f"--descriptor_set_out={out}", *sources)
         contract = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
     yield from sorted(contract.file, key=lambda file: _ORDER.index(Path(file.name).stem))
 

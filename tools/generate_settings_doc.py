@@ -41,13 +41,14 @@ setting, its flag and its variable. Before that,
 Times are in milliseconds, sizes in bytes. In Python the processor's are `processor.settings.ProcessorSettings`.
 """
 
-_TITLES = {
-    "process": "Processor",
-    "controller": "Standby controller",
-    "node": "Query node",
-    "router": "Router",
-    "web": "Web process",
+NAMES = {
+    "process": "processor",
+    "controller": "standby controller",
+    "node": "query node",
+    "router": "router",
+    "web": "web process",
 }
+"""What pages call the processes."""
 _COMMANDS = {"web": "python -m statehouse.web"}
 _TABLE = """
 | setting | flag | variable | default | values | meaning |
@@ -59,9 +60,8 @@ def text() -> str:
     """Return the whole page."""
     parts = [HEAD]
     for process, cls in PROCESSES.items():
-        parts.append(
-            f"\n## {_TITLES[process]}\n\nFlags of `{_COMMANDS.get(process, f'statehouse {process}')}`.\n{_TABLE}"
-        )
+        command = _COMMANDS.get(process, f"statehouse {process}")
+        parts.append(f"\n## {NAMES[process].capitalize()}\n\nFlags of `{command}`.\n{_TABLE}")
         parts += [_row(setting) for setting in cls.declared().values()]
     return "".join(parts)
 

@@ -17,12 +17,17 @@ def write_or_check(description: str | None, page: str, text: Callable[[], str], 
 
 
 def write_or_check_all(
-    description: str | None, files: Callable[[], Mapping[str, str]], source: str, *, all_of: str = ""
+    description: str | None,
+    files: Callable[[], Mapping[str, str]],
+    source: str,
+    *,
+    all_of: str = "",
+    command: str = "make docs",
 ) -> None:
     """Write files, given by their paths from the root; with --check, exit if one is not what `files` returns.
 
     `source`: what the files are made from, in the plural, as the message says it. `all_of`: a pattern of paths from the
-    root; with --check, exit also if a file that `files` doesn't return matches it.
+    root; with --check, exit also if a file that `files` doesn't return matches it. `command`: what writes them.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
@@ -32,7 +37,7 @@ def write_or_check_all(
     extra = [path for path in ROOT.glob(all_of) if path not in wanted] if all_of else []
     if is_check and (stale or extra):
         names = ", ".join(str(path.relative_to(ROOT)) for path in [*stale, *extra])
-        sys.exit(f"{names}: not what {source} say: run `make docs`")
+        sys.exit(f"{names}: not what {source} say: run `{command}`")
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(wanted[path], encoding="utf-8")
