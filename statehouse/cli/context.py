@@ -13,8 +13,9 @@ from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.completion import complete_context
 from statehouse.cli.context_file import KEYS, RouterContext, contexts_file, read_contexts, write_contexts
-from statehouse.cli.options import SOME_ROUTER, takes_router
+from statehouse.cli.options import SOME_ROUTER
 from statehouse.cli.output import Column, OutputFormat, OutputOption
+from statehouse.cli.reads import takes_options
 from statehouse.client import ClientTls
 from statehouse.errors import ConfigurationError
 
@@ -147,7 +148,7 @@ def list_contexts(fmt: OutputOption = OutputFormat.TABLE) -> None:
 
 
 @app.command("show")
-@takes_router
+@takes_options
 def show(fmt: OutputOption = OutputFormat.TABLE, router: RouterAddress = SOME_ROUTER) -> None:
     """Show where a command with these options, run here, would go, and what says so.
 

@@ -11,8 +11,9 @@ from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.heartbeats import failing_heartbeats
 from statehouse.cli.nodes import print_nodes
-from statehouse.cli.options import RUN_DIR, SOME_ROUTER, RunDirOption, TimeoutOption, takes_router
+from statehouse.cli.options import RUN_DIR, SOME_ROUTER, RunDirOption, TimeoutOption
 from statehouse.cli.output import OutputFormat, OutputOption
+from statehouse.cli.reads import takes_options
 from statehouse.cli.store_columns import STORE_COLUMNS, warnings_of
 from statehouse.client import Client, Controller, Fleet, ProcessorQuery, Task
 from statehouse.contract.membership import TaskState
@@ -23,7 +24,7 @@ _QUERY_HEADERS: Final = ["QUERY", "STORES", "STATE", "HEARD", "BACKLOG", "BATCH"
 _STATUS_HEADERS: Final = ["ROWS/S", "ETA", "WATERMARK", "STATE ROWS", "STATE BYTES", "DEAD LETTERS"]
 
 
-@takes_router
+@takes_options
 def status(
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterAddress = SOME_ROUTER,

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final, TypedDict, TypeVar
 
 import typer
 
 from statehouse.cli import output, routes
-from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
-    SOME_ROUTER,
     TIME_HELP,
     AfterInputOption,
     StoreArgument,
-    TimeoutOption,
     epoch_ms,
     input_records,
-    takes_router,
 )
-from statehouse.cli.output import Column, OutputFormat, OutputOption
+from statehouse.cli.output import Column, OutputFormat
 from statehouse.cli.reads import (
+    Inquiry,
     KeyArgument,
     KeysArgument,
     OptionGroup,
     PrefixOption,
     WholeKeyArgument,
-    takes_bounds_and_keys,
-    takes_groups,
+    takes_options,
 )
 from statehouse.client import (
     Answer,
@@ -50,7 +46,6 @@ from statehouse.client import (
 from statehouse.contract.consistency import ANY
 from statehouse.errors import LookupFailure
 
-_TIMEOUT_S = 5.0
 T = TypeVar("T")
 Valued = Entry | Window | Session | KeyedWindow | KeyedSession
 
@@ -78,20 +73,6 @@ _VERSIONS: Final[Sequence[Column[VersionedRecord]]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asking(OptionGroup):
-    """How a read is asked: how fresh its answer must be, in which form it is shown, who is asked."""
-
-    freshness: Freshness = ANY
-    fmt: OutputOption = OutputFormat.TABLE
-    router: RouterAddress = SOME_ROUTER
-    timeout: TimeoutOption = _TIMEOUT_S
-
-    def client(self, *, direct: bool = True) -> Client:
-        """Return a client of the router."""
-        return Client(self.router.target, tls=self.router.tls, timeout=self.timeout, direct=direct)
-
-
-@dataclass(frozen=True, slots=True)
 class Listing(OptionGroup):
     """How a list is asked for and shown: as an answer is, and how much of it."""
 
@@ -99,9 +80,7 @@ class Listing(OptionGroup):
     page_size: PageSizeOption = 100
     freshness: Freshness = ANY
     raw: RawOption = False
-    fmt: OutputOption = OutputFormat.TABLE
-    router: RouterAddress = SOME_ROUTER
-    timeout: TimeoutOption = _TIMEOUT_S
+    inquiry: Inquiry = field(default_factory=Inquiry)
 
     @property
     def pages(self) -> PageOptions:
@@ -109,13 +88,13 @@ class Listing(OptionGroup):
         size = min(self.page_size, self.limit or self.page_size)
         return {"page_size": size, "freshness": self.freshness, "raw": self.raw}
 
-    def client(self) -> Client:
-        """Return a client of the router."""
-        return Client(self.router.target, tls=self.router.tls, timeout=self.timeout)
+    def show(self, columns: Sequence[Column[T]], one: str, find: Callable[[Client], Iterable[T]]) -> None:
+        """Show what `find` returns, one by one, by name with the first column, and how many there were.
 
-    def show(self, columns: Sequence[Column[T]], found: Iterable[T], name: Callable[[T], object], one: str) -> None:
-        """Show what was found, one by one, and how many there were; `one` says what each is."""
-        shown = output.show_each(self.fmt, columns, found, name, self.limit)
+        `one` says what each is.
+        """
+        with self.inquiry.client() as client:
+            shown = output.show_each(self.inquiry.fmt, columns, find(client), columns[0].value, self.limit)
         plural = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
         output.note(f"{shown} {one if shown == 1 else plural}")
 
@@ -156,14 +135,7 @@ class KeyBounds(TypedDict):
     prefix: KeyLike | None
 
 
-_ASKING: Final = Asking()
-_LISTING: Final = Listing()
-_ALL_KEYS: Final = KeyRange()
-
-
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def get(
     store: StoreArgument,
     key: KeyArgument,
@@ -176,7 +148,8 @@ def get(
         bool,
         typer.Option("--explain", help="Show which replicas the router asked, in which order, and what each said."),
     ] = False,
-    asking: Asking = _ASKING,
+    freshness: Freshness = ANY,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """Look one key up; exit code 3 if the store does not hold it or, with --as-of, did not hold it then.
 
@@ -186,16 +159,16 @@ def get(
     if explain and as_of_ms is not None:
         raise typer.BadParameter("--explain excludes --as-of")
     records = input_records(after_input)
-    with asking.client(direct=False) as client:
+    with inquiry.client(direct=False) as client:
         seen = client.await_input(store, *records) if records else None
-        told = client.explain(store, key, freshness=asking.freshness, at_least=seen, raw=raw) if explain else None
+        told = client.explain(store, key, freshness=freshness, at_least=seen, raw=raw) if explain else None
         answer: Answer | None
         if told is not None:
             answer = told.answer
         elif as_of_ms is None:
-            answer = client.get(store, key, freshness=asking.freshness, at_least=seen, raw=raw)
+            answer = client.get(store, key, freshness=freshness, at_least=seen, raw=raw)
         else:
-            answer = client.get_as_of(store, key, as_of_ms, freshness=asking.freshness, at_least=seen, raw=raw)
+            answer = client.get_as_of(store, key, as_of_ms, freshness=freshness, at_least=seen, raw=raw)
 
     def tables(_is_wide: bool) -> None:
         if answer is not None:
@@ -204,7 +177,7 @@ def get(
             routes.print_explanation(told)
 
     is_found = answer is not None and answer.found
-    output.show(asking.fmt, answer if told is None else told, [key] if is_found else [], tables)
+    output.show(inquiry.fmt, answer if told is None else told, [key] if is_found else [], tables)
     if told is not None and told.failure is not None:
         raise told.failure
     if answer is not None and not answer.found:
@@ -231,24 +204,23 @@ _OUTCOMES: Final[Sequence[Column[KeyOutcome]]] = (
 )
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def batch(
     store: StoreArgument,
     keys: KeysArgument,
     raw: RawOption = False,
-    asking: Asking = _ASKING,
+    freshness: Freshness = ANY,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """Look several keys up with one call; exit code 3 if the store lacks one of them. JSON has one outcome a line.
 
     Example: statehouse batch leader-boards 1 6
     """
-    with asking.client(direct=False) as client:
-        answers = client.batch_get(Lookup(store, key, freshness=asking.freshness, raw=raw) for key in keys)
+    with inquiry.client(direct=False) as client:
+        answers = client.batch_get(Lookup(store, key, freshness=freshness, raw=raw) for key in keys)
     outcomes = [_outcome(key, answer) for key, answer in zip(keys, answers, strict=True)]
-    listed = [each for each in outcomes if each.found] if asking.fmt is OutputFormat.NAME else outcomes
-    output.show_each(asking.fmt, _OUTCOMES, listed, lambda each: each.key)
+    listed = [each for each in outcomes if each.found] if inquiry.fmt is OutputFormat.NAME else outcomes
+    output.show_each(inquiry.fmt, _OUTCOMES, listed, lambda each: each.key)
     failed = next((each.failure for each in outcomes if each.failure is not None), None)
     if failed is not None:
         raise failed
@@ -262,40 +234,32 @@ def _outcome(key: KeyLike, answer: Answer | LookupFailure) -> KeyOutcome:
     return KeyOutcome(key, answer.found, answer.value, answer.timestamp_ms, None)
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def scan(
     store: StoreArgument,
-    keys: KeyRange = _ALL_KEYS,
+    keys: KeyRange = KeyRange(),
     reverse: Annotated[bool, typer.Option("--reverse", help="Highest key first.")] = False,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"The entries of a versioned store at this time. {TIME_HELP}")
     ] = None,
-    listing: Listing = _LISTING,
+    listing: Listing = Listing(),
 ) -> None:
     """List a store's entries in key order (byte order); JSON output has one entry a line.
 
     Example: statehouse scan leader-boards --from 1 --to 6
     """
     as_of_ms = epoch_ms("--as-of", as_of)
-    with listing.client() as client:
-        entries = client.scan(
-            store,
-            **keys.checked(),
-            reverse=reverse,
-            **listing.pages,
-            as_of_ms=as_of_ms,
-        )
-        listing.show(_ENTRIES, entries, lambda entry: entry.key, "entry")
+    listing.show(
+        _ENTRIES,
+        "entry",
+        lambda client: client.scan(store, **keys.checked(), reverse=reverse, **listing.pages, as_of_ms=as_of_ms),
+    )
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def scan_windows(
     store: StoreArgument,
-    keys: KeyRange = _ALL_KEYS,
+    keys: KeyRange = KeyRange(),
     from_ms: Annotated[
         int | None, typer.Option(metavar="MS", help="Earliest window start, inclusive, epoch milliseconds.")
     ] = None,
@@ -305,7 +269,7 @@ def scan_windows(
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Highest key first, and each key's latest window first.")
     ] = False,
-    listing: Listing = _LISTING,
+    listing: Listing = Listing(),
 ) -> None:
     """List the windows of a range of keys, in key order (byte order), each key's by start.
 
@@ -313,24 +277,19 @@ def scan_windows(
 
     Example: statehouse scan-windows per-minute --prefix a --from-ms 1700000000000
     """
-    with listing.client() as client:
-        windows = client.scan_windows(
-            store,
-            **keys.checked(),
-            from_ms=from_ms,
-            to_ms=to_ms,
-            reverse=reverse,
-            **listing.pages,
-        )
-        listing.show(_KEYED_SPANS, windows, lambda window: window.key, "window")
+    listing.show(
+        _KEYED_SPANS,
+        "window",
+        lambda client: client.scan_windows(
+            store, **keys.checked(), from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
+        ),
+    )
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def scan_sessions(
     store: StoreArgument,
-    keys: KeyRange = _ALL_KEYS,
+    keys: KeyRange = KeyRange(),
     from_ms: Annotated[
         int | None, typer.Option(metavar="MS", help="Leave out those that end before, epoch milliseconds.")
     ] = None,
@@ -340,7 +299,7 @@ def scan_sessions(
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Highest key first, and each key's latest session first.")
     ] = False,
-    listing: Listing = _LISTING,
+    listing: Listing = Listing(),
 ) -> None:
     """List the sessions of a range of keys, in key order (byte order), each key's by start.
 
@@ -348,21 +307,16 @@ def scan_sessions(
 
     Example: statehouse scan-sessions visits --prefix a --from-ms 1700000000000
     """
-    with listing.client() as client:
-        sessions = client.scan_sessions(
-            store,
-            **keys.checked(),
-            from_ms=from_ms,
-            to_ms=to_ms,
-            reverse=reverse,
-            **listing.pages,
-        )
-        listing.show(_KEYED_SPANS, sessions, lambda session: session.key, "session")
+    listing.show(
+        _KEYED_SPANS,
+        "session",
+        lambda client: client.scan_sessions(
+            store, **keys.checked(), from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
+        ),
+    )
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def windows(
     store: StoreArgument,
     key: KeyArgument,
@@ -373,28 +327,21 @@ def windows(
         str | None, typer.Option("--to", metavar="TIME", help="Latest window start, inclusive, likewise.")
     ] = None,
     reverse: LatestFirstOption = False,
-    listing: Listing = _LISTING,
+    listing: Listing = Listing(),
 ) -> None:
     """List the windows of a key, oldest first; JSON output has one window a line.
 
     Example: statehouse windows per-minute a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    with listing.client() as client:
-        found = client.fetch_windows(
-            store,
-            key,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            reverse=reverse,
-            **listing.pages,
-        )
-        listing.show(_SPANS, found, lambda span: span.start_ms, "window")
+    listing.show(
+        _SPANS,
+        "window",
+        lambda client: client.fetch_windows(store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages),
+    )
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def sessions(
     store: StoreArgument,
     key: KeyArgument,
@@ -405,28 +352,23 @@ def sessions(
         str | None, typer.Option("--to", metavar="TIME", help="Leave out sessions that start after it, likewise.")
     ] = None,
     reverse: LatestFirstOption = False,
-    listing: Listing = _LISTING,
+    listing: Listing = Listing(),
 ) -> None:
     """List the sessions of a key, oldest first; JSON output has one session a line.
 
     Example: statehouse sessions visits a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    with listing.client() as client:
-        found = client.fetch_sessions(
-            store,
-            key,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            reverse=reverse,
-            **listing.pages,
-        )
-        listing.show(_SPANS, found, lambda span: span.start_ms, "session")
+    listing.show(
+        _SPANS,
+        "session",
+        lambda client: client.fetch_sessions(
+            store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
+        ),
+    )
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def history(
     store: StoreArgument,
     key: KeyArgument,
@@ -438,34 +380,28 @@ def history(
         str | None, typer.Option("--to", metavar="TIME", help="Leave out those that are valid only after, likewise.")
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Newest first.")] = False,
-    listing: Listing = _LISTING,
+    listing: Listing = Listing(),
 ) -> None:
     """List the versions of a key of a versioned store, oldest first; JSON output has one version a line.
 
     Example: statehouse history prices a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    with listing.client() as client:
-        found = client.get_history(
-            store,
-            key,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            reverse=reverse,
-            **listing.pages,
-        )
-        listing.show(_VERSIONS, found, lambda version: version.valid_from_ms, "version")
+    listing.show(
+        _VERSIONS,
+        "version",
+        lambda client: client.get_history(store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages),
+    )
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def query(
     store: StoreArgument,
     key: WholeKeyArgument,
     name: Annotated[str, typer.Argument(metavar="QUERY", help="One of the store's own queries.", show_default=False)],
     arguments: Annotated[str, typer.Option(metavar="JSON", help="The query's arguments, apart from the key.")] = "{}",
-    asking: Asking = _ASKING,
+    freshness: Freshness = ANY,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """Ask a custom store one of its own queries.
 
@@ -477,68 +413,66 @@ def query(
         raise typer.BadParameter(f"--arguments is not JSON: {error}") from error
     if not isinstance(given, dict):
         raise typer.BadParameter('--arguments must be a JSON object, as {"item": "spark"}')
-    with asking.client() as client:
+    with inquiry.client() as client:
         answer = client.query_store(
             store,
             key,
             name,
             given,
-            freshness=asking.freshness,
+            freshness=freshness,
         )
 
     def tables(_is_wide: bool) -> None:
         output.print_facts([("result", _shown(answer.result))])
         print_stamps((answer.replica,))
 
-    output.show(asking.fmt, answer, [key], tables)
+    output.show(inquiry.fmt, answer, [key], tables)
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def count(
     store: StoreArgument,
     exact: Annotated[bool, typer.Option("--exact", help="Count by a scan instead of the engines' estimate.")] = False,
-    asking: Asking = _ASKING,
+    freshness: Freshness = ANY,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """Count a store's entries, and show who counted each partition.
 
     Example: statehouse count leader-boards --exact
     """
-    with asking.client() as client:
+    with inquiry.client() as client:
         counted = client.count(
             store,
             exact=exact,
-            freshness=asking.freshness,
+            freshness=freshness,
         )
 
     def tables(_is_wide: bool) -> None:
         output.print_facts([("count", counted.count), ("exact", counted.exact)])
         print_stamps(counted.replicas)
 
-    output.show(asking.fmt, counted, [store], tables)
+    output.show(inquiry.fmt, counted, [store], tables)
 
 
-@takes_bounds_and_keys
-@takes_router
-@takes_groups
+@takes_options
 def locate(
     store: StoreArgument,
     key: KeyArgument,
-    asking: Asking = _ASKING,
+    freshness: Freshness = ANY,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """Show where a key lives, and for each replica whether a lookup would use it, and why not.
 
     Example: statehouse locate leader-boards 1 --active-only
     """
-    with asking.client() as client:
+    with inquiry.client() as client:
         place = client.locate(
             store,
             key,
-            freshness=asking.freshness,
+            freshness=freshness,
         )
     usable = [candidate.host.instance_id for candidate in place.candidates if candidate.eligible]
-    output.show(asking.fmt, place, usable, lambda _is_wide: routes.print_location(place))
+    output.show(inquiry.fmt, place, usable, lambda _is_wide: routes.print_location(place))
 
 
 def _print_answer(answer: Answer) -> None:

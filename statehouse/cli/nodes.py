@@ -14,8 +14,8 @@ import typer
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.completion import complete_node
-from statehouse.cli.options import SOME_ROUTER, TimeoutOption, takes_router
-from statehouse.cli.output import OutputFormat, OutputOption
+from statehouse.cli.options import SOME_ROUTER
+from statehouse.cli.reads import Inquiry, takes_options
 from statehouse.client import Client, ClientTls, Fleet, Node
 from statehouse.contract.membership import target
 from statehouse.errors import LookupFailure, Reason, StatehouseError
@@ -36,18 +36,16 @@ class DrainNotSeenThrough(StatehouseError):
 
 
 @app.command("list")
-@takes_router
+@takes_options
 def list_nodes(
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _CALL_TIMEOUT_S,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """Show the nodes by their last heartbeats; exit code 4 if the router is not reachable."""
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with inquiry.client() as client:
         fleet = client.fleet()
     holdings = _holdings(fleet)
     output.show(
-        fmt,
+        inquiry.fmt,
         [dataclasses.asdict(node) | holdings(node) for node in fleet.nodes],
         [node.host.instance_id for node in fleet.nodes],
         lambda is_wide: print_nodes(fleet, is_wide=is_wide),
@@ -55,7 +53,7 @@ def list_nodes(
 
 
 @app.command()
-@takes_router
+@takes_options
 def drain(
     node: Annotated[
         str,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from inspect import Parameter, Signature, signature
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final
 
 import typer
 
 from statehouse.cli import addresses
-from statehouse.cli.addresses import DEFAULT_ROUTER, ROUTER_ENV, RouterAddress, router_of
+from statehouse.cli.addresses import DEFAULT_ROUTER, ROUTER_ENV, RouterAddress
 from statehouse.cli.completion import complete_context, complete_store
 from statehouse.cli.context_file import CONTEXT_ENV
 from statehouse.client import InputRecord
@@ -26,47 +24,57 @@ TIME_HELP: Final = "ISO 8601, UTC unless it has an offset, or epoch milliseconds
 _EPOCH_MS: Final = re.compile(r"-?[0-9]{1,19}")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
-RouterOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT",
-        help=rf"Router to ask.  \[env var: {ROUTER_ENV}]  \[default: the context's, else the one of this directory's "
-        f"`statehouse up`, else {DEFAULT_ROUTER}]",
-        show_default=False,
-    ),
-]
-ContextOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help=rf"Context to take, in place of variables; '' takes none.  \[env var: {CONTEXT_ENV}]  \[default: the one "
-        "that `statehouse context use` has set]",
-        show_default=False,
-        autocompletion=complete_context,
-    ),
-]
+
+def option(name: str, annotation: Any, default: Any = None) -> Parameter:  # noqa: ANN401 - an annotated type
+    """Return a parameter that is an option of a command."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _tls_option(flag: str, field: str, kind: str, meaning: str) -> Any:  # noqa: ANN401 - an annotated type
-    return Annotated[
-        str | None,
-        # Variables are not left to typer: readers of the help must know that they aren't flags.
-        typer.Option(flag, metavar=kind, help=rf"{meaning}  \[env var: {VARIABLES[field]}]", show_default=False),
-    ]
+def _tls_option(flag: str, field: str, meaning: str, kind: str = "FILE") -> Parameter:
+    # Variables are not left to typer: readers of the help must know that they aren't flags.
+    said = rf"{meaning}  \[env var: {VARIABLES[field]}]"
+    return option(
+        f"tls_{field}", Annotated[str | None, typer.Option(flag, metavar=kind, help=said, show_default=False)]
+    )
 
 
 _LOCAL_TLS: Final = r"\[default: as this directory's `statehouse up --tls` has it, else none]"
-TLS_OPTIONS: Final = {
-    "ca": _tls_option(
-        "--tls-ca", "ca", "FILE", f"Certificates of the CAs of routers and nodes: call them over TLS.  {_LOCAL_TLS}"
+ROUTER_OPTIONS: Final = (
+    option(
+        "router",
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="HOST:PORT",
+                help=rf"Router to ask.  \[env var: {ROUTER_ENV}]  \[default: the context's, else the one of this "
+                f"directory's `statehouse up`, else {DEFAULT_ROUTER}]",
+                show_default=False,
+            ),
+        ],
     ),
-    "certificate": _tls_option("--tls-certificate", "certificate", "FILE", "Certificate to show."),
-    "key": _tls_option("--tls-key", "key", "FILE", "The certificate's private key."),
-    "token": _tls_option("--token-file", "token", "FILE", "File with a bearer token to show."),
-    "server_name": _tls_option(
-        "--tls-server-name", "server_name", "NAME", "Name in the servers' certificates, in place of their host."
+    option(
+        "context",
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME",
+                help=rf"Context to take, in place of variables; '' takes none.  \[env var: {CONTEXT_ENV}]  \[default: "
+                "the one that `statehouse context use` has set]",
+                show_default=False,
+                autocompletion=complete_context,
+            ),
+        ],
     ),
-}
+    _tls_option("--tls-ca", "ca", f"Certificates of the CAs of routers and nodes: call them over TLS.  {_LOCAL_TLS}"),
+    _tls_option("--tls-certificate", "certificate", "Certificate to show."),
+    _tls_option("--tls-key", "key", "The certificate's private key."),
+    _tls_option("--token-file", "token", "File with a bearer token to show."),
+    _tls_option(
+        "--tls-server-name", "server_name", "Name in the servers' certificates, in place of their host.", "NAME"
+    ),
+)
+SOME_ROUTER: Final = RouterAddress(DEFAULT_ROUTER)
+"""In a command's signature; the command gets the one that its options name."""
 TimeoutOption = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait for each answer.")]
 AfterInputOption = Annotated[
     list[str] | None,
@@ -116,32 +124,3 @@ def input_records(given: list[str] | None) -> list[InputRecord]:
             message = f"{text!r} is not TOPIC:PARTITION:OFFSET: {error}"
             raise typer.BadParameter(message, param_hint="--after-input") from None
     return records
-
-
-SOME_ROUTER: Final = RouterAddress(DEFAULT_ROUTER)
-"""In a command's signature; the command gets the one that its options name."""
-
-
-def takes_router(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function that calls a router: in the place of its `router` are the options for it."""
-    hints = get_type_hints(function, include_extras=True)
-
-    @functools.wraps(function)
-    def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
-        function(router=router_of(arguments), **arguments)
-
-    options = [_parameter("router", RouterOption), _parameter("context", ContextOption)]
-    options += [_parameter(f"tls_{field}", option) for field, option in TLS_OPTIONS.items()]
-    parameters: list[Parameter] = []
-    for each in signature(function).parameters.values():
-        if each.name == "router":
-            parameters += options
-        else:
-            parameters.append(each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY))
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer reads
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
-
-
-def _parameter(name: str, annotation: Any) -> Parameter:  # noqa: ANN401 - an annotated type
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -1,18 +1,21 @@
-"""What reads have in common: keys, which may be given as bytes, and bounds on freshness."""
+"""What commands have in common that ask a router: groups of options, keys, and bounds on freshness."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from statehouse.client import Freshness, KeyColumns, KeyLike
+from statehouse.cli.addresses import RouterAddress, router_of
+from statehouse.cli.options import ROUTER_OPTIONS, SOME_ROUTER, TimeoutOption, option
+from statehouse.cli.output import OutputFormat, OutputOption
+from statehouse.client import Client, Freshness, KeyColumns, KeyLike
 from statehouse.client.answers import AnyKey
 from statehouse.contract.positions import Token, token_of_texts
 from statehouse.keys.columns import columns_of_texts
@@ -35,73 +38,62 @@ KeysArgument = Annotated[
     typer.Argument(metavar="KEY...", help="Keys, each as its serde writes it, as for get.", show_default=False),
 ]
 PrefixOption = Annotated[KeyLike | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")]
-HexKeysOption = Annotated[
-    bool, typer.Option("--hex-keys", help="Keys are given as their serialized bytes, in hex; also with 0x before.")
-]
-ActiveOnlyOption = Annotated[bool, typer.Option("--active-only", help="Only the active replica may answer.")]
-MaxLagOption = Annotated[
-    int | None,
-    typer.Option(min=0, metavar="RECORDS", help="Largest lag the answering replica may have.", show_default=False),
-]
-MaxStalenessOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-staleness-ms",
-        min=0,
-        metavar="MS",
-        help="Longest time since the answering replica was last known to be at the end.",
-        show_default=False,
-    ),
-]
-MaxProcessorAgeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-processor-age-ms",
-        min=0,
-        metavar="MS",
-        help="Longest time since the processor last reported a batch, or that it had nothing to do.",
-        show_default=False,
-    ),
-]
-MaxInputBacklogOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        metavar="RECORDS",
-        help="Most records that the processor may have had yet to process when it last reported.",
-        show_default=False,
-    ),
-]
-AtLeastOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TOKEN",
-        help="What the answering replica must have seen, or wait for: a token, as -o json shows it, or "
-        "STORE:PARTITION:POSITION. May be repeated.",
-        show_default=False,
-    ),
-]
 
-KeyColumnsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--key-column",
-        metavar="NAME=VALUE",
-        help="A column of the key, for stores that have them, instead of KEY; one for each column.",
-        show_default=False,
-    ),
-]
 
-_BOUNDS: Final[dict[str, tuple[Any, Any]]] = {
-    "active_only": (ActiveOnlyOption, False),
-    "max_lag": (MaxLagOption, None),
-    "max_staleness_ms": (MaxStalenessOption, None),
-    "max_processor_age_ms": (MaxProcessorAgeOption, None),
-    "max_input_backlog": (MaxInputBacklogOption, None),
-    "at_least": (AtLeastOption, None),
-}
-_HEX_KEYS: Final = "hex_keys"
-_KEY, _KEY_COLUMNS = "key", "key_columns"
+def _bound(name: str, unit: str, meaning: str) -> Parameter:
+    return option(name, Annotated[int | None, typer.Option(min=0, metavar=unit, help=meaning, show_default=False)])
+
+
+_BOUNDS: Final = (
+    option(
+        "active_only", Annotated[bool, typer.Option("--active-only", help="Only the active replica may answer.")], False
+    ),
+    _bound("max_lag", "RECORDS", "Largest lag the answering replica may have."),
+    _bound("max_staleness_ms", "MS", "Longest time since the answering replica was last known to be at the end."),
+    _bound(
+        "max_processor_age_ms",
+        "MS",
+        "Longest time since the processor last reported a batch, or that it had nothing to do.",
+    ),
+    _bound(
+        "max_input_backlog",
+        "RECORDS",
+        "Most records that the processor may have had yet to process when it last reported.",
+    ),
+    option(
+        "at_least",
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="TOKEN",
+                help="What the answering replica must have seen, or wait for: a token, as -o json shows it, or "
+                "STORE:PARTITION:POSITION. May be repeated.",
+                show_default=False,
+            ),
+        ],
+    ),
+)
+_HEX_KEYS: Final = option(
+    "hex_keys",
+    Annotated[
+        bool,
+        typer.Option("--hex-keys", help="Keys are given as their serialized bytes, in hex; also with 0x before."),
+    ],
+    False,
+)
+_KEY_COLUMNS: Final = option(
+    "key_columns",
+    Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key-column",
+            metavar="NAME=VALUE",
+            help="A column of the key, for stores that have them, instead of KEY; one for each column.",
+            show_default=False,
+        ),
+    ],
+)
+_KEY: Final = "key"
 # No option begins with a digit, so this is a key.
 _NEGATIVE: Final = re.compile(r"-([0-9].*|inf)", re.DOTALL)
 # What typer reads in place of a key: it knows no type that is text or bytes.
@@ -131,69 +123,94 @@ class OptionGroup:
     """Options that several commands have: the fields of a dataclass, each declared as a command's parameter is."""
 
 
-def takes_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function: in the place of each parameter that is an `OptionGroup` are the group's options."""
-    hints = get_type_hints(function, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, OptionGroup)}
+@dataclass(frozen=True, slots=True)
+class Inquiry(OptionGroup):
+    """Who is asked, and in which form the answer is shown."""
 
-    @functools.wraps(function)
-    def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
-        made = {
-            name: group(**{each.name: arguments.pop(each.name) for each in fields(group)})
-            for name, group in groups.items()
-        }
-        function(**made, **arguments)
+    fmt: OutputOption = OutputFormat.TABLE
+    router: RouterAddress = SOME_ROUTER
+    timeout: TimeoutOption = 5.0
 
-    parameters: list[Parameter] = []
-    for each in signature(function).parameters.values():
-        if each.name in groups:
-            declared = get_type_hints(groups[each.name], include_extras=True)
-            parameters += [_option(one.name, declared[one.name], one.default) for one in fields(groups[each.name])]
-        else:
-            parameters.append(each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY))
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer reads
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
+    def client(self, *, direct: bool = True) -> Client:
+        """Return a client of the router."""
+        return Client(self.router.target, tls=self.router.tls, timeout=self.timeout, direct=direct)
 
 
-def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function that reads.
+def takes_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function: options stand in the place of parameters that are made of several.
 
-    In the place of its `freshness` the command has an option for each bound. If it takes keys (parameters that are
-    `KeyLike`), it has --hex-keys too, with which they reach the function as bytes.
+    These are an `OptionGroup`, a `RouterAddress`, and a `Freshness`, which has an option for each bound. If a command
+    with bounds takes keys (parameters that are `KeyLike`), it has --hex-keys too, with which they reach the function as
+    bytes.
     """
-    hints = get_type_hints(function, include_extras=True)
+    options = list(_options(function))
+    hints = {each.name: each.annotation for each in options}
     keys = [name for name, hint in hints.items() if _is_key(hint)]
     takes_columns = hints.get(_KEY) in {KeyArgument, WatchedKeyArgument}
     needs_key = hints.get(_KEY) == KeyArgument
 
     @functools.wraps(function)
     def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
-        bounds = {name: arguments.pop(name) for name in _BOUNDS}
-        bounds["at_least"] = token(bounds["at_least"])
-        if keys and arguments.pop(_HEX_KEYS):
+        if keys and arguments[_HEX_KEYS.name]:
             arguments |= {name: _all_from_hex(name, arguments[name]) for name in keys}
         if takes_columns:
-            arguments[_KEY] = _key_or_columns(arguments[_KEY], arguments.pop(_KEY_COLUMNS), needs_key=needs_key)
-        function(freshness=Freshness(**bounds), **arguments)
+            arguments[_KEY] = _key_or_columns(arguments[_KEY], arguments[_KEY_COLUMNS.name], needs_key=needs_key)
+        function(**_made(function, arguments))
 
-    parameters: list[Parameter] = []
-    for each in signature(function).parameters.values():
-        if each.name == "freshness":
-            parameters += [_option(_HEX_KEYS, HexKeysOption, False)] if keys else []
-            parameters += [_option(_KEY_COLUMNS, KeyColumnsOption, None)] if takes_columns else []
-            parameters += [_option(name, *declared) for name, declared in _BOUNDS.items()]
-        else:
-            hint = hints[each.name]
-            if each.name in keys:
-                typed, *extras = get_args(hint)
-                hint = Annotated[(_TYPED[typed], *extras)]
-                if each.name == _KEY and takes_columns:
-                    hint, each = Annotated[(str | None, *extras)], each.replace(default=None)  # noqa: PLW2901 - may be left out
-            parameters.append(each.replace(annotation=hint, kind=Parameter.KEYWORD_ONLY))
+    absent = [*([] if keys else [_HEX_KEYS]), *([] if takes_columns else [_KEY_COLUMNS])]
+    parameters = [_typed(each, may_be_left_out=takes_columns) for each in options if each not in absent]
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer reads
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
+
+
+def _declared(made: Callable[..., Any]) -> Iterator[Parameter]:
+    """Yield the parameters of a function, or the fields of a group, with their types."""
+    hints = get_type_hints(made, include_extras=True)
+    for each in signature(made).parameters.values():
+        yield each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY)
+
+
+def _options(made: Callable[..., Any]) -> Iterator[Parameter]:
+    for each in _declared(made):
+        if each.annotation is RouterAddress:
+            yield from ROUTER_OPTIONS
+        elif each.annotation is Freshness:
+            yield from (_HEX_KEYS, _KEY_COLUMNS, *_BOUNDS)
+        elif _is_group(each.annotation):
+            yield from _options(each.annotation)
+        else:
+            yield each
+
+
+def _made(made: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a function, or of a group, by those of the command."""
+    found: dict[str, Any] = {}
+    for each in _declared(made):
+        if each.annotation is RouterAddress:
+            found[each.name] = router_of(arguments)
+        elif each.annotation is Freshness:
+            bounds = {bound.name: arguments[bound.name] for bound in _BOUNDS}
+            found[each.name] = Freshness(**bounds | {"at_least": token(arguments["at_least"])})
+        elif _is_group(each.annotation):
+            found[each.name] = each.annotation(**_made(each.annotation, arguments))
+        else:
+            found[each.name] = arguments[each.name]
+    return found
+
+
+def _is_group(hint: Any) -> bool:  # noqa: ANN401 - an annotated type
+    return isinstance(hint, type) and issubclass(hint, OptionGroup)
+
+
+def _typed(each: Parameter, *, may_be_left_out: bool) -> Parameter:
+    """Return a parameter with a type that typer knows."""
+    if not _is_key(each.annotation):
+        return each
+    typed, *extras = get_args(each.annotation)
+    if each.name == _KEY and may_be_left_out:
+        return each.replace(annotation=Annotated[(str | None, *extras)], default=None)
+    return each.replace(annotation=Annotated[(_TYPED[typed], *extras)])
 
 
 def _key_or_columns(key: KeyLike | None, columns: list[str] | None, *, needs_key: bool) -> AnyKey | None:
@@ -214,10 +231,6 @@ def _key_or_columns(key: KeyLike | None, columns: list[str] | None, *, needs_key
 
 def _is_key(hint: Any) -> bool:  # noqa: ANN401 - an annotated type
     return bool(get_args(hint)) and get_args(hint)[0] in _TYPED
-
-
-def _option(name: str, annotation: Any, default: Any) -> Parameter:  # noqa: ANN401 - an annotated type
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _all_from_hex(name: str, given: str | list[str] | None) -> bytes | list[bytes | None] | None:

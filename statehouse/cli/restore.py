@@ -12,16 +12,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from statehouse.cli import output
-from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.node_calls import NodeCalls
-from statehouse.cli.options import SOME_ROUTER, TimeoutOption, takes_router
-from statehouse.cli.output import Column, OutputFormat, OutputOption
+from statehouse.cli.output import Column, OutputFormat
+from statehouse.cli.reads import Inquiry, takes_options
 from statehouse.cli.restore_samples import restore_samples
 from statehouse.client import Client
 from statehouse.client.restore_rates import RestoreRates, RunningRestore
 from statehouse.errors import LookupFailure
 
-_TIMEOUT_S: Final = 5.0
 _BARS_EVERY_S: Final = 1.0
 _LINES_EVERY_S: Final = 10.0
 _ROUTER_AWAY_MAX_S: Final = 30.0
@@ -54,7 +52,7 @@ COLUMNS: Final[Sequence[Column[RunningRestore]]] = (
 )
 
 
-@takes_router
+@takes_options
 def restore(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Follow them until all have ended; Ctrl-C ends that sooner.")
@@ -68,9 +66,7 @@ def restore(
             show_default=False,
         ),
     ] = None,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """Show the restores that are under way, with --watch their rates and the time that they still take.
 
@@ -80,14 +76,14 @@ def restore(
 
     Example: statehouse restore --watch
     """
-    if watch and fmt in {OutputFormat.YAML, OutputFormat.NAME}:
+    if watch and inquiry.fmt in {OutputFormat.YAML, OutputFormat.NAME}:
         raise typer.BadParameter("--watch prints tables or JSON", param_hint="--output")
-    with Client(router.target, tls=router.tls, timeout=timeout) as client, NodeCalls(router.tls) as nodes:
+    with inquiry.client() as client, NodeCalls(inquiry.router.tls) as nodes:
         restores = _Restores(client, nodes)
         if watch:
-            _follow(restores, fmt, interval)
+            _follow(restores, inquiry.fmt, interval)
         else:
-            output.show_items(fmt, COLUMNS, restores.look(), lambda each: f"{each.node} {each.name}")
+            output.show_items(inquiry.fmt, COLUMNS, restores.look(), lambda each: f"{each.node} {each.name}")
 
 
 class _Restores:

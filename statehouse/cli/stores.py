@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from statehouse.cli import output
-from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.completion import complete_node, complete_store
 from statehouse.cli.fleet import print_queries
 from statehouse.cli.nodes import find_node
-from statehouse.cli.options import SOME_ROUTER, StoreArgument, TimeoutOption, takes_router
-from statehouse.cli.output import OutputFormat, OutputOption
+from statehouse.cli.options import StoreArgument
+from statehouse.cli.reads import Inquiry, takes_options
 from statehouse.cli.store_columns import (
     REPLICA_COLUMNS,
     STORE_COLUMNS,
@@ -22,26 +21,22 @@ from statehouse.cli.store_columns import (
     replicas_of,
     warnings_of,
 )
-from statehouse.client import Client, Fleet, Partition, Store
-
-_TIMEOUT_S: Final = 5.0
+from statehouse.client import Fleet, Partition, Store
 
 stores_app = typer.Typer(no_args_is_help=True, help="See the stores.")
 partitions_app = typer.Typer(no_args_is_help=True, help="See who holds each partition.")
 
 
 @stores_app.command("list")
-@takes_router
+@takes_options
 def list_stores(
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """List the stores, by name.
 
     Example: statehouse stores list -o name
     """
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with inquiry.client() as client:
         stores = client.stores()
 
     def tables(is_wide: bool) -> None:
@@ -49,22 +44,20 @@ def list_stores(
         if warnings := warnings_of(stores):
             output.print_facts(warnings)
 
-    output.show(fmt, stores, [store.name for store in stores], tables)
+    output.show(inquiry.fmt, stores, [store.name for store in stores], tables)
 
 
 @stores_app.command()
-@takes_router
+@takes_options
 def describe(
     store: StoreArgument,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """Show a store: its kind and serdes, the queries that write it, and each replica of its partitions.
 
     Example: statehouse stores describe leader-boards
     """
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with inquiry.client() as client:
         partitions = client.partitions(store)
         fleet = client.fleet()
     described = next((each for each in fleet.stores if each.name == store), None)
@@ -79,11 +72,11 @@ def describe(
         output.print_columns(REPLICA_COLUMNS, replicas, is_wide=is_wide)
 
     document = {"store": described, "queries": queries, "partitions": replicas}
-    output.show(fmt, document, [store], tables)
+    output.show(inquiry.fmt, document, [store], tables)
 
 
 @partitions_app.command("list")
-@takes_router
+@takes_options
 def list_partitions(
     store: Annotated[
         str | None,
@@ -95,15 +88,13 @@ def list_partitions(
             metavar="NODE", help="Only what this node holds, by its instance id.", autocompletion=complete_node
         ),
     ] = None,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """List each replica of each partition by its node's last report, those first that a lookup would ask first.
 
     Example: statehouse partitions list --store leader-boards
     """
-    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+    with inquiry.client() as client:
         names = [each.name for each in client.stores()] if store is None else [store]
         listed = [partition for name in names for partition in client.partitions(name)]
         fleet = client.fleet()
@@ -115,7 +106,7 @@ def list_partitions(
     def tables(is_wide: bool) -> None:
         output.print_columns(REPLICA_COLUMNS, replicas, is_wide=is_wide)
 
-    output.show(fmt, replicas, names_of, tables)
+    output.show(inquiry.fmt, replicas, names_of, tables)
 
 
 def _replicas(fleet: Fleet, partitions: Iterable[Partition]) -> list[PartitionReplica]:

@@ -19,8 +19,8 @@ from statehouse.cli.exits import sigterm_raises
 from statehouse.cli.fleet import controller_said, query_table
 from statehouse.cli.keys import ESCAPE, pressed_keys
 from statehouse.cli.node_calls import NodeCalls
-from statehouse.cli.options import SOME_ROUTER, TimeoutOption, takes_router
-from statehouse.cli.output import Column, OutputFormat, OutputOption
+from statehouse.cli.output import Column, OutputFormat
+from statehouse.cli.reads import Inquiry, takes_options
 from statehouse.cli.restore import COLUMNS as RESTORE_COLUMNS
 from statehouse.cli.restore_samples import samples_of
 from statehouse.cli.top_view import NodeRow, TaskRow, TopView, top_view
@@ -30,7 +30,6 @@ from statehouse.client.restore_rates import RestoreRates
 from statehouse.errors import LookupFailure
 from statehouse.observability.counter_rates import CounterRates
 
-_TIMEOUT_S: Final = 5.0
 _QUITS: Final = frozenset({"q", "Q", ESCAPE, "\x04"})
 _OTHER_LINES: Final = 14
 """Headers, empty lines and totals; the rest of a terminal's lines is for rows."""
@@ -65,13 +64,11 @@ _TASKS: Final[Sequence[Column[TaskRow]]] = (
 )
 
 
-@takes_router
+@takes_options
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print one view and end, as without a terminal.")] = False,
     interval: Annotated[float, typer.Option(min=0.2, max=60.0, metavar="SECONDS", help="How often to ask.")] = 2.0,
-    fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterAddress = SOME_ROUTER,
-    timeout: TimeoutOption = _TIMEOUT_S,
+    inquiry: Inquiry = Inquiry(),
 ) -> None:
     """Show a fleet live: nodes, tasks with the largest lag, restores, the processor's queries. q quits.
 
@@ -80,14 +77,16 @@ def top(
 
     Example: statehouse top --interval 1
     """
-    with Client(router.target, tls=router.tls, timeout=timeout) as client, NodeCalls(router.tls) as nodes:
+    with inquiry.client() as client, NodeCalls(inquiry.router.tls) as nodes:
         look = _Look(client, nodes)
         view = look.view()
-        if once or fmt is not OutputFormat.TABLE or not sys.stdout.isatty():
+        if once or inquiry.fmt is not OutputFormat.TABLE or not sys.stdout.isatty():
             names = [row.node for row in view.nodes]
-            output.show(fmt, view, names, lambda _is_wide: output.print_whole(_page(view, router, "", None)))
+            output.show(
+                inquiry.fmt, view, names, lambda _is_wide: output.print_whole(_page(view, inquiry.router, "", None))
+            )
             return
-        _live(look, view, router, interval)
+        _live(look, view, inquiry.router, interval)
 
 
 class _Look:

@@ -10,14 +10,13 @@ import typer
 
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
-from statehouse.cli.options import SOME_ROUTER, StoreArgument, takes_router
-from statehouse.cli.reads import PrefixOption, WatchedKeyArgument, takes_bounds_and_keys
+from statehouse.cli.options import SOME_ROUTER, StoreArgument
+from statehouse.cli.reads import PrefixOption, WatchedKeyArgument, takes_options
 from statehouse.client import Client, Freshness, Update, WatchPosition
 from statehouse.contract.consistency import ANY
 
 
-@takes_bounds_and_keys
-@takes_router
+@takes_options
 def watch(
     store: StoreArgument,
     key: WatchedKeyArgument = None,
