@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc
 import typer
@@ -22,21 +22,26 @@ _ANSWERS_WITHIN_S: Final = 0.5
 """For all routers together: longer than a router takes, and short enough for somebody who types."""
 
 _Stub = fleet_service_pb2_grpc.FleetServiceStub
-Response = TypeVar("Response")
 
 
 def complete_store(context: typer.Context, incomplete: str) -> list[str]:
     """Return the stores that begin so."""
     request = fleet_service_pb2.ListStoresRequest()
-    listed = _ask(context, lambda stub, timeout_s: stub.ListStores(request, timeout=timeout_s))
-    return [] if listed is None else _beginning(incomplete, (store.name for store in listed.stores))
+    return _ask(
+        context,
+        incomplete,
+        lambda stub, timeout_s: (store.name for store in stub.ListStores(request, timeout=timeout_s).stores),
+    )
 
 
 def complete_node(context: typer.Context, incomplete: str) -> list[str]:
     """Return the nodes that begin so."""
     request = fleet_service_pb2.ListNodesRequest()
-    listed = _ask(context, lambda stub, timeout_s: stub.ListNodes(request, timeout=timeout_s))
-    return [] if listed is None else _beginning(incomplete, (node.host.instance_id for node in listed.nodes))
+    return _ask(
+        context,
+        incomplete,
+        lambda stub, timeout_s: (node.host.instance_id for node in stub.ListNodes(request, timeout=timeout_s).nodes),
+    )
 
 
 def complete_context(incomplete: str) -> list[str]:
@@ -47,8 +52,8 @@ def complete_context(incomplete: str) -> list[str]:
         return []
 
 
-def _ask(context: typer.Context, call: Callable[[_Stub, float], Response]) -> Response | None:
-    """Ask the router that the words before name, or another one of the same context; None if none answers in time."""
+def _ask(context: typer.Context, incomplete: str, call: Callable[[_Stub, float], Iterable[str]]) -> list[str]:
+    """Ask the router that the words before name, or another one of the same context; empty if none answers in time."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     options: dict[str, Any] = dict(context.params)
     try:
@@ -57,12 +62,12 @@ def _ask(context: typer.Context, call: Callable[[_Stub, float], Response]) -> Re
         for target in targets:
             with blocking_channel(target, router.tls) as channel:
                 try:
-                    return call(_Stub(channel), _ANSWERS_WITHIN_S / len(targets))
+                    return _beginning(incomplete, call(_Stub(channel), _ANSWERS_WITHIN_S / len(targets)))
                 except grpc.RpcError:
                     continue
     except StatehouseError:
         pass
-    return None
+    return []
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -1,13 +1,6 @@
 """Exit codes, and how failures are shown: a clear message on stderr, never a traceback.
 
-Scripts rely on the codes, so they are few and stable:
-
-    0  done
-    1  error
-    2  usage: an option, a setting or a key is wrong
-    3  not found: the store does not hold the key
-    4  unavailable or too stale: the same command may succeed later, or with wider bounds
-    130, 143  ended by SIGINT, SIGTERM
+Scripts rely on the codes, so they are few and stable; docs/errors.md says what each means.
 """
 
 from __future__ import annotations

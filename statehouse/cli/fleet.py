@@ -9,7 +9,7 @@ from rich.table import Table
 
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
-from statehouse.cli.heartbeats import failing_heartbeats
+from statehouse.cli.node_calls import failing_heartbeats
 from statehouse.cli.nodes import print_nodes
 from statehouse.cli.options import RUN_DIR, SOME_ROUTER, RunDirOption, TimeoutOption
 from statehouse.cli.output import OutputFormat, OutputOption

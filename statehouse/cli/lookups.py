@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Final, TypedDict, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -70,6 +70,18 @@ _VERSIONS: Final[Sequence[Column[VersionedRecord]]] = (
     Column("VALID TO", lambda each: "-" if each.valid_to_ms is None else each.valid_to_ms),
     _VALUE,
 )
+# Who answered for a partition.
+_STAMPS: Final[Sequence[Column[Stamp]]] = (
+    Column("PARTITION", lambda stamp: stamp.partition),
+    Column("HOST", lambda stamp: stamp.host),
+    Column("ROLE", lambda stamp: stamp.role),
+    Column("POSITION", lambda stamp: stamp.position),
+    Column("LAG", lambda stamp: stamp.lag),
+    Column("STALENESS", lambda stamp: _milliseconds(stamp.staleness_ms)),
+    Column("PROCESSOR AGE", lambda stamp: _milliseconds(stamp.processor_age_ms)),
+    Column("BACKLOG", lambda stamp: stamp.input_backlog),
+    Column("EPOCH", lambda stamp: stamp.epoch),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +95,7 @@ class Listing(OptionGroup):
     inquiry: Inquiry = field(default_factory=Inquiry)
 
     @property
-    def pages(self) -> PageOptions:
+    def pages(self) -> dict[str, Any]:
         """What the client's method takes of these."""
         size = min(self.page_size, self.limit or self.page_size)
         return {"page_size": size, "freshness": self.freshness, "raw": self.raw}
@@ -99,40 +111,22 @@ class Listing(OptionGroup):
         output.note(f"{shown} {one if shown == 1 else plural}")
 
 
-class PageOptions(TypedDict):
-    """How pages of a list are asked for."""
-
-    page_size: int
-    freshness: Freshness
-    raw: bool
-
-
 @dataclass(frozen=True, slots=True)
 class KeyRange(OptionGroup):
-    """Which keys a scan is of."""
+    """Which keys a scan is of.
+
+    Raises:
+        typer.BadParameter: a prefix is given in addition to a range.
+
+    """
 
     from_key: FromKeyOption = None
     to_key: ToKeyOption = None
     prefix: PrefixOption = None
 
-    def checked(self) -> KeyBounds:
-        """Return what the client's method takes.
-
-        Raises:
-            typer.BadParameter: a prefix is given in addition to a range.
-
-        """
+    def __post_init__(self) -> None:
         if self.prefix is not None and (self.from_key is not None or self.to_key is not None):
             raise typer.BadParameter("--prefix excludes --from and --to")
-        return {"from_key": self.from_key, "to_key": self.to_key, "prefix": self.prefix}
-
-
-class KeyBounds(TypedDict):
-    """The keys that a scan is of."""
-
-    from_key: KeyLike | None
-    to_key: KeyLike | None
-    prefix: KeyLike | None
 
 
 @takes_options
@@ -252,7 +246,7 @@ def scan(
     listing.show(
         _ENTRIES,
         "entry",
-        lambda client: client.scan(store, **keys.checked(), reverse=reverse, **listing.pages, as_of_ms=as_of_ms),
+        lambda client: client.scan(store, **asdict(keys), reverse=reverse, **listing.pages, as_of_ms=as_of_ms),
     )
 
 
@@ -281,7 +275,7 @@ def scan_windows(
         _KEYED_SPANS,
         "window",
         lambda client: client.scan_windows(
-            store, **keys.checked(), from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
+            store, **asdict(keys), from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
         ),
     )
 
@@ -311,7 +305,7 @@ def scan_sessions(
         _KEYED_SPANS,
         "session",
         lambda client: client.scan_sessions(
-            store, **keys.checked(), from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
+            store, **asdict(keys), from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
         ),
     )
 
@@ -424,7 +418,7 @@ def query(
 
     def tables(_is_wide: bool) -> None:
         output.print_facts([("result", _shown(answer.result))])
-        print_stamps((answer.replica,))
+        output.print_columns(_STAMPS, [answer.replica])
 
     output.show(inquiry.fmt, answer, [key], tables)
 
@@ -449,7 +443,7 @@ def count(
 
     def tables(_is_wide: bool) -> None:
         output.print_facts([("count", counted.count), ("exact", counted.exact)])
-        print_stamps(counted.replicas)
+        output.print_columns(_STAMPS, sorted(counted.replicas, key=lambda stamp: stamp.partition))
 
     output.show(inquiry.fmt, counted, [store], tables)
 
@@ -497,27 +491,6 @@ def _print_answer(answer: Answer) -> None:
 
 def _shown(value: StoreValue) -> object:
     return "null" if value is None else value
-
-
-def print_stamps(stamps: tuple[Stamp, ...]) -> None:
-    """Print who answered for each partition."""
-    output.print_table(
-        ["PARTITION", "HOST", "ROLE", "POSITION", "LAG", "STALENESS", "PROCESSOR AGE", "BACKLOG", "EPOCH"],
-        [
-            (
-                stamp.partition,
-                str(stamp.host),
-                stamp.role,
-                stamp.position,
-                stamp.lag,
-                _milliseconds(stamp.staleness_ms),
-                _milliseconds(stamp.processor_age_ms),
-                stamp.input_backlog,
-                stamp.epoch,
-            )
-            for stamp in sorted(stamps, key=lambda stamp: stamp.partition)
-        ],
-    )
 
 
 def _time(epoch_ms: int | None) -> str | None:

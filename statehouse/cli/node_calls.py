@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import grpc
 
-from statehouse.client import ClientTls, Host
+from statehouse.client import ClientTls, Fleet, Host
 from statehouse.client.node_readings import NodeReading, read_node
 from statehouse.contract.membership import target
 from statehouse.rpc.channels import blocking_channel
@@ -19,6 +19,8 @@ ASKED_MAX: Final = 100
 """Nodes that are asked at a time; each has a connection."""
 _ANSWERS_WITHIN_S: Final = 1.0
 """Many of those that are asked are dead, and it is a person who waits."""
+_LATE_MS: Final = 3_000
+"""Heartbeats come each second by default. Nodes whose last one is younger are not asked whether theirs fail."""
 
 
 class NodeCalls:
@@ -58,6 +60,19 @@ class NodeCalls:
         """Close the connections to others: a fleet's nodes come and go while somebody looks."""
         for address in self._channels.keys() - addresses:
             self._channels.pop(address).close()
+
+
+def failing_heartbeats(fleet: Fleet, tls: ClientTls | None) -> dict[str, int]:
+    """Return how long no heartbeat of a node has reached Kafka, in milliseconds, by instance id.
+
+    Only of those that say that theirs fail: they know, and Kafka can't tell. Those that don't answer have a line in
+    the table, which says already that their heartbeats are late, and whether the router reaches them.
+    """
+    with NodeCalls(tls) as nodes:
+        answers = nodes.get_nodes(node.host for node in fleet.nodes if node.heartbeat_age_ms > _LATE_MS)
+    return {
+        name: node.heartbeats_failing_ms for name, node in answers.items() if node.heartbeats_failing_ms is not None
+    }
 
 
 def _answer(call: grpc.Future[Any]) -> NodeReading | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final, Self
 
 import typer
@@ -15,15 +15,18 @@ from statehouse.cli import output
 from statehouse.cli.node_calls import NodeCalls
 from statehouse.cli.output import Column, OutputFormat
 from statehouse.cli.reads import Inquiry, takes_options
-from statehouse.cli.restore_samples import restore_samples
-from statehouse.client import Client
-from statehouse.client.restore_rates import RestoreRates, RunningRestore
+from statehouse.client import Client, Fleet
+from statehouse.client.node_readings import NodeReading
+from statehouse.client.restore_rates import RestoreRates, RestoreSample, RunningRestore
+from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure
 
 _BARS_EVERY_S: Final = 1.0
 _LINES_EVERY_S: Final = 10.0
 _ROUTER_AWAY_MAX_S: Final = 30.0
 """A router that restarts is back sooner; restores go on without it."""
+_GONE_MS: Final = 30_000
+"""A node that has neither written a heartbeat for so long nor answers restores nothing."""
 
 
 def percent(restore: RunningRestore) -> str:
@@ -114,8 +117,28 @@ class _Restores:
                 raise
             return self._latest
         self._seen_at_s = time.monotonic()
-        self._latest = self._rates.take(restore_samples(fleet, self._nodes), self._seen_at_s)
+        restoring = {
+            each.instance_id for task in fleet.tasks for each in task.replicas if each.state == TaskState.RESTORING
+        }
+        answers = self._nodes.get_nodes(node.host for node in fleet.nodes if node.host.instance_id in restoring)
+        self._latest = self._rates.take(samples_of(fleet, answers), self._seen_at_s)
         return self._latest
+
+
+def samples_of(fleet: Fleet, answers: Mapping[str, NodeReading]) -> list[RestoreSample]:
+    """Return a sample of each restore: by what nodes have answered, and of the others by what the router knows."""
+    samples = [sample for answer in answers.values() for sample in answer.restores()]
+    heard = {node.host.instance_id for node in fleet.nodes if node.heartbeat_age_ms <= _GONE_MS}
+    return samples + list(_of_router(fleet, heard - answers.keys()))
+
+
+def _of_router(fleet: Fleet, names: set[str]) -> Iterator[RestoreSample]:
+    for task in fleet.tasks:
+        for replica in task.replicas:
+            if replica.instance_id in names and replica.state == TaskState.RESTORING:
+                position, lag = replica.position, replica.lag
+                end = None if position is None or lag is None else position + lag
+                yield RestoreSample(replica.instance_id, task.task, replica.role, position=position, end=end)
 
 
 def _follow(restores: _Restores, fmt: OutputFormat, interval_s: float | None) -> None:

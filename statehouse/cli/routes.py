@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from statehouse.cli import output
-from statehouse.client import Attempt, Explanation, Location
+from statehouse.cli.output import Column
+from statehouse.client import Attempt, Candidate, Explanation, Location
+
+_CANDIDATES: Final[Sequence[Column[Candidate]]] = (
+    Column("CANDIDATE", lambda each: each.host),
+    Column("ROLE", lambda each: each.role),
+    Column("USABLE", lambda each: each.eligible),
+    Column("REASON", lambda each: each.reason or "-"),
+    Column("POSITION", lambda each: each.position),
+    Column("LAG", lambda each: each.lag),
+    Column("DETAIL", lambda each: each.detail or "-"),
+)
+_ATTEMPTS: Final[Sequence[Column[Attempt]]] = (
+    Column("ASKED", lambda each: each.host),
+    Column("ROLE", lambda each: each.role),
+    Column("ROUND", lambda each: each.round),
+    Column("HEDGE", lambda each: each.hedge),
+    Column("SENT AFTER", lambda each: _milliseconds(each.sent_after_ms)),
+    Column("TOOK", lambda each: _milliseconds(each.took_ms)),
+    Column("OUTCOME", lambda each: each.outcome),
+    Column("REASON", lambda each: each.reason or "-"),
+    Column("DETAIL", lambda each: each.detail or "-"),
+)
 
 
 def print_location(place: Location) -> None:
@@ -13,34 +38,17 @@ def print_location(place: Location) -> None:
             ("store", place.store),
             ("partition", place.partition),
             ("epoch", place.epoch),
-            ("active", "none" if place.active is None else str(place.active)),
-            ("standbys", tuple(map(str, place.standbys))),
+            ("active", "none" if place.active is None else place.active),
+            ("standbys", place.standbys),
         ]
     )
-    output.print_table(
-        ["CANDIDATE", "ROLE", "USABLE", "REASON", "POSITION", "LAG", "DETAIL"],
-        [
-            (
-                str(candidate.host),
-                candidate.role,
-                candidate.eligible,
-                candidate.reason or "-",
-                candidate.position,
-                candidate.lag,
-                candidate.detail or "-",
-            )
-            for candidate in place.candidates
-        ],
-    )
+    output.print_columns(_CANDIDATES, place.candidates)
 
 
 def print_explanation(told: Explanation) -> None:
     """Print what a router knew before a lookup, and what it did for it."""
     print_location(told.location)
-    output.print_table(
-        ["ASKED", "ROLE", "ROUND", "HEDGE", "SENT AFTER", "TOOK", "OUTCOME", "REASON", "DETAIL"],
-        map(_row, told.attempts),
-    )
+    output.print_columns(_ATTEMPTS, told.attempts)
     output.print_facts(
         [
             ("took", _milliseconds(told.took_ms)),
@@ -56,20 +64,6 @@ def _express_way(told: Explanation) -> str:
     if told.takes_express_way is None:
         return "not known"
     return "yes" if told.takes_express_way else f"no: {told.express_obstacle}, {told.express_detail}"
-
-
-def _row(attempt: Attempt) -> tuple[object, ...]:
-    return (
-        str(attempt.host),
-        attempt.role,
-        attempt.round,
-        attempt.hedge,
-        _milliseconds(attempt.sent_after_ms),
-        _milliseconds(attempt.took_ms),
-        attempt.outcome,
-        attempt.reason or "-",
-        attempt.detail or "-",
-    )
 
 
 def _milliseconds(number: float) -> str:

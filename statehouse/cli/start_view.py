@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -53,8 +52,10 @@ class StartView:
             for part, under_way in self._under_way.items()
             if under_way.detail
         ]
-        silent = [(part, each) for part, each in self._under_way.items() if not each.detail]
-        return "; ".join([*telling, *_starting(silent, now_s)])
+        silent = {part: each.began_s for part, each in self._under_way.items() if not each.detail}
+        if silent:
+            telling.append(f"{', '.join(silent)} starting ({now_s - min(silent.values()):.0f} s)")
+        return "; ".join(telling)
 
     def _is_due(self, step: ClusterProgress, now_s: float) -> bool:
         if step.event != "downloading":
@@ -63,13 +64,6 @@ class StartView:
             return False
         self._download_due_s = now_s + _DOWNLOAD_EVERY_S
         return True
-
-
-def _starting(parts: Iterable[tuple[str, _PartUnderWay]], now_s: float) -> Iterable[str]:
-    found = list(parts)
-    if found:
-        longest_s = max(now_s - each.began_s for _, each in found)
-        yield f"{', '.join(part for part, _ in found)} starting ({longest_s:.0f} s)"
 
 
 def _line(part: str, what: str) -> str:

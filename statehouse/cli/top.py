@@ -22,7 +22,7 @@ from statehouse.cli.node_calls import NodeCalls
 from statehouse.cli.output import Column, OutputFormat
 from statehouse.cli.reads import Inquiry, takes_options
 from statehouse.cli.restore import COLUMNS as RESTORE_COLUMNS
-from statehouse.cli.restore_samples import samples_of
+from statehouse.cli.restore import samples_of
 from statehouse.cli.top_view import NodeRow, TaskRow, TopView, top_view
 from statehouse.client import Client
 from statehouse.client.node_readings import ReplicaPlace

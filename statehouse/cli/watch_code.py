@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -92,9 +91,9 @@ def stay(cluster: LocalCluster, code: WatchedCode | None) -> None:
     """
     note("in the foreground; Ctrl-C stops everything")
     if code is None:
-        for _ in _every_while():
+        while True:
             cluster.check()
-        return
+            time.sleep(_LOOK_S)
     is_broken = False
     while True:
         is_changed = code.changed()
@@ -134,9 +133,3 @@ def _starts_again(cluster: LocalCluster) -> bool:
 def _tell_broken(failure: ProcessFailed) -> None:
     note(f"error: {failure}")
     note("lookups are still answered; waiting for the next change of the code")
-
-
-def _every_while() -> Iterator[None]:
-    while True:
-        yield
-        time.sleep(_LOOK_S)
