@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -77,9 +77,6 @@ _LOGGING: Final[Mapping[str, str]] = {
 LOG_DIR: Final = "data"
 PROPERTIES_FILE: Final = "server.properties"
 
-_FORMAT_MAIN: Final = "kafka.tools.StorageTool"
-_BROKER_MAIN: Final = "kafka.Kafka"
-
 
 def check_overrides(overrides: Mapping[str, str]) -> None:
     """Raise ValueError for an override of a key in OWNED_KEYS."""
@@ -115,23 +112,19 @@ def properties_text(properties: Mapping[str, str]) -> str:
 def format_command(java: Path, class_path: str, cluster_id: str) -> list[str]:
     """Return the command that prepares an empty log directory; it does not change a prepared one."""
     return [
-        *(str(java), *_JVM_FLAGS, "-Xmx128m", *_logging_flags("warn"), "-cp", class_path, _FORMAT_MAIN),
+        *_program(java, class_path, 128, {"org.slf4j.simpleLogger.defaultLogLevel": "warn"}, "kafka.tools.StorageTool"),
         *("format", "--ignore-formatted", "--cluster-id", cluster_id, "--config", PROPERTIES_FILE),
     ]
 
 
 def broker_command(java: Path, class_path: str, heap_mb: int) -> list[str]:
     """Return the command that runs the node until a signal stops it."""
-    return [
-        *(str(java), *_JVM_FLAGS, f"-Xmx{heap_mb}m", *_logging_flags(None), "-cp", class_path, _BROKER_MAIN),
-        PROPERTIES_FILE,
-    ]
+    return [*_program(java, class_path, heap_mb, _LOGGING, "kafka.Kafka"), PROPERTIES_FILE]
 
 
-def _logging_flags(level: str | None) -> Sequence[str]:
-    if level is not None:
-        return [f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}"]
-    return [f"-D{key}={value}" for key, value in _LOGGING.items()]
+def _program(java: Path, class_path: str, heap_mb: int, logging: Mapping[str, str], main: str) -> list[str]:
+    flags = (f"-D{key}={value}" for key, value in logging.items())
+    return [str(java), *_JVM_FLAGS, f"-Xmx{heap_mb}m", *flags, "-cp", class_path, main]
 
 
 def _escaped(value: str) -> str:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from statehouse.client import Client, ClientTls
@@ -235,15 +234,15 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _check_state(self) -> ClusterState:
         state = ClusterState.load(self.run_dir)
         if state is None:
-            raise ClusterStopped(self.run_dir)
+            raise ClusterStopped(
+                f"the cluster in {self.run_dir} was stopped by another command; `statehouse up` starts it again."
+            )
         return state
 
     def _adopt(self) -> None:

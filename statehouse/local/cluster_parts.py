@@ -26,7 +26,7 @@ from statehouse.local.cluster_ports import ROUTER_METRICS
 from statehouse.local.cluster_state import ClusterState
 from statehouse.local.log_lines import LOGS, FollowedLog
 from statehouse.local.ports import LOOPBACK, ensure_free
-from statehouse.local.process import ManagedProcess, ProcessFailed, Ready
+from statehouse.local.process import ManagedProcess, Ready
 from statehouse.local.samples import DEFAULT_PARTITIONS
 from statehouse.local.start_stages import stage_of
 from statehouse.local.tls_files import TLS_FOLDER, tls_of
@@ -67,14 +67,12 @@ class ClusterPart:
         *,
         port: int | None,
         port_flag: str,
-        ready_timeout_s: float,
         changed: Callable[[], None],
     ) -> None:
         self.process = process
         self.port = port
         self._port_flag = port_flag
         self._arm, self._changed = arm, changed
-        self._ready_timeout_s = ready_timeout_s
         self._ready: Ready = lambda: False
         self._is_awaited = False
         self._log: FollowedLog | None = None
@@ -134,14 +132,14 @@ class ClusterPart:
             self._is_awaited = False
             return True
         self.process.check()
-        if waited_s >= self._ready_timeout_s:
-            raise self.process.not_ready(self._ready_timeout_s)
+        if waited_s >= _READY_TIMEOUT_S:
+            raise self.process.not_ready(_READY_TIMEOUT_S)
         return False
 
     def start(self) -> float:
         """Start it and wait until it works; return the seconds that took."""
         self.spawn()
-        seconds = self.process.wait_ready(self._ready, self._ready_timeout_s)
+        seconds = self.process.wait_ready(self._ready, _READY_TIMEOUT_S)
         self._is_awaited = False
         return seconds
 
@@ -192,20 +190,14 @@ class PartFactory:
             ready_file.unlink(missing_ok=True)
             return ready_file.exists
 
-        command = [
-            "statehouse.local.kafka",
-            "--data-dir",
-            str(self._run_dir / "kafka"),
-            "--ready-file",
-            str(ready_file),
-        ]
-        command += ["--port", str(self._ports["kafka"])]
+        command = ["statehouse.local.kafka", "--data-dir", str(self._run_dir / "kafka")]
+        command += ["--ready-file", str(ready_file), "--port", str(self._ports["kafka"])]
         return self._part("kafka", command, arm, flag="--kafka-port", stop_timeout_s=30.0)
 
     def sample_data(self) -> ManagedProcess:
         """Return the program that creates the sample's topics and feeds them."""
         command = ["statehouse.local.samples", self._application.sample, "--bootstrap", self._bootstrap]
-        return self._process(SAMPLE_DATA, command)
+        return self._part(SAMPLE_DATA, command, _is_there).process
 
     def processor(self) -> ClusterPart:
         """Return the Spark application's driver."""
@@ -217,18 +209,12 @@ class PartFactory:
         }
         topic = commits_topic(self._application.application_id)
         command = ["statehouse.cli", "process", self._application.topology]
-        return self._part(
-            "processor",
-            command,
-            lambda: _grown(self._bootstrap, topic),
-            env=env,
-            stop_timeout_s=45.0,
-        )
+        return self._part("processor", command, lambda: _grown(self._bootstrap, topic), env=env, stop_timeout_s=45.0)
 
     def controller(self) -> ClusterPart:
         """Return the standby controller. Nothing waits for it, so it works as soon as its process is there."""
         command, env = ["statehouse.cli", "controller", "--standby"], self._security("processor")
-        return self._part("controller", command, lambda: lambda: True, env=env)
+        return self._part("controller", command, _is_there, env=env)
 
     def node(self, name: str) -> ClusterPart:
         """Return a query node."""
@@ -241,7 +227,7 @@ class PartFactory:
         return self._part(
             name,
             ["statehouse.cli", "node", "--instance-id", name],
-            lambda: _node_runs(f"{LOOPBACK}:{port}", self.tls),
+            lambda: self._answers(f"{LOOPBACK}:{port}", _node_runs),
             env=env,
             flag="--first-node-port",
             # SIGTERM would hand its tasks over first, to nodes that are about to stop as well.
@@ -254,7 +240,7 @@ class PartFactory:
         env = {**self._security("router"), **{f"{ENV_PREFIX}{name}": str(port) for name, port in ports.items()}}
         command = ["statehouse.cli", "router"]
         return self._part(
-            "router", command, lambda: _router_routes(self._router, self.tls), env=env, flag="--router-port"
+            "router", command, lambda: self._answers(self._router, _router_routes), env=env, flag="--router-port"
         )
 
     def http_api(self) -> ClusterPart:
@@ -270,20 +256,24 @@ class PartFactory:
         env = {**self._security("router"), f"{ENV_PREFIX}ROUTER_METRICS": f"{LOOPBACK}:{self._ports[ROUTER_METRICS]}"}
         return self._part("http", command, lambda: _http_answers(url, self.tls), env=env, flag="--http-port")
 
+    def _answers(self, target: str, is_well: Callable[[grpc.Channel], bool]) -> Ready:
+        def answers() -> bool:
+            with contextlib.suppress(grpc.RpcError), blocking_channel(target, self.tls) as channel:
+                return is_well(channel)
+            return False
+
+        return answers
+
     def _security(self, name: str) -> dict[str, str]:
         """Return the settings, as variables, of a part that serves as this identity; none without TLS."""
         if self.tls is None:
             return {}
-        folder = self._run_dir / TLS_FOLDER
-        further = {"STATEHOUSE_TLS_CRL": str(folder / CRL), "STATEHOUSE_SECURITY_RULES": str(folder / RULES)}
-        return self._credentials(name) | further
-
-    def _credentials(self, name: str) -> dict[str, str]:
-        """Return the variables of a part that calls as this identity; none without TLS."""
-        if self.tls is None:
-            return {}
-        shown = tls_of(self._run_dir, name)
-        return {VARIABLES[field]: str(getattr(shown, field)) for field in ("ca", "certificate", "key")}
+        folder, shown = self._run_dir / TLS_FOLDER, tls_of(self._run_dir, name)
+        return {
+            **{VARIABLES[field]: str(getattr(shown, field)) for field in ("ca", "certificate", "key")},
+            "STATEHOUSE_TLS_CRL": str(folder / CRL),
+            "STATEHOUSE_SECURITY_RULES": str(folder / RULES),
+        }
 
     def _part(
         self,
@@ -296,25 +286,7 @@ class PartFactory:
         stop_signal: signal.Signals = signal.SIGTERM,
         stop_timeout_s: float = 10.0,
     ) -> ClusterPart:
-        process = self._process(name, command, env, stop_signal, stop_timeout_s)
-        return ClusterPart(
-            process,
-            arm,
-            port=self._ports.get(name),
-            port_flag=flag,
-            ready_timeout_s=_READY_TIMEOUT_S,
-            changed=self._changed,
-        )
-
-    def _process(
-        self,
-        name: str,
-        command: list[str],
-        env: Mapping[str, str] | None = None,
-        stop_signal: signal.Signals = signal.SIGTERM,
-        stop_timeout_s: float = 10.0,
-    ) -> ManagedProcess:
-        return ManagedProcess(
+        process = ManagedProcess(
             name,
             [sys.executable, "-m", *command],
             self._run_dir / LOGS / f"{name}.log",
@@ -323,6 +295,12 @@ class PartFactory:
             stop_signal=stop_signal,
             stop_timeout_s=stop_timeout_s,
         )
+        return ClusterPart(process, arm, port=self._ports.get(name), port_flag=flag, changed=self._changed)
+
+
+def _is_there() -> Ready:
+    """Return a check for a part that nothing waits for."""
+    return lambda: True
 
 
 def _grown(bootstrap: str, topic: str) -> Ready:
@@ -344,24 +322,14 @@ def _grown(bootstrap: str, topic: str) -> Ready:
     return lambda: (end() or 0) >= least
 
 
-def _node_runs(target: str, tls: ClientTls | None) -> Ready:
-    def runs() -> bool:
-        with contextlib.suppress(grpc.RpcError), blocking_channel(target, tls) as channel:
-            stub = node_service_pb2_grpc.NodeServiceStub(channel)
-            return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=_PROBE_TIMEOUT_S).state == "RUNNING"
-        return False
-
-    return runs
+def _node_runs(channel: grpc.Channel) -> bool:
+    stub = node_service_pb2_grpc.NodeServiceStub(channel)
+    return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=_PROBE_TIMEOUT_S).state == "RUNNING"
 
 
-def _router_routes(target: str, tls: ClientTls | None) -> Ready:
-    def routes() -> bool:
-        with contextlib.suppress(grpc.RpcError), blocking_channel(target, tls) as channel:
-            stub = fleet_service_pb2_grpc.FleetServiceStub(channel)
-            return bool(stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=_PROBE_TIMEOUT_S).stores)
-        return False
-
-    return routes
+def _router_routes(channel: grpc.Channel) -> bool:
+    stub = fleet_service_pb2_grpc.FleetServiceStub(channel)
+    return bool(stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=_PROBE_TIMEOUT_S).stores)
 
 
 def _http_answers(url: str, tls: ClientTls | None) -> Ready:
@@ -375,13 +343,3 @@ def _http_answers(url: str, tls: ClientTls | None) -> Ready:
         return False
 
     return answers
-
-
-__all__ = (
-    "HEARTBEAT_INTERVAL_MS",
-    "SAMPLE_DATA",
-    "SESSION_TIMEOUT_MS",
-    "ClusterPart",
-    "PartFactory",
-    "ProcessFailed",
-)

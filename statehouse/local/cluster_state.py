@@ -33,25 +33,13 @@ _OWN_SMALL_FILES: Final = ("kafka.ready", FED_MARKER, _FILE, f"{_FILE}.new", _IG
 class RunDirectoryBusy(LocalError):
     """Another command is starting or stopping the cluster of this directory."""
 
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__(f"another command is starting or stopping the cluster in {run_dir}; wait until it is done.")
-
 
 class ForeignDirectory(LocalError):
     """A directory that has never been a cluster's has files that a cluster there would write or delete."""
 
-    def __init__(self, run_dir: Path, name: str) -> None:
-        super().__init__(
-            f"{run_dir} has never been a local cluster's, and has {name}, which a cluster there would overwrite and "
-            "delete; give another --run-dir."
-        )
-
 
 class ClusterStopped(LocalError):
     """Another command has stopped the cluster."""
-
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__(f"the cluster in {run_dir} was stopped by another command; `statehouse up` starts it again.")
 
 
 @dataclass(slots=True)
@@ -146,7 +134,10 @@ def locked(run_dir: Path) -> Iterator[None]:
     if not is_run_directory(run_dir):
         for name in (*_OWN_FILES, _IGNORES):
             if (run_dir / name).exists():
-                raise ForeignDirectory(run_dir, name)
+                raise ForeignDirectory(
+                    f"{run_dir} has never been a local cluster's, and has {name}, which a cluster there would "
+                    "overwrite and delete; give another --run-dir."
+                )
     with contextlib.ExitStack() as held:
         try:
             lock = held.enter_context((run_dir / _LOCK).open("wb"))
@@ -156,7 +147,9 @@ def locked(run_dir: Path) -> Iterator[None]:
         except (BlockingIOError, FileNotFoundError):
             is_in_place = False
         if not is_in_place:
-            raise RunDirectoryBusy(run_dir)
+            raise RunDirectoryBusy(
+                f"another command is starting or stopping the cluster in {run_dir}; wait until it is done."
+            )
         # So that a checkout does not show it as new files, whatever its own ignore list says.
         (run_dir / _IGNORES).write_text("*\n")
         yield

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from statehouse.client import Client, Fleet, Store
+from statehouse.client import Client, Entry, Fleet, KeyedSession, KeyedWindow, Store
 from statehouse.client.answers import KeyLike
 from statehouse.errors import LookupFailure, Reason
 
@@ -130,22 +130,15 @@ def _contents(client: Client, fleet: Fleet) -> list[StoreContent]:
 
 def _content(client: Client, store: Store) -> StoreContent:
     # By what it answers and not by its kind: there are kinds of plug-ins, too.
-    for command, keys in (("get", _entries), ("windows", _windows), ("sessions", _sessions)):
+    scans: dict[str, Callable[..., Iterable[Entry | KeyedWindow | KeyedSession]]] = {
+        "get": client.scan,
+        "windows": client.scan_windows,
+        "sessions": client.scan_sessions,
+    }
+    for command, scan in scans.items():
         try:
-            return StoreContent(store, command, next(keys(client, store.name), None))
+            return StoreContent(store, command, next((each.key for each in scan(store.name, page_size=1)), None))
         except LookupFailure as failure:
             if failure.reason is not Reason.WRONG_STORE_KIND:
                 raise
     return StoreContent(store, "get", None)
-
-
-def _entries(client: Client, store: str) -> Iterator[KeyLike]:
-    return (entry.key for entry in client.scan(store, page_size=1))
-
-
-def _windows(client: Client, store: str) -> Iterator[KeyLike]:
-    return (window.key for window in client.scan_windows(store, page_size=1))
-
-
-def _sessions(client: Client, store: str) -> Iterator[KeyLike]:
-    return (session.key for session in client.scan_sessions(store, page_size=1))

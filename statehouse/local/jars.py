@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 from xml.sax.saxutils import quoteattr
 
-from statehouse.local.errors import ConnectorUnknown, ResolverMissing, ResolverUnreachable
+from statehouse.local.errors import ConnectorUnknown, ResolverMissing, ResolverUnreachable, quoted
 from statehouse.local.java import find_java
 
 JarSetName = Literal["broker", "spark"]
@@ -195,7 +195,10 @@ def connectors_for(spark: str) -> JarSet:
     """
     found = SPARK_JARS.get(".".join(spark.split(".")[:2]))
     if found is None:
-        raise ConnectorUnknown(spark, sorted(SPARK_JARS))
+        raise ConnectorUnknown(
+            f"which Kafka connector fits Spark {spark} is not known, only of {', '.join(sorted(SPARK_JARS))}: install "
+            "one of these, or name the connector yourself, as in spark.jars.packages"
+        )
     return found
 
 
@@ -293,7 +296,12 @@ def _run_resolver(jar_set: JarSet, module_xml: str, scratch: Path, staged: Path,
 
     def failed(reason: str, output: bytes | None) -> ResolverUnreachable:
         lines = [line for line in (output or b"").decode(errors="replace").splitlines() if line.strip()]
-        return ResolverUnreachable(jar_set.title, reason, lines[-_OUTPUT_LINES_MAX:], IVY_SETTINGS_VARIABLE)
+        return ResolverUnreachable(
+            f"could not fetch {jar_set.title}: {reason}. Check the network; behind a proxy pass Java's proxy "
+            f"properties in JAVA_TOOL_OPTIONS, and for a mirror of your own set {IVY_SETTINGS_VARIABLE} to an Ivy "
+            "settings file. What was fetched so far is kept for the next try."
+            f"{quoted('The resolver', lines[-_OUTPUT_LINES_MAX:])}"
+        )
 
     try:
         done = subprocess.run(

@@ -31,7 +31,10 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     path = locate_java(environ)
     major = _major_of(path, environ)
     if major < REQUIRED_MAJOR:
-        raise JavaTooOld(path, major, REQUIRED_MAJOR)
+        raise JavaTooOld(
+            f"{path} is Java {major}, and Java {REQUIRED_MAJOR} or newer is needed. Install a newer one, and set "
+            "JAVA_HOME to its directory (it is looked at before the PATH)."
+        )
     return path
 
 

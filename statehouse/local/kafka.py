@@ -23,16 +23,17 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType, MappingProxyType, TracebackType
+from types import FrameType, MappingProxyType
 from typing import Final, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from statehouse.local import broker_config
-from statehouse.local.errors import BrokerDied, BrokerNotReady, LocalError
+from statehouse.local.errors import BrokerDied, BrokerNotReady, LocalError, quoted
 from statehouse.local.jars import ShowProgress, class_path, resolve_jars
 from statehouse.local.java import find_java
+from statehouse.local.log_lines import last_lines
 from statehouse.local.ports import LOOPBACK, ensure_free, free_port
 
 READY_TIMEOUT_S: Final = 60.0
@@ -41,7 +42,6 @@ STOP_TIMEOUT_S: Final = 20.0
 _METADATA_TIMEOUT_S: Final = 1.0
 _RETRY_PAUSE_S: Final = 0.05
 _LOG_LINES_SHOWN: Final = 40
-_LOG_TAIL_BYTES: Final = 64 * 1024
 _NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -173,12 +173,7 @@ class EmbeddedKafka:
     def __enter__(self) -> Self:
         return self if self.is_running else self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _write_configuration(self) -> None:
@@ -187,13 +182,10 @@ class EmbeddedKafka:
         (self.data_dir / broker_config.PROPERTIES_FILE).write_text(text, encoding="latin-1", errors="backslashreplace")
 
     def _properties(self) -> dict[str, str]:
-        return broker_config.server_properties(self._port, self._free_controller_port(), self._config)
-
-    def _free_controller_port(self) -> int:
-        port = free_port()
-        while port == self._port:
-            port = free_port()
-        return port
+        controller_port = free_port()
+        while controller_port == self._port:
+            controller_port = free_port()
+        return broker_config.server_properties(self._port, controller_port, self._config)
 
     def _format(self, java: Path, jars: str) -> str:
         """Prepare the data directory if it is new; return the cluster's id."""
@@ -253,15 +245,13 @@ class EmbeddedKafka:
         raise BrokerNotReady(self._ready_timeout_s, self.log_path, self._log_tail())
 
     def _died(self, what: str, exit_code: int) -> BrokerDied:
-        return BrokerDied(what, exit_code, self.log_path, self._log_tail())
+        return BrokerDied(
+            f"{what} ended with exit code {exit_code}. The cause is usually in its last lines, below; all of them are "
+            f"in {self.log_path}.{quoted('The broker', self._log_tail())}"
+        )
 
     def _log_tail(self) -> list[str]:
-        try:
-            with self.log_path.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-                return log.read().decode(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
-        except FileNotFoundError:
-            return []
+        return last_lines(self.log_path)[-_LOG_LINES_SHOWN:]
 
     def _remove_temporary(self) -> None:
         if self._is_temporary and self._data_dir is not None:

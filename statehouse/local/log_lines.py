@@ -22,10 +22,6 @@ _BROKER_LOG: Final = Path("kafka") / "broker.log"
 class NoLog(LocalError):
     """There is no log of this name."""
 
-    def __init__(self, run_dir: Path, name: str, names: list[str]) -> None:
-        there = f"there are logs of: {', '.join(names)}" if names else "nothing was started there"
-        super().__init__(f"{run_dir} has no log of {name or 'any part'}; {there}.")
-
 
 class FollowedLog:
     """A log from its last `last` lines on. It may be missing, grow, and begin anew. Not thread-safe."""
@@ -53,6 +49,16 @@ class FollowedLog:
         return [line.decode(errors="replace").rstrip("\r") for line in lines]
 
 
+def last_lines(path: Path, begin: int = 0) -> list[str]:
+    """Return the lines in the last 64 kB of a log, and not before the byte `begin`; none if there is no log."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(begin, log.seek(0, os.SEEK_END) - _BLOCK))
+            return log.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+
+
 def logs_of(run_dir: Path) -> Mapping[str, tuple[Path, ...]]:
     """Return the log files of a cluster's parts, by part."""
     found: dict[str, tuple[Path, ...]] = {path.stem: (path,) for path in sorted((run_dir / LOGS).glob("*.log"))}
@@ -71,7 +77,8 @@ def chosen_logs(run_dir: Path, names: list[str]) -> Mapping[str, tuple[Path, ...
     found = logs_of(run_dir)
     unknown = [name for name in names if name not in found]
     if unknown or not found:
-        raise NoLog(run_dir, "".join(unknown[:1]), [*found])
+        there = f"there are logs of: {', '.join(found)}" if found else "nothing was started there"
+        raise NoLog(f"{run_dir} has no log of {''.join(unknown[:1]) or 'any part'}; {there}.")
     return {name: found[name] for name in names} if names else found
 
 

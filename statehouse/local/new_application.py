@@ -37,9 +37,6 @@ _FILES: Final[Mapping[str, str]] = MappingProxyType(
 class FolderInUse(LocalError):
     """The folder of a new application has something in it already."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"{folder} is there already, and not an empty folder: give another name, or remove it.")
-
 
 def checked_application_name(name: str) -> str:
     """Return the name, if a folder, a package and the prefix of topics can have it.
@@ -92,7 +89,7 @@ def make_application(parent: Path, name: str) -> tuple[Path, list[str]]:
     folder = parent / name
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise FolderInUse(folder)
+            raise FolderInUse(f"{folder} is there already, and not an empty folder: give another name, or remove it.")
         for path, text in rendered.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8")

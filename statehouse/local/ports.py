@@ -50,7 +50,10 @@ def free_port() -> int:
 def ensure_free(port: int, setting: str = "--port") -> None:
     """Raise PortTaken if something listens on `port`; `setting` names in the message what to change."""
     if not _is_free(port):
-        raise PortTaken(port, setting, LOOPBACK)
+        raise PortTaken(
+            f"port {port} on {LOOPBACK} is in use. Stop whatever listens there, or choose another with {setting} "
+            "(0 picks a free one)."
+        )
 
 
 # The ports this process has reserved: its own locks would not stop it from taking them again.

@@ -19,13 +19,13 @@ from types import FrameType
 from typing import Final
 
 from statehouse.local.errors import LocalError
+from statehouse.local.log_lines import last_lines
 
 Ready = Callable[[], bool]
 
 _POLL_S: Final = 0.05
 _KILL_WAIT_S: Final = 10.0
 _FREEZE_WAIT_S: Final = 0.5
-_TAIL_BYTES: Final = 64 * 1024
 _LOG_LINES_SHOWN: Final = 15
 _LOG_LINE_CHARACTERS_MAX: Final = 500
 _PROC: Final = Path("/proc")
@@ -231,12 +231,7 @@ class ManagedProcess:
 
     def last_log_lines(self) -> list[str]:
         """Return the end of what the process wrote since it was last started, for people."""
-        try:
-            with self.log_path.open("rb") as log:
-                log.seek(max(self._log_begin, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                lines = log.read().decode(errors="replace").splitlines()
-        except FileNotFoundError:
-            return []
+        lines = last_lines(self.log_path, self._log_begin)
         return [line[:_LOG_LINE_CHARACTERS_MAX] for line in lines if line.strip()][-_LOG_LINES_SHOWN:]
 
     def _wait_gone(self, timeout_s: float) -> bool:

@@ -40,13 +40,6 @@ class Sample(NamedTuple):
 class Unacknowledged(LocalError):
     """The broker hasn't acknowledged all records of a sample."""
 
-    def __init__(self, left: int, failures: Iterable[KafkaError]) -> None:
-        said = "; ".join(sorted({failure.str() for failure in failures})) or "no answer"
-        super().__init__(
-            f"the broker has not acknowledged all records, {left} of them within {_TIMEOUT_S:g} s ({said}): look into "
-            "its log, and feed the sample again."
-        )
-
 
 def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, str]], partitions: int) -> None:
     """Create missing source topics, which then keep records of any age; existing ones stay unchanged."""
@@ -82,7 +75,11 @@ def send(bootstrap: str, records: Iterable[Sample]) -> None:
         producer.poll(0)
     left = producer.flush(_TIMEOUT_S)
     if left or failures:
-        raise Unacknowledged(left + len(failures), failures)
+        said = "; ".join(sorted({failure.str() for failure in failures})) or "no answer"
+        raise Unacknowledged(
+            f"the broker has not acknowledged all records, {left + len(failures)} of them within {_TIMEOUT_S:g} s "
+            f"({said}): look into its log, and feed the sample again."
+        )
 
 
 def main(
