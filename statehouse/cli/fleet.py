@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
-
-from rich.table import Table
 
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.node_calls import failing_heartbeats
 from statehouse.cli.nodes import print_nodes
 from statehouse.cli.options import RUN_DIR, SOME_ROUTER, RunDirOption, TimeoutOption
-from statehouse.cli.output import OutputFormat, OutputOption
+from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.cli.reads import takes_options
 from statehouse.cli.store_columns import STORE_COLUMNS, warnings_of
-from statehouse.client import Client, Controller, Fleet, ProcessorQuery, Task
+from statehouse.client import Client, Controller, Fleet, ProcessorQuery, QueryStatus, Task
 from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure
 
 _HEADERS = ["TASK", "STATE", "ACTIVE", "STANDBYS", "WARM-UPS", "LAG", "REASON"]
-_QUERY_HEADERS: Final = ["QUERY", "STORES", "STATE", "HEARD", "BACKLOG", "BATCH", "COMMITTED"]
-_STATUS_HEADERS: Final = ["ROWS/S", "ETA", "WATERMARK", "STATE ROWS", "STATE BYTES", "DEAD LETTERS"]
+
+
+def _of_status(value: Callable[[QueryStatus], object]) -> Callable[[ProcessorQuery], object]:
+    return lambda query: "-" if query.status is None else value(query.status)
+
+
+QUERY_COLUMNS: Final[Sequence[Column[ProcessorQuery]]] = (
+    Column("QUERY", lambda query: query.name),
+    Column("STORES", lambda query: query.stores),
+    Column("STATE", lambda query: "stopped" if query.stopped else "idle" if query.idle else "running"),
+    Column("HEARD", lambda query: _ago(query.record_age_ms)),
+    Column("BACKLOG", lambda query: query.input_backlog),
+    Column("BATCH", lambda query: query.batch_id),
+    Column("COMMITTED", lambda query: "-" if query.batch_age_ms is None else _ago(query.batch_age_ms)),
+    Column("ROWS/S", _of_status(lambda status: round(status.input_rows_per_second))),
+    Column("ETA", _of_status(lambda status: _eta(status.backlog_eta_ms))),
+    Column("WATERMARK", _of_status(lambda status: _watermark(status.watermark_ms))),
+    Column("STATE ROWS", _of_status(lambda status: status.state_rows)),
+    Column("STATE BYTES", _of_status(lambda status: status.state_bytes)),
+    Column("DEAD LETTERS", _of_status(lambda status: status.dead_letters)),
+)
 
 
 @takes_options
@@ -91,7 +108,7 @@ def _print_fleet(fleet: Fleet, failing: dict[str, int], *, is_wide: bool) -> Non
     if warnings := warnings_of(fleet.stores):
         output.print_facts(warnings)
     if fleet.queries:
-        print_queries(fleet.queries)
+        output.print_columns(QUERY_COLUMNS, fleet.queries)
     print_nodes(fleet, is_wide=is_wide)
     if failing:
         output.print_facts(
@@ -111,39 +128,12 @@ def controller_said(controller: Controller | None) -> str:
     return f"{whose} on {controller.host}, heard {_ago(controller.record_age_ms)}"
 
 
-def print_queries(queries: Iterable[ProcessorQuery]) -> None:
-    """Print a line for each of the processor's queries."""
-    output.print_whole(query_table(queries))
+def _eta(eta_ms: int | None) -> str:
+    return "never" if eta_ms is None else f"{round(eta_ms / 1000)} s"
 
 
-def query_table(queries: Iterable[ProcessorQuery]) -> Table:
-    """Return a table of the processor's queries."""
-    return output.table_of([*_QUERY_HEADERS, *_STATUS_HEADERS], map(_query_row, queries))
-
-
-def _query_row(query: ProcessorQuery) -> tuple[object, ...]:
-    head = (
-        query.name,
-        query.stores,
-        "stopped" if query.stopped else "idle" if query.idle else "running",
-        _ago(query.record_age_ms),
-        query.input_backlog,
-        query.batch_id,
-        "-" if query.batch_age_ms is None else _ago(query.batch_age_ms),
-    )
-    status = query.status
-    if status is None:
-        return (*head, *["-"] * len(_STATUS_HEADERS))
-    eta_ms, watermark_ms = status.backlog_eta_ms, status.watermark_ms
-    return (
-        *head,
-        round(status.input_rows_per_second),
-        "never" if eta_ms is None else f"{round(eta_ms / 1000)} s",
-        "-" if watermark_ms is None else output.wall_clock(watermark_ms),
-        status.state_rows,
-        status.state_bytes,
-        status.dead_letters,
-    )
+def _watermark(watermark_ms: int | None) -> str:
+    return "-" if watermark_ms is None else output.wall_clock(watermark_ms)
 
 
 def _ago(age_ms: int) -> str:

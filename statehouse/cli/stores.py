@@ -9,7 +9,7 @@ import typer
 
 from statehouse.cli import output
 from statehouse.cli.completion import complete_node, complete_store
-from statehouse.cli.fleet import print_queries
+from statehouse.cli.fleet import QUERY_COLUMNS
 from statehouse.cli.nodes import find_node
 from statehouse.cli.options import StoreArgument
 from statehouse.cli.reads import Inquiry, takes_options
@@ -68,7 +68,7 @@ def describe(
         if described is not None:
             output.print_facts([*_facts(described, [query.name for query in queries]), *warnings_of([described])])
         if queries:
-            print_queries(queries)
+            output.print_columns(QUERY_COLUMNS, queries)
         output.print_columns(REPLICA_COLUMNS, replicas, is_wide=is_wide)
 
     document = {"store": described, "queries": queries, "partitions": replicas}

@@ -16,7 +16,7 @@ from rich.text import Text
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.exits import sigterm_raises
-from statehouse.cli.fleet import controller_said, query_table
+from statehouse.cli.fleet import QUERY_COLUMNS, controller_said
 from statehouse.cli.keys import ESCAPE, pressed_keys
 from statehouse.cli.node_calls import NodeCalls
 from statehouse.cli.output import Column, OutputFormat
@@ -150,7 +150,8 @@ def _page(view: TopView, router: RouterAddress, failure: str, height: int | None
         shown = output.columns_table(RESTORE_COLUMNS[:-1], view.restores[: rows[2]])
         parts += [Text(""), shown, *_more(view.restores, rows[2])]
     if fleet.queries:
-        parts += [Text(""), query_table(fleet.queries[: rows[3]]), *_more(fleet.queries, rows[3])]
+        shown = output.columns_table(QUERY_COLUMNS, fleet.queries[: rows[3]])
+        parts += [Text(""), shown, *_more(fleet.queries, rows[3])]
     return Group(*parts)
 
 
