@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -31,42 +30,28 @@ NameArgument = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownContext:
-    """A context as it is listed."""
-
-    name: str
-    current: bool
-    routers: tuple[str, ...]
-    tls_ca: str | None
-    tls_certificate: str | None
-    tls_key: str | None
-    token_file: str | None
-    tls_server_name: str | None
-
-    @classmethod
-    def of(cls, context: RouterContext, current: str | None) -> ShownContext:
-        """Return what there is to show."""
-        files: dict[str, Any] = {key: context.tls.get(field) for field, key in KEYS.items()}
-        return cls(context.name, context.name == current, context.routers, **files)
-
-    @property
-    def shows(self) -> str:
-        """Say what callers show of themselves."""
-        if self.tls_ca is None:
-            return "nothing, not encrypted"
-        shown = [word for word, path in (("certificate", self.tls_certificate), ("token", self.token_file)) if path]
-        return " and ".join(shown) or "nothing"
+def _listed(context: RouterContext, current: str | None) -> dict[str, Any]:
+    """Return a context as it is listed."""
+    files = {key: context.tls.get(field) for field, key in KEYS.items()}
+    return {"name": context.name, "current": context.name == current, "routers": context.routers, **files}
 
 
-_COLUMNS: Final[Sequence[Column[ShownContext]]] = (
-    Column("CURRENT", lambda each: "*" if each.current else ""),
-    Column("NAME", lambda each: each.name),
-    Column("ROUTERS", lambda each: each.routers),
-    Column("SHOWS", lambda each: each.shows),
-    Column("CA", lambda each: each.tls_ca or "-", is_wide=True),
-    Column("CERTIFICATE", lambda each: each.tls_certificate or "-", is_wide=True),
-    Column("TOKEN FILE", lambda each: each.token_file or "-", is_wide=True),
+def _shows(context: Mapping[str, Any]) -> str:
+    """Say what callers show of themselves."""
+    if context["tls_ca"] is None:
+        return "nothing, not encrypted"
+    shown = [word for word, key in (("certificate", "tls_certificate"), ("token", "token_file")) if context[key]]
+    return " and ".join(shown) or "nothing"
+
+
+_COLUMNS: Final[Sequence[Column[dict[str, Any]]]] = (
+    Column("CURRENT", lambda each: "*" if each["current"] else ""),
+    Column("NAME", lambda each: each["name"]),
+    Column("ROUTERS", lambda each: each["routers"]),
+    Column("SHOWS", _shows),
+    Column("CA", lambda each: each["tls_ca"] or "-", is_wide=True),
+    Column("CERTIFICATE", lambda each: each["tls_certificate"] or "-", is_wide=True),
+    Column("TOKEN FILE", lambda each: each["token_file"] or "-", is_wide=True),
 )
 
 
@@ -141,8 +126,8 @@ def list_contexts(fmt: OutputOption = OutputFormat.TABLE) -> None:
     Example: statehouse context list -o wide
     """
     contexts = read_contexts()
-    shown = [ShownContext.of(context, contexts.current) for _, context in sorted(contexts.by_name.items())]
-    output.show_items(fmt, _COLUMNS, shown, lambda each: each.name)
+    shown = [_listed(context, contexts.current) for _, context in sorted(contexts.by_name.items())]
+    output.show_items(fmt, _COLUMNS, shown, lambda each: each["name"])
     if not shown and fmt in {OutputFormat.TABLE, OutputFormat.WIDE}:
         output.note(f"no contexts in {contexts_file()}; `statehouse context add` makes one")
 
@@ -158,11 +143,7 @@ def show(fmt: OutputOption = OutputFormat.TABLE, router: RouterAddress = SOME_RO
     document = {
         "router": router.target,
         "source": router.source,
-        "tls_ca": _text(files.ca),
-        "tls_certificate": _text(files.certificate),
-        "tls_key": _text(files.key),
-        "token_file": _text(files.token),
-        "tls_server_name": files.server_name or None,
+        **{key: str(getattr(files, field) or "") or None for field, key in KEYS.items()},
     }
     rows = [(name, "-" if value is None else value) for name, value in document.items()]
     output.show(fmt, document, [router.target], lambda _is_wide: output.print_facts(rows))
@@ -190,7 +171,3 @@ def _path(path: Path) -> str:
     if not absolute.is_file():
         raise ConfigurationError(f"there is no file {path}")
     return str(absolute)
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

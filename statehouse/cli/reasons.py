@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,50 +16,27 @@ from statehouse.errors import REASONS, LookupFailure, Reason, wire_name
 app = typer.Typer(no_args_is_help=True, help="See what the reasons of failures mean, and what to do.")
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedReason:
-    """A reason for a failure.
-
-    Attributes:
-        wire_name: in `google.rpc.ErrorInfo.reason`.
-        grpc_status: the call's status.
-        exit_code: of a command that fails with it.
-        elsewhere: whether another replica may succeed; a router then asks it automatically.
-        meaning: what has happened.
-        remedy: what to do.
-
-    """
-
-    reason: str
-    wire_name: str
-    grpc_status: str
-    exit_code: int
-    elsewhere: bool
-    meaning: str
-    remedy: str
-
-    @classmethod
-    def of(cls, reason: Reason) -> ExplainedReason:
-        """Return what is known of a reason."""
-        spec = REASONS[reason]
-        return cls(
-            reason.name,
-            wire_name(reason),
-            spec.status,
-            code_of(LookupFailure(reason, "")).value,
-            spec.elsewhere,
-            spec.meaning,
-            spec.remedy,
-        )
+def _explained(reason: Reason) -> dict[str, Any]:
+    """Return what is known of a reason."""
+    spec = REASONS[reason]
+    return {
+        "reason": reason.name,
+        "wire_name": wire_name(reason),
+        "grpc_status": spec.status,
+        "exit_code": code_of(LookupFailure(reason, "")).value,
+        "elsewhere": spec.elsewhere,
+        "meaning": spec.meaning,
+        "remedy": spec.remedy,
+    }
 
 
-_COLUMNS: Final[Sequence[Column[ExplainedReason]]] = (
-    Column("REASON", lambda each: each.reason),
-    Column("GRPC STATUS", lambda each: each.grpc_status),
-    Column("EXIT CODE", lambda each: each.exit_code),
-    Column("ELSEWHERE", lambda each: each.elsewhere),
-    Column("MEANING", lambda each: each.meaning),
-    Column("WHAT TO DO", lambda each: each.remedy, is_wide=True),
+_COLUMNS: Final[Sequence[Column[dict[str, Any]]]] = (
+    Column("REASON", lambda each: each["reason"]),
+    Column("GRPC STATUS", lambda each: each["grpc_status"]),
+    Column("EXIT CODE", lambda each: each["exit_code"]),
+    Column("ELSEWHERE", lambda each: each["elsewhere"]),
+    Column("MEANING", lambda each: each["meaning"]),
+    Column("WHAT TO DO", lambda each: each["remedy"], is_wide=True),
 )
 
 
@@ -72,7 +48,7 @@ def complete_reason(incomplete: str) -> list[str]:
 @app.command("list")
 def list_reasons(fmt: OutputOption = OutputFormat.TABLE) -> None:
     """List all reasons."""
-    output.show_items(fmt, _COLUMNS, [ExplainedReason.of(reason) for reason in REASONS], lambda each: each.reason)
+    output.show_items(fmt, _COLUMNS, [_explained(reason) for reason in REASONS], lambda each: each["reason"])
 
 
 @app.command()
@@ -92,22 +68,22 @@ def explain(
 
     Example: statehouse errors explain LAG_EXCEEDS_BOUND
     """
-    found = ExplainedReason.of(_read(reason))
+    found = _explained(_read(reason))
 
     def tables(_is_wide: bool) -> None:
         output.print_facts(
             [
-                ("reason", found.reason),
-                ("meaning", found.meaning),
-                ("what to do", found.remedy),
-                ("gRPC status", found.grpc_status),
-                ("exit code", found.exit_code),
-                ("elsewhere", "another replica may succeed" if found.elsewhere else "another replica fails, too"),
-                ("in ErrorInfo", found.wire_name),
+                ("reason", found["reason"]),
+                ("meaning", found["meaning"]),
+                ("what to do", found["remedy"]),
+                ("gRPC status", found["grpc_status"]),
+                ("exit code", found["exit_code"]),
+                ("elsewhere", "another replica may succeed" if found["elsewhere"] else "another replica fails, too"),
+                ("in ErrorInfo", found["wire_name"]),
             ]
         )
 
-    output.show(fmt, found, [found.reason], tables)
+    output.show(fmt, found, [found["reason"]], tables)
 
 
 def _read(text: str) -> Reason:
