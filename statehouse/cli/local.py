@@ -1,9 +1,10 @@
-"""`statehouse up`, `restart` and `down`: the one-machine cluster. Its imports happen when a command runs."""
+"""An application of one's own, and the one-machine cluster. Its imports happen when a command runs."""
 
 from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -18,9 +19,31 @@ if TYPE_CHECKING:
     from statehouse.local.application_file import ApplicationFile
     from statehouse.local.applications import LocalApplication
     from statehouse.local.cluster import LocalCluster
+    from statehouse.local.log_lines import FollowedLog
 
 _DEFAULT_NODES: Final = 3
 _CLASS_ARCHIVE: Final = "processor.spark.class_archive"
+_LOOK_S: Final = 0.2
+
+
+def new(
+    name: Annotated[
+        str,
+        typer.Argument(help="The name of the application, its folder and its topics, as in hello.", show_default=False),
+    ],
+) -> None:
+    """Make a folder with an application that runs: topology, sample data, tests, settings.
+
+    It is made in the working directory. `statehouse up` in it runs the application in a local cluster.
+    """
+    from statehouse.local.new_application import make_application  # noqa: PLC0415 - other commands need none of it
+
+    folder, paths = make_application(Path(), name)
+    print(f"{folder}/ has a new application:")
+    for path in paths:
+        print(f"  {path}")
+    print(f"Run it:    cd {folder} && statehouse up")
+    print("Test it:   python -m pytest   (needs pytest, and no Kafka)")
 
 
 def up(
@@ -70,7 +93,7 @@ def up(
     Returns once lookups are answered, and leaves the cluster running; `statehouse down` stops it. `statehouse new`
     makes an application to begin with.
     """
-    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - other commands need none of it
+    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
     from statehouse.cli.watch_code import begin_anew, start_watched  # noqa: PLC0415
     from statehouse.local.application_file import ApplicationFile  # noqa: PLC0415
     from statehouse.local.applications import ApplicationError  # noqa: PLC0415
@@ -102,6 +125,36 @@ def up(
     _print_next(cluster)
     if foreground or watch:
         _stay(cluster, code)
+
+
+def logs(
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PART]...", help="As `statehouse status` names them.  [default: all]", show_default=False
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines; Ctrl-C ends it.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to begin with, of each log.")] = 20,
+    run_dir: RunDirOption = RUN_DIR,
+) -> None:
+    """Show the last lines of the local cluster's logs, of parts that have ended, too; each line has its part's name."""
+    from statehouse.local.log_lines import FollowedLog, chosen_logs  # noqa: PLC0415 - as above
+
+    chosen = chosen_logs(run_dir, parts or [])
+    width = max(map(len, chosen))
+    followed = [
+        ("" if len(chosen) == 1 else f"{part:<{width}} | ", FollowedLog(path, lines))
+        for part, paths in chosen.items()
+        for path in paths
+    ]
+    _print_lines(followed)
+    while follow:
+        if not any(path.exists() for paths in chosen.values() for path in paths):
+            note("the logs were deleted")
+            return
+        time.sleep(_LOOK_S)
+        _print_lines(followed)
 
 
 def restart(
@@ -176,6 +229,12 @@ def _print_next(cluster: LocalCluster) -> None:
     for request in filter(None, (content.request for content in contents)):
         print(f"           grpcurl {shown} -d {shlex.quote(request)} {address} statehouse.v1.QueryService/Get")
         break
+
+
+def _print_lines(followed: Iterable[tuple[str, FollowedLog]]) -> None:
+    for prefix, log in followed:
+        for line in log.lines():
+            print(f"{prefix}{line}", flush=True)
 
 
 def _watched(cluster: LocalCluster) -> WatchedCode:

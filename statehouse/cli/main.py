@@ -19,9 +19,7 @@ from statehouse.cli import (
     fleet,
     local,
     lookups,
-    new,
     nodes,
-    part_logs,
     plugins,
     reasons,
     restore,
@@ -117,9 +115,9 @@ app.add_typer(config.app, name="config", rich_help_panel=_OPERATE)
 app.add_typer(certs.app, name="certs", rich_help_panel=_OPERATE)
 app.command(rich_help_panel=_OPERATE)(sizes.size)
 app.add_typer(reasons.app, name="errors", rich_help_panel=_OPERATE)
-app.command(rich_help_panel=_LOCAL)(new.new)
+app.command(rich_help_panel=_LOCAL)(local.new)
 app.command(rich_help_panel=_LOCAL)(local.up)
-app.command(rich_help_panel=_LOCAL)(part_logs.logs)
+app.command(rich_help_panel=_LOCAL)(local.logs)
 app.command(rich_help_panel=_LOCAL)(local.restart)
 app.command(rich_help_panel=_LOCAL)(local.down)
 
