@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -94,19 +94,17 @@ class Listing(OptionGroup):
     raw: RawOption = False
     inquiry: Inquiry = field(default_factory=Inquiry)
 
-    @property
-    def pages(self) -> dict[str, Any]:
-        """What the client's method takes of these."""
-        size = min(self.page_size, self.limit or self.page_size)
-        return {"page_size": size, "freshness": self.freshness, "raw": self.raw}
+    def show(
+        self, columns: Sequence[Column[T]], one: str, find: Callable[..., Iterable[T]], *asked: object, **bounds: object
+    ) -> None:
+        """Show what a client's method returns, one by one, by name with the first column, and how many there were.
 
-    def show(self, columns: Sequence[Column[T]], one: str, find: Callable[[Client], Iterable[T]]) -> None:
-        """Show what `find` returns, one by one, by name with the first column, and how many there were.
-
-        `one` says what each is.
+        `one` says what each is. `asked` and `bounds` go to the method, with what this has for it.
         """
+        size = min(self.page_size, self.limit or self.page_size)
         with self.inquiry.client() as client:
-            shown = output.show_each(self.inquiry.fmt, columns, find(client), columns[0].value, self.limit)
+            found = find(client, *asked, **bounds, page_size=size, freshness=self.freshness, raw=self.raw)
+            shown = output.show_each(self.inquiry.fmt, columns, found, columns[0].value, self.limit)
         plural = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
         output.note(f"{shown} {one if shown == 1 else plural}")
 
@@ -243,11 +241,7 @@ def scan(
     Example: statehouse scan leader-boards --from 1 --to 6
     """
     as_of_ms = epoch_ms("--as-of", as_of)
-    listing.show(
-        _ENTRIES,
-        "entry",
-        lambda client: client.scan(store, **asdict(keys), reverse=reverse, **listing.pages, as_of_ms=as_of_ms),
-    )
+    listing.show(_ENTRIES, "entry", Client.scan, store, **asdict(keys), reverse=reverse, as_of_ms=as_of_ms)
 
 
 @takes_options
@@ -274,9 +268,12 @@ def scan_windows(
     listing.show(
         _KEYED_SPANS,
         "window",
-        lambda client: client.scan_windows(
-            store, **asdict(keys), from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
-        ),
+        Client.scan_windows,
+        store,
+        **asdict(keys),
+        from_ms=from_ms,
+        to_ms=to_ms,
+        reverse=reverse,
     )
 
 
@@ -304,9 +301,12 @@ def scan_sessions(
     listing.show(
         _KEYED_SPANS,
         "session",
-        lambda client: client.scan_sessions(
-            store, **asdict(keys), from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
-        ),
+        Client.scan_sessions,
+        store,
+        **asdict(keys),
+        from_ms=from_ms,
+        to_ms=to_ms,
+        reverse=reverse,
     )
 
 
@@ -328,11 +328,7 @@ def windows(
     Example: statehouse windows per-minute a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    listing.show(
-        _SPANS,
-        "window",
-        lambda client: client.fetch_windows(store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages),
-    )
+    listing.show(_SPANS, "window", Client.fetch_windows, store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse)
 
 
 @takes_options
@@ -353,13 +349,7 @@ def sessions(
     Example: statehouse sessions visits a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    listing.show(
-        _SPANS,
-        "session",
-        lambda client: client.fetch_sessions(
-            store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages
-        ),
-    )
+    listing.show(_SPANS, "session", Client.fetch_sessions, store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse)
 
 
 @takes_options
@@ -381,11 +371,7 @@ def history(
     Example: statehouse history prices a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    listing.show(
-        _VERSIONS,
-        "version",
-        lambda client: client.get_history(store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse, **listing.pages),
-    )
+    listing.show(_VERSIONS, "version", Client.get_history, store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse)
 
 
 @takes_options
