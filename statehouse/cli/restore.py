@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Final, Self
 
 import typer
@@ -144,26 +145,19 @@ def _of_router(fleet: Fleet, names: set[str]) -> Iterator[RestoreSample]:
 def _follow(restores: _Restores, fmt: OutputFormat, interval_s: float | None) -> None:
     begin = time.monotonic()
     screen = output.console()
-    found = restores.look()
-    if fmt is OutputFormat.JSON:
-        while True:
-            output.print_json_line(found, is_live=True)
-            if not found:
-                break
-            time.sleep(interval_s or _LINES_EVERY_S)
-            found = restores.look()
-    elif screen.is_terminal:
-        with _Bars(screen) as bars:
-            while found:
+    is_json = fmt is OutputFormat.JSON
+    has_bars = screen.is_terminal and not is_json
+    with _Bars(screen) if has_bars else nullcontext() as bars:
+        while found := restores.look():
+            if bars is not None:
                 bars.show(found)
-                time.sleep(interval_s or _BARS_EVERY_S)
-                found = restores.look()
-    else:
-        while found:
-            for each in found:
-                print(_line(each), flush=True)
-            time.sleep(interval_s or _LINES_EVERY_S)
-            found = restores.look()
+            elif is_json:
+                output.print_json_line(found, is_live=True)
+            else:
+                print(*map(_line, found), sep="\n", flush=True)
+            time.sleep(interval_s or (_BARS_EVERY_S if has_bars else _LINES_EVERY_S))
+    if is_json:
+        output.print_json_line(found, is_live=True)
     if restores.ended:
         output.note(f"all restores have ended: {restores.ended} in {time.monotonic() - begin:.0f} s")
     else:
