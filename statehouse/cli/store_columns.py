@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from statehouse.cli.output import Column
-from statehouse.client import Host, Partition, Store
+from statehouse.client import Fleet, Partition, Store
 
 
 def kind(store: Store) -> str:
@@ -74,11 +74,9 @@ REPLICA_COLUMNS: Final[Sequence[Column[PartitionReplica]]] = (
 )
 
 
-def replicas_of(partitions: Iterable[Partition], hosts: Mapping[str, Host]) -> Iterator[PartitionReplica]:
-    """Return a line for each replica, in the order in which lookups prefer them; one for a partition without any.
-
-    `hosts`: the nodes' addresses, by instance id.
-    """
+def replicas_of(fleet: Fleet, partitions: Iterable[Partition]) -> Iterator[PartitionReplica]:
+    """Yield each replica, in the order in which lookups prefer them; one without a node for a partition without any."""
+    hosts = {node.host.instance_id: node.host for node in fleet.nodes}
     for each in partitions:
         if not each.replicas:
             yield PartitionReplica(each.store, each.partition, each.task, each.epoch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -16,12 +15,11 @@ from statehouse.cli.reads import Inquiry, takes_options
 from statehouse.cli.store_columns import (
     REPLICA_COLUMNS,
     STORE_COLUMNS,
-    PartitionReplica,
     kind,
     replicas_of,
     warnings_of,
 )
-from statehouse.client import Fleet, Partition, Store
+from statehouse.client import Store
 
 stores_app = typer.Typer(no_args_is_help=True, help="See the stores.")
 partitions_app = typer.Typer(no_args_is_help=True, help="See who holds each partition.")
@@ -62,7 +60,7 @@ def describe(
         fleet = client.fleet()
     described = next((each for each in fleet.stores if each.name == store), None)
     queries = [query for query in fleet.queries if store in query.stores]
-    replicas = _replicas(fleet, partitions)
+    replicas = list(replicas_of(fleet, partitions))
 
     def tables(is_wide: bool) -> None:
         if described is not None:
@@ -100,17 +98,13 @@ def list_partitions(
         fleet = client.fleet()
     if node is not None:
         find_node(node, fleet)
-    replicas = [each for each in _replicas(fleet, listed) if node is None or each.node == node]
+    replicas = [each for each in replicas_of(fleet, listed) if node is None or each.node == node]
     names_of = dict.fromkeys(f"{each.store}/{each.partition}" for each in replicas)
 
     def tables(is_wide: bool) -> None:
         output.print_columns(REPLICA_COLUMNS, replicas, is_wide=is_wide)
 
     output.show(inquiry.fmt, replicas, names_of, tables)
-
-
-def _replicas(fleet: Fleet, partitions: Iterable[Partition]) -> list[PartitionReplica]:
-    return list(replicas_of(partitions, {node.host.instance_id: node.host for node in fleet.nodes}))
 
 
 def _facts(store: Store, queries: list[str]) -> list[tuple[str, object]]:
