@@ -68,16 +68,7 @@ class ClusterState:
 
     def save(self, run_dir: Path) -> None:
         """Write the state, whole or not at all."""
-        document = {
-            "version": _VERSION,
-            "application": asdict(self.application),
-            "folder": str(self.folder),
-            "ports": self.ports,
-            "tls": self.tls,
-            "processes": {
-                name: {"pid": identity.pid, "started": identity.started} for name, identity in self.processes.items()
-            },
-        }
+        document = {"version": _VERSION, **asdict(self), "folder": str(self.folder)}
         scratch = run_dir / f"{_FILE}.new"
         scratch.write_text(json.dumps(document, indent=2) + "\n")
         scratch.replace(run_dir / _FILE)
