@@ -15,7 +15,6 @@ from statehouse.rpc.credentials import VARIABLES, ClientTls
 from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 
 ROUTER_ENV: Final = "STATEHOUSE_ROUTER"
-RUN_DIR: Final = DEFAULT_RUN_DIR
 DEFAULT_ROUTER: Final = "127.0.0.1:7100"
 
 
@@ -83,7 +82,7 @@ def router_of(options: dict[str, Any]) -> RouterAddress:
     if name is None:
         layers.append(_variables(os.environ))
         name = os.environ.get(CONTEXT_ENV)
-    return choose(layers, _context(name), _local_router(options.get("run_dir") or RUN_DIR))
+    return choose(layers, _context(name), _local_router(options.get("run_dir") or DEFAULT_RUN_DIR))
 
 
 def _context(name: str | None) -> RouterContext | None:

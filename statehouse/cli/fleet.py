@@ -9,13 +9,14 @@ from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.node_calls import failing_heartbeats
 from statehouse.cli.nodes import print_nodes
-from statehouse.cli.options import RUN_DIR, SOME_ROUTER, RunDirOption, TimeoutOption
+from statehouse.cli.options import SOME_ROUTER, RunDirOption, TimeoutOption
 from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.cli.reads import takes_options
 from statehouse.cli.store_columns import STORE_COLUMNS, warnings_of
 from statehouse.client import Client, Controller, Fleet, ProcessorQuery, QueryStatus, Task
 from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure
+from statehouse.local.tls_files import DEFAULT_RUN_DIR
 
 _HEADERS = ["TASK", "STATE", "ACTIVE", "STANDBYS", "WARM-UPS", "LAG", "REASON"]
 
@@ -45,7 +46,7 @@ QUERY_COLUMNS: Final[Sequence[Column[ProcessorQuery]]] = (
 def status(
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterAddress = SOME_ROUTER,
-    run_dir: RunDirOption = RUN_DIR,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
     timeout: TimeoutOption = 5.0,
 ) -> None:
     """Show the processor's queries, stores, nodes and who holds each partition; exit code 4 without the router.

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from statehouse.cli.exits import sigterm_raises
-from statehouse.cli.options import DEFAULT_APPLICATION, RUN_DIR, RunDirOption
+from statehouse.cli.options import DEFAULT_APPLICATION, RunDirOption
 from statehouse.cli.output import note
+from statehouse.local.tls_files import DEFAULT_RUN_DIR
 
 if TYPE_CHECKING:
     from statehouse.cli.watch_code import WatchedCode
@@ -86,7 +87,7 @@ def up(
             "code is shown, and the next change tried.",
         ),
     ] = False,
-    run_dir: RunDirOption = RUN_DIR,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Start a local cluster with an application: Kafka, Spark, nodes, a router, and its sample data if it has one.
 
@@ -136,7 +137,7 @@ def logs(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines; Ctrl-C ends it.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to begin with, of each log.")] = 20,
-    run_dir: RunDirOption = RUN_DIR,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Show the last lines of the local cluster's logs, of parts that have ended, too; each line has its part's name."""
     from statehouse.local.log_lines import FollowedLog, chosen_logs  # noqa: PLC0415 - as above
@@ -159,7 +160,7 @@ def logs(
 
 def restart(
     parts: Annotated[list[str], typer.Argument(metavar="PART...", help="As `statehouse status` names them.")],
-    run_dir: RunDirOption = RUN_DIR,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Stop parts of the local cluster and start them again, one after the other; also one that has ended."""
     from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
@@ -175,7 +176,7 @@ def down(
     keep_data: Annotated[
         bool, typer.Option("--keep-data", help="Keep topics, state and checkpoints for the next `up`.")
     ] = False,
-    run_dir: RunDirOption = RUN_DIR,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Stop the local cluster; deletes its data unless told to keep it."""
     from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
@@ -210,7 +211,7 @@ def _application(name: str | None, file: ApplicationFile | None, run_dir: Path) 
 def _print_next(cluster: LocalCluster) -> None:
     """Print what to try: a lookup of a key that exists for each store, and the router's address."""
     address = cluster.router.address
-    router = "" if cluster.run_dir == RUN_DIR.resolve() else f" --router {address}"
+    router = "" if cluster.run_dir == DEFAULT_RUN_DIR.resolve() else f" --router {address}"
     scheme = "http" if cluster.tls is None else "https"
     print(f"page       {scheme}://{cluster.http.address}/   (JSON: /v1)")
     if cluster.application.http_api:

@@ -10,14 +10,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from statehouse.cli import addresses
 from statehouse.cli.addresses import DEFAULT_ROUTER, ROUTER_ENV, RouterAddress
 from statehouse.cli.completion import complete_context, complete_store
 from statehouse.cli.context_file import CONTEXT_ENV
 from statehouse.client import InputRecord
 from statehouse.rpc.credentials import VARIABLES
 
-RUN_DIR: Final = addresses.RUN_DIR
 DEFAULT_APPLICATION: Final = "leaderboard"
 TIME_HELP: Final = "ISO 8601, UTC unless it has an offset, or epoch milliseconds."
 
