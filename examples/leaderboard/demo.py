@@ -32,8 +32,8 @@ from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure
 from statehouse.local.cluster import LocalCluster
 from statehouse.local.cluster_parts import SESSION_TIMEOUT_MS, ClusterPart
-from statehouse.local.cluster_ports import ClusterPorts
 from statehouse.local.errors import LocalError
+from statehouse.local.ports import ClusterPorts
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 
 T = TypeVar("T")

@@ -100,7 +100,7 @@ def up(
     from statehouse.local.applications import ApplicationError  # noqa: PLC0415
     from statehouse.local.class_archives import make_in_background  # noqa: PLC0415
     from statehouse.local.cluster import LocalCluster  # noqa: PLC0415
-    from statehouse.local.cluster_ports import ClusterPorts  # noqa: PLC0415
+    from statehouse.local.ports import ClusterPorts  # noqa: PLC0415
 
     begin = time.monotonic()
     ports = ClusterPorts(kafka_port, router_port, http_port, first_node_port)

@@ -18,7 +18,6 @@ from statehouse.client import Client, ClientTls
 from statehouse.local.applications import LocalApplication
 from statehouse.local.certificates import are_current, make_certificates
 from statehouse.local.cluster_parts import SAMPLE_DATA, ClusterPart, PartFactory
-from statehouse.local.cluster_ports import ClusterPorts
 from statehouse.local.cluster_progress import ClusterProgress, OnProgress
 from statehouse.local.cluster_state import (
     FED_MARKER,
@@ -32,6 +31,7 @@ from statehouse.local.contents import ContentsUnknown, StoreContent, await_conte
 from statehouse.local.errors import LocalError
 from statehouse.local.jars import resolve_jars
 from statehouse.local.java import find_java
+from statehouse.local.ports import ClusterPorts
 from statehouse.local.process import ProcessFailed
 from statehouse.local.tls_files import TLS_FOLDER
 

@@ -22,10 +22,9 @@ from statehouse.contract.topology import commits_topic
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.local.application_file import FILE
 from statehouse.local.certificates import CRL, RULES
-from statehouse.local.cluster_ports import ROUTER_METRICS
 from statehouse.local.cluster_state import ClusterState
 from statehouse.local.log_lines import LOGS, FollowedLog
-from statehouse.local.ports import LOOPBACK, ensure_free
+from statehouse.local.ports import LOOPBACK, ROUTER_METRICS, ensure_free
 from statehouse.local.process import ManagedProcess, Ready
 from statehouse.local.samples import DEFAULT_PARTITIONS
 from statehouse.local.start_stages import stage_of

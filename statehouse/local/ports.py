@@ -15,6 +15,8 @@ import random
 import socket
 import tempfile
 import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -22,6 +24,8 @@ from typing import Final
 from statehouse.local.errors import LocalError, PortTaken
 
 LOOPBACK: Final = "127.0.0.1"
+ROUTER_METRICS: Final = "router's metrics"
+"""The name of that port."""
 
 # Below the range from which Linux (32768 on) and macOS (49152 on) pick ports for outgoing connections: a port given
 # by the system itself could be taken by any client while a broker restarts, and the restart would then fail.
@@ -31,6 +35,40 @@ _ATTEMPTS_MAX: Final = 200
 
 # Its own generator: a test that seeds the global one must not make two processes pick the same ports.
 _random = random.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPorts:
+    """The ports of a cluster's parts; nodes take `first_node` and those that follow. 0 is any free one."""
+
+    kafka: int = 9092
+    router: int = 7100
+    http: int = 7000
+    first_node: int = 7101
+
+    @classmethod
+    def free(cls) -> ClusterPorts:
+        """Return any free ports."""
+        return cls(0, 0, 0, 0)
+
+    def resolved(self, nodes: Iterable[str]) -> dict[str, int]:
+        """Return the port of each part by its name.
+
+        Raises:
+            LocalError: two parts would have the same port.
+
+        """
+        ports = {"kafka": self.kafka, "router": self.router, "http": self.http}
+        ports |= {name: self.first_node + index if self.first_node else 0 for index, name in enumerate(nodes)}
+        ports[ROUTER_METRICS] = 0  # only the page asks there
+        taken = {port for port in ports.values() if port}
+        if len(taken) < sum(1 for port in ports.values() if port):
+            raise LocalError(f"two parts can't have one port: {ports}. Choose others by the flags.")
+        for name in [name for name, port in ports.items() if port == 0]:
+            while ports[name] == 0 or ports[name] in taken:
+                ports[name] = free_port()
+            taken.add(ports[name])
+        return ports
 
 
 def free_port() -> int:

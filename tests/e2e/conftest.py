@@ -12,7 +12,7 @@ import pytest
 from examples.leaderboard.local import APPLICATION
 from statehouse.client import Client
 from statehouse.local.cluster import LocalCluster
-from statehouse.local.cluster_ports import ClusterPorts
+from statehouse.local.ports import ClusterPorts
 from tests.support.tools import tool
 
 Grpcurl = Callable[..., Any]

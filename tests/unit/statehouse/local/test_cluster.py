@@ -16,7 +16,6 @@ import pytest
 from examples.leaderboard.local import APPLICATION
 from statehouse.local.applications import LocalApplication
 from statehouse.local.cluster import LocalCluster, cluster_of
-from statehouse.local.cluster_ports import ROUTER_METRICS, ClusterPorts
 from statehouse.local.cluster_state import (
     ClusterState,
     ClusterStopped,
@@ -26,6 +25,7 @@ from statehouse.local.cluster_state import (
     locked,
 )
 from statehouse.local.errors import LocalError, PortTaken
+from statehouse.local.ports import ROUTER_METRICS, ClusterPorts
 from statehouse.local.process import ProcessFailed, ProcessIdentity
 
 HELLO = LocalApplication("hello", "hello", "hello.topology")
