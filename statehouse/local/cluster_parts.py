@@ -127,13 +127,9 @@ class ClusterPart:
             ProcessFailed: it ended, or its time is over.
 
         """
-        if self._ready():
-            self._is_awaited = False
-            return True
-        self.process.check()
-        if waited_s >= _READY_TIMEOUT_S:
-            raise self.process.not_ready(_READY_TIMEOUT_S)
-        return False
+        is_ready = self.process.is_ready(self._ready, waited_s, _READY_TIMEOUT_S)
+        self._is_awaited = self._is_awaited and not is_ready
+        return is_ready
 
     def start(self) -> float:
         """Start it and wait until it works; return the seconds that took."""

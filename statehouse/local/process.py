@@ -177,16 +177,24 @@ class ManagedProcess:
 
         """
         begin = time.monotonic()
-        while not ready():
-            self.check()
-            if time.monotonic() - begin >= timeout_s:
-                raise self.not_ready(timeout_s)
+        while not self.is_ready(ready, time.monotonic() - begin, timeout_s):
             time.sleep(_POLL_S)
         return time.monotonic() - begin
 
-    def not_ready(self, timeout_s: float) -> ProcessFailed:
-        """Return the error for a process that took too long."""
-        return ProcessFailed(self.name, f"was not ready within {timeout_s:g} s", self.log_path, self.last_log_lines())
+    def is_ready(self, ready: Ready, waited_s: float, timeout_s: float) -> bool:
+        """Whether `ready` is true, of a process that was started `waited_s` seconds ago.
+
+        Raises:
+            ProcessFailed: it isn't, and the process ended, or the time is over.
+
+        """
+        if ready():
+            return True
+        self.check()
+        if waited_s >= timeout_s:
+            said = f"was not ready within {timeout_s:g} s"
+            raise ProcessFailed(self.name, said, self.log_path, self.last_log_lines())
+        return False
 
     def stop(self) -> bool:
         """Ask the process to end, and end it by SIGKILL after `stop_timeout_s`; return whether it ended on its own.
