@@ -75,7 +75,7 @@ def show(fmt: OutputFormat, document: object, names: Iterable[object], tables: C
     """Print a result in the format that was asked for; `tables` is called with whether they are to be wide."""
     match fmt:
         case OutputFormat.JSON:
-            print_json(document)
+            print(_json(document, indent=2))
         case OutputFormat.YAML:
             _print_yaml(document)
         case OutputFormat.NAME:
@@ -139,11 +139,6 @@ def columns_table(
     chosen = [column for column in columns if is_wide or not column.is_wide]
     rows = ([column.value(item) for column in chosen] for item in items)
     return table_of([column.header for column in chosen], rows, title)
-
-
-def print_json(document: object) -> None:
-    """Print a result as one JSON document."""
-    print(_json(document, indent=2))
 
 
 def _print_yaml(document: object) -> None:

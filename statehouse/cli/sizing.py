@@ -114,7 +114,6 @@ class FleetNeeds:
 
     nodes: int
     routers: int
-    partitions: int
     node_cores: float
     router_cores: float
     node_memory_mib: float
@@ -168,7 +167,6 @@ def needs(load: AskedLoad, known: Coefficients, hosts: AskedHosts, nodes: int, r
     return FleetNeeds(
         nodes,
         routers,
-        partitions,
         node_cores=speed
         * (known.node_idle_cores + rate * at_node.at(rate * speed) / _US + updates * known.update_us / _US),
         router_cores=speed * (known.router_idle_cores + routed * known.router_lookup.at(routed * speed) / _US),

@@ -47,11 +47,6 @@ class LocalApplication:
     http_probe: str = "/"
     import_from: str = ""
 
-    @property
-    def package(self) -> str:
-        """The package of its topology; empty for a module that is in none."""
-        return self.topology.rpartition(".")[0]
-
 
 class NoApplication(LocalError):
     """Nothing of this name is an application, or it can't be imported."""

@@ -31,7 +31,7 @@ from confluent_kafka.admin import AdminClient
 
 from statehouse.local import broker_config
 from statehouse.local.errors import BrokerDied, BrokerNotReady, LocalError, quoted
-from statehouse.local.jars import ShowProgress, class_path, resolve_jars
+from statehouse.local.jars import class_path, resolve_jars
 from statehouse.local.java import find_java
 from statehouse.local.log_lines import last_lines
 from statehouse.local.ports import LOOPBACK, ensure_free, free_port
@@ -69,7 +69,6 @@ class EmbeddedKafka:
         config: Mapping[str, str] = _NO_CONFIG,
         *,
         ready_timeout_s: float = READY_TIMEOUT_S,
-        progress: ShowProgress | None = None,
     ) -> None:
         broker_config.check_overrides(config)
         self._is_temporary = data_dir is None
@@ -78,7 +77,6 @@ class EmbeddedKafka:
         self._heap_mb = heap_mb
         self._config = dict(config)
         self._ready_timeout_s = ready_timeout_s
-        self._progress = progress
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_pid = os.getpid()
 
@@ -125,7 +123,7 @@ class EmbeddedKafka:
         if self._port != 0:
             ensure_free(self._port)  # before a download that may take a minute
         java = find_java()
-        jars = class_path(resolve_jars("broker", progress=self._progress))
+        jars = class_path(resolve_jars("broker"))
         if self._port == 0:
             self._port = free_port()
         if self._data_dir is None:

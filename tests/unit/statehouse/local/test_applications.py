@@ -65,13 +65,11 @@ def test_a_module_is_imported_from_the_working_directory(write: Write):
     write("shop_b/sample.py", "")
     assert find_application("shop_b").topology == "shop_b.topology"
     assert find_application("shop_b").sample == "shop_b.sample"
-    assert find_application("shop_b").package == "shop_b"
 
 
 def test_a_module_in_no_package(write: Write):
     write("shop_flat.py", TOPOLOGY.format("shop"))
-    application = find_application("shop_flat")
-    assert (application.topology, application.package) == ("shop_flat", "")
+    assert find_application("shop_flat").topology == "shop_flat"
 
 
 @pytest.mark.parametrize("name", ["nobody", "nobody.topology", "examples.nobody", "examples.tally.nothing"])
