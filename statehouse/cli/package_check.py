@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -41,12 +40,15 @@ def ensure_own(package: str, root: Path = _ROOT) -> None:
     found = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
     ours = root / package / "__init__.py"
     if Path(found).resolve() != ours.resolve():
+        names = _owners(Path(found))
+        whose = f"which {names} installed" if names else "which no installed distribution has brought"
         raise ForeignPackage(
-            f"`import {package}` brings {found}, {_installed_by(Path(found))}, and not Statehouse's own package at "
-            f"{ours.parent}. {_REMEDY}"
+            f"`import {package}` brings {found}, {whose}, and not Statehouse's own package at {ours.parent}. {_REMEDY}"
         )
     if _is_changed(ours):
-        raise ForeignPackage(f"{ours} is not as Statehouse has installed it: {_overwritten_by(ours)}. {_REMEDY}")
+        names = _owners(ours)
+        cause = f"{names} has a file of this name, too" if names else "it was changed by hand"
+        raise ForeignPackage(f"{ours} is not as Statehouse has installed it: {cause}. {_REMEDY}")
 
 
 def _is_changed(file: Path) -> bool:
@@ -62,23 +64,13 @@ def _is_changed(file: Path) -> bool:
     return False
 
 
-def _installed_by(file: Path) -> str:
-    names = _owners(file, distributions())
-    return f"which {' and '.join(names)} installed" if names else "which no installed distribution has brought"
-
-
-def _overwritten_by(file: Path) -> str:
-    names = _owners(file, distributions())
-    return f"{' and '.join(names)} has a file of this name, too" if names else "it was changed by hand"
-
-
-def _owners(file: Path, installed: Iterable[Distribution]) -> list[str]:
-    """Return the names of the distributions that say that they have installed a file, ours aside."""
+def _owners(file: Path) -> str:
+    """Return the distributions that say that they have installed a file, ours aside; empty if none does."""
     wanted = file.resolve()
     owners = {
         each.name
-        for each in installed
+        for each in distributions()
         for recorded in each.files or ()
         if recorded.name == file.name and Path(str(each.locate_file(recorded))).resolve() == wanted
     }
-    return sorted(owners - {DISTRIBUTION})
+    return " and ".join(sorted(owners - {DISTRIBUTION}))
