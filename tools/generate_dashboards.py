@@ -17,6 +17,18 @@ _COLUMNS: Final = 24
 _HEIGHT: Final = 8
 _NUMBER_HEIGHT: Final = 5
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_VARIABLES: Final[list[dict[str, Any]]] = [
+    {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+    {
+        "name": "application",
+        "label": "Application",
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": "label_values(statehouse_router_table_epoch, application)", "refId": "application"},
+        "refresh": 2,
+        "sort": 1,
+    },
+]
 
 
 def files() -> dict[str, str]:
@@ -36,7 +48,7 @@ def document(dashboard: Dashboard) -> dict[str, Any]:
                 "title": heading,
                 "collapsed": False,
                 "panels": [],
-                "gridPos": _place(top),
+                "gridPos": {"x": 0, "y": top, "w": _COLUMNS, "h": 1},
             }
         )
         top += 1
@@ -65,13 +77,9 @@ def document(dashboard: Dashboard) -> dict[str, Any]:
                 "includeVars": True,
             }
         ],
-        "templating": {"list": [_datasource(), _application()]},
+        "templating": {"list": _VARIABLES},
         "panels": panels,
     }
-
-
-def _place(top: int) -> dict[str, int]:
-    return {"x": 0, "y": top, "w": _COLUMNS, "h": 1}
 
 
 def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
@@ -93,22 +101,6 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     else:
         made["options"] = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
     return made
-
-
-def _datasource() -> dict[str, Any]:
-    return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
-
-
-def _application() -> dict[str, Any]:
-    return {
-        "name": "application",
-        "label": "Application",
-        "type": "query",
-        "datasource": _SOURCE,
-        "query": {"query": "label_values(statehouse_router_table_epoch, application)", "refId": "application"},
-        "refresh": 2,
-        "sort": 1,
-    }
 
 
 if __name__ == "__main__":
