@@ -125,20 +125,16 @@ def show_each(
     return shown
 
 
-def print_columns(
-    columns: Sequence[Column[Item]], items: Iterable[Item], *, is_wide: bool = False, title: str | None = None
-) -> None:
+def print_columns(columns: Sequence[Column[Item]], items: Iterable[Item], *, is_wide: bool = False) -> None:
     """Print items as a table."""
-    print_whole(columns_table(columns, items, is_wide=is_wide, title=title))
+    print_whole(columns_table(columns, items, is_wide=is_wide))
 
 
-def columns_table(
-    columns: Sequence[Column[Item]], items: Iterable[Item], *, is_wide: bool = False, title: str | None = None
-) -> Table:
+def columns_table(columns: Sequence[Column[Item]], items: Iterable[Item], *, is_wide: bool = False) -> Table:
     """Return items as a table that rich takes."""
     chosen = [column for column in columns if is_wide or not column.is_wide]
     rows = ([column.value(item) for column in chosen] for item in items)
-    return table_of([column.header for column in chosen], rows, title)
+    return _table([column.header for column in chosen], rows)
 
 
 def _print_yaml(document: object) -> None:
@@ -163,11 +159,10 @@ def _json(document: object, indent: int | None = None) -> str:
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """Print rows under their headers; None is shown as unknown."""
-    print_whole(table_of(headers, rows, title))
+    print_whole(_table(headers, rows, title))
 
 
-def table_of(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
-    """Return rows under their headers as rich takes them."""
+def _table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
     table = Table(box=None, title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
     for header in headers:
         table.add_column(header, overflow="fold")
