@@ -148,12 +148,10 @@ class SessionProgram:
     ) -> list[SessionState] | None:
         """Return the sessions after an event; None if it is late."""
         known = {} if self.record_cache else _texts(sessions)
-        change = self.fold.apply(sessions, row, position, stream_time_ms)
-        if change is None:
-            return None
-        if not self.record_cache:
-            records.put_differences(known, change.sessions)
-        return change.sessions
+        changed = self.fold.apply(sessions, row, position, stream_time_ms)
+        if changed is not None and not self.record_cache:
+            records.put_differences(known, changed)
+        return changed
 
     def _kept(
         self, kept: pa.Table | None, after: Mapping[bytes, list[SessionState]], began_ms: int, now_ms: int
