@@ -20,13 +20,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import LongType, StructField, StructType
 
 from processor.operators.aggregators import Aggregator
-from processor.operators.joins import records_or_letters, without_null_keys
+from processor.operators.joins import records_or_letters, rows_by_key, without_null_keys
 from processor.operators.order import RecordPosition
 from processor.operators.refusals import refuse
-from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows
+from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key
 from processor.operators.workers.json_text import compact_json
-from processor.operators.workers.keyed import GROUP, TIME, RowKind, States, events_in_order, refused_events
-from processor.operators.workers.packing import Packing, own_columns
+from processor.operators.workers.keyed import GROUP, TIME, States, events_in_order, refused_events
 from processor.operators.workers.session_fold import Merge, SessionFold, SessionState
 from processor.rows import KEY, SESSION_END, SESSION_START, TIMESTAMP, VALUE, DeadLetterReason
 
@@ -77,12 +76,9 @@ def aggregate_sessions(
         without_null_keys(events, KEY),
         (F.col(TIMESTAMP).isNull(), DeadLetterReason.INVALID_TIME, "an event of a session needs its time"),
     )
-    keyed = timed.withColumn(KEY, F.col(KEY).cast("string"))
-    own = Packing("event", keyed.select(*own_columns(keyed)).schema, as_json=True)
-    rows = keyed_rows(keyed, F.col(KEY), F.lit(RowKind.EVENT.value), own.packed(), is_event=True)
-    fields = dict(own.names)
+    rows, own = rows_by_key(timed)
     fold = SessionFold(aggregator, merge, gap // _MS, grace // _MS)
-    put_out = apply_by_key([rows], SessionProgram(fold, fields, record_cache), _OUT_TYPE)
+    put_out = apply_by_key([rows], SessionProgram(fold, own.names, record_cache), _OUT_TYPE)
     bounds = (F.timestamp_millis(at).alias(name) for at, name in ((_START_MS, SESSION_START), (_END_MS, SESSION_END)))
     return put_out.select(*records_or_letters(record_cache=record_cache), *bounds)
 
