@@ -34,8 +34,7 @@ from processor.rows import (
 )
 from processor.sink.records import hash_column
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
-from processor.spark.state_api import StatefulProcessor, StatefulProcessorHandle
-from processor.spark.worker_memory import keep_modules
+from processor.spark.state_api import OurStatefulProcessor, StatefulProcessorHandle
 from statehouse.errors import ConfigurationError
 
 # These columns identify the entry of an update: the key, and its window or session.
@@ -97,7 +96,7 @@ def _placed(row: tuple[Any, ...]) -> tuple[UpdateOrder, KeyUpdate]:
     return UpdateOrder.of(timestamp_ms, topic, partition, offset), KeyUpdate(entry, packed, timestamp_ms, since_ms)
 
 
-class _SuppressProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
+class _SuppressProcessor(OurStatefulProcessor):
     """Processes a partition's rows in a batch, with one call to the JVM to read the buffer and one to write it."""
 
     def __init__(self, suppression: Suppression, partition_count: int) -> None:
@@ -128,9 +127,6 @@ class _SuppressProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark cou
         for text in passed.rows:
             yield out(text, None, None, None)
         yield out(None, key[0], len(passed.buffered), size_of(passed.buffered))
-
-    def close(self) -> None:
-        keep_modules()
 
     def _load(self) -> tuple[int, dict[str, BufferedUpdate]]:
         kept = self._buffer.get()
