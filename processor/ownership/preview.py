@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from processor.ownership.planning.forecast import AssignmentChange, Forecast, NodeLoad, forecast
@@ -97,7 +97,7 @@ def _print(previewed: Preview) -> None:
         [
             ("application", previewed.fleet.application_id),
             ("epoch", previewed.fleet.assignment.epoch),
-            ("settings", ", ".join(f"{name} {value}" for name, value in _settings(previewed).items())),
+            ("settings", ", ".join(f"{name} {value}" for name, value in asdict(previewed.settings).items())),
         ]
     )
     if made.steps:
@@ -111,15 +111,6 @@ def _print(previewed: Preview) -> None:
         [_load_row(node, before.get(node), after.get(node)) for node in sorted(before.keys() | after.keys())],
     )
     print(previewed.summary)  # noqa: T201 - a command's result
-
-
-def _settings(previewed: Preview) -> dict[str, int]:
-    settings = previewed.settings
-    return {
-        "num_standby_replicas": settings.num_standby_replicas,
-        "acceptable_recovery_lag": settings.acceptable_recovery_lag,
-        "max_warmup_replicas": settings.max_warmup_replicas,
-    }
 
 
 def _row(step: int, change: AssignmentChange) -> tuple[object, ...]:
@@ -163,7 +154,7 @@ def _document(previewed: Preview) -> dict[str, Any]:
     return {
         "application": previewed.fleet.application_id,
         "epoch": previewed.fleet.assignment.epoch,
-        "settings": _settings(previewed),
+        "settings": asdict(previewed.settings),
         "steps": [[_change(change) for change in step] for step in made.steps],
         "before": made.before,
         "after": made.after,
