@@ -11,8 +11,9 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaException
 
+from processor.ownership.acting import ControllerCallbacks
 from processor.ownership.controller import OwnershipController
-from processor.ownership.metrics import ControllerCallbacks, ControllerMetrics
+from processor.ownership.metrics import ControllerMetrics
 from processor.states.lifecycle import ApplicationState
 from processor.states.listeners import ProcessorListeners, StateLogListener
 from processor.states.metrics import StateMetrics
@@ -90,7 +91,7 @@ def run_standby(settings: ControllerSettings) -> int:
     """Run a standby controller until SIGINT or SIGTERM; return the exit code (1: error)."""
 
     def controller(callbacks: ControllerCallbacks) -> OwnershipController:
-        return OwnershipController(settings.brokers, settings.application_id, None, None, **callbacks)
+        return OwnershipController(settings.brokers, settings.application_id, None, None, callbacks)
 
     return run_controller(controller, settings)
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import structlog
 
+from processor.ownership.acting import ControllerCallbacks
 from processor.ownership.controller import OwnershipController
 from processor.ownership.declarations import StoreDeclaration
 from processor.ownership.declared_settings import ownership_settings
-from processor.ownership.metrics import ControllerCallbacks
 from processor.ownership.process import run_controller
 from processor.ownership.topics.control_topics import create_control_topics, warn_of_uncompacted
 from processor.settings import ProcessorSettings
@@ -124,5 +124,5 @@ def _controller(
         topology.application_id,
         declared,
         ownership_settings(settings),
-        **callbacks,
+        callbacks,
     )

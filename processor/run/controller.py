@@ -45,8 +45,8 @@ def start_controller(
         app.application_id,
         stores,
         ownership_settings(settings),
-        sources=foreign_sources(app),
-        **metrics.controller.callbacks(states, metrics.paused, on_fatal),
+        metrics.controller.callbacks(states, metrics.paused, on_fatal),
+        foreign_sources(app),
     )
     controller.start()
     return controller
