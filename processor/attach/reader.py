@@ -71,20 +71,16 @@ class StateReader:
         session._jsparkSession.streams()  # noqa: SLF001 - has no public name
         self._session.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", str(version))
         raw = self._reader().load(directory)
-        self._finished = _finished(session, raw, state, mapping)
+        self.finished = _finished(session, raw, state, mapping)
+        """The values that are made of the state's columns."""
         self.key_serde = key_serde(self._rows(raw), mapping)
         self.key_columns = key_columns(self._rows(raw), mapping)
         self.schema = state_rows(raw).select(STATE_KEY, STATE_VALUE).schema
 
     @property
-    def finished(self) -> StateValues:
-        """The values that are made of the state's columns."""
-        return self._finished
-
-    @property
     def has_changes(self) -> bool:
         """Whether batches can be read as changes: a deleted session doesn't say when it ended."""
-        return self._state.has_changes and self._mapping.shape is not EntryKind.SESSION
+        return not self._state.is_list and self._mapping.shape is not EntryKind.SESSION
 
     def entries(self, batch_id: int) -> DataFrame:
         """Return the entries that the state has as of a batch."""
@@ -164,7 +160,7 @@ class StateReader:
             )
 
     def _rows(self, frame: DataFrame) -> Rows:
-        return Rows(state_rows(frame), self._finished)
+        return Rows(state_rows(frame), self.finished)
 
     def _reader(self) -> DataFrameReader:
         choice = self._state.choice

@@ -34,30 +34,16 @@ class StateValues:
         columns: name -> the value, over the state's columns.
         default: the names of the columns, of these and of the state's, that make the value unless others are named.
         doubts: what the state's schema can't tell, for people.
-        opaque: columns of the state that only Spark can read.
 
     """
 
     columns: Mapping[str, Column]
     default: Sequence[str]
     doubts: Sequence[str] = ()
-    opaque: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateBuffer:
-    """A column that an aggregate keeps."""
-
-    name: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class AggregatePlan:
-    """What Spark keeps for an aggregation, and the final values over columns with the names in `over`."""
-
-    buffers: Sequence[AggregateBuffer]
-    finals: Sequence[Column]
+Buffer = tuple[str, str]
+"""The name and the type of a column that an aggregate keeps."""
 
 
 def as_it_is(kind: StructType) -> StateValues:
@@ -82,7 +68,7 @@ def finished_by_schema(session: SparkSession, kind: StructType, names: Sequence[
         fields = [StructField(f"c{place}", each.input or LongType()) for place, each in enumerate(made)]
         calls = [(each.sql or "").format(f"c{place}") for place, each in enumerate(made)]
         over = [name for each in made for name in each.uses]
-        finals = plan(session, StructType(fields), calls, within, over).finals
+        finals = plan(session, StructType(fields), calls, within, over)[1]
     unread = iter(finals)
     columns: dict[str, Column] = {}
     default: list[str] = []
@@ -95,8 +81,7 @@ def finished_by_schema(session: SparkSession, kind: StructType, names: Sequence[
         name = unique_names([*as_they_are, *columns, each.name])[-1]
         columns[name] = next(unread)
         default.append(name)
-    doubts = [each.doubt for each in found if each.doubt]
-    return StateValues(columns, default, doubts, [name for each in found if each.is_opaque for name in each.uses])
+    return StateValues(columns, default, [each.doubt for each in found if each.doubt])
 
 
 def finished_by_words(
@@ -124,20 +109,20 @@ def finished_by_words(
 
     """
     fields = _inputs(inputs, keys)
-    planned = plan(session, fields, [f"{sql} AS `{name}`" for name, sql in aggregates.items()], within, names)
-    have = [AggregateBuffer(each.name, each.dataType.simpleString()) for each in kind.fields]
-    if list(planned.buffers) != have:
+    buffers, finals = plan(session, fields, [f"{sql} AS `{name}`" for name, sql in aggregates.items()], within, names)
+    have = [(each.name, each.dataType.simpleString()) for each in kind.fields]
+    if buffers != have:
         raise ConfigurationError(
-            f"the state isn't of these aggregates: for them Spark keeps {_shown(planned.buffers)}; the state has "
+            f"the state isn't of these aggregates: for them Spark keeps {_shown(buffers)}; the state has "
             f"{_shown(have)}. Name all aggregates of the job, in its order (--aggregate), and the types of what they "
             "read (--input)"
         )
-    return StateValues(dict(zip(aggregates, planned.finals, strict=True)), [*aggregates])
+    return StateValues(dict(zip(aggregates, finals, strict=True)), [*aggregates])
 
 
 def plan(
     session: SparkSession, fields: StructType, calls: Sequence[str], within: str, over: Sequence[str]
-) -> AggregatePlan:
+) -> tuple[list[Buffer], list[Column]]:
     """Return what Spark keeps for aggregates over these fields, and their final values over the struct `within`.
 
     `over`: the struct's fields that have what is kept.
@@ -166,7 +151,7 @@ def plan(
     if found.isEmpty():
         raise ConfigurationError("the aggregates can't be planned: name plain aggregates, as in sum(amount)")
     declarative = jvm.java.lang.Class.forName(_DECLARATIVE)
-    buffers: list[AggregateBuffer] = []
+    buffers: list[Buffer] = []
     places: dict[int, Any] = {}
     finals: dict[int, Any] = {}
     for each in listed(found.get().productElement(1)):
@@ -180,16 +165,16 @@ def plan(
             if len(buffers) < len(over):
                 name = sequence(session, [within, over[len(buffers)]])
                 places[attribute.exprId().id()] = jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute(name)
-            buffers.append(AggregateBuffer(attribute.name(), attribute.dataType().simpleString()))
+            buffers.append((attribute.name(), attribute.dataType().simpleString()))
         finals[each.resultAttribute().exprId().id()] = function.evaluateExpression()
     results = listed(found.get().productElement(2))[1:]  # the first is the key
     if len(buffers) != len(over):
-        return AggregatePlan(buffers, ())
+        return buffers, []
     made = [_put(session, _put(session, each, finals), places) for each in results]
     if outputs is not None:
         over_it = {each.exprId().id(): _unnamed(whole) for each, whole in zip(results, made, strict=True)}
         made = [_put(session, each, over_it) for each in outputs]
-    return AggregatePlan(buffers, [column_of(session, each) for each in made])
+    return buffers, [column_of(session, each) for each in made]
 
 
 def _put(session: SparkSession, expression: Any, instead: Mapping[int, Any]) -> Any:  # noqa: ANN401 - of the JVM
@@ -218,5 +203,5 @@ def _inputs(inputs: str, keys: StructType) -> StructType:
     return StructType([*declared.fields, *(each for each in keys.fields if each.name.lower() not in taken)])
 
 
-def _shown(buffers: Sequence[AggregateBuffer]) -> str:
-    return ", ".join(f"{each.name} {each.kind}" for each in buffers) or "nothing"
+def _shown(buffers: Sequence[Buffer]) -> str:
+    return ", ".join(map(" ".join, buffers)) or "nothing"

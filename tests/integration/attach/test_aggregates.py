@@ -184,5 +184,4 @@ def test_what_only_spark_can_read_is_left_out_and_said(spark: SparkSession, tmp_
     )
     found = _by_schema(spark, kind)
     assert found.default == ["count"]
-    assert "buf" in found.opaque
     assert any("only Spark can read" in each for each in found.doubts)
