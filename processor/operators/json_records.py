@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import reduce
 from operator import and_
-from types import MappingProxyType
 from typing import Final
 
 import pyspark
@@ -63,7 +62,7 @@ def parse_json(
 
     """
     refusals: list[RefusalCase] = [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")]
-    return parse_documents(frame, F.col(VALUE).cast("string"), fields, refusals, optional=optional or {})
+    return parse_documents(frame, F.col(VALUE).cast("string"), fields, refusals, optional=optional)
 
 
 def parse_json_table(
@@ -116,7 +115,7 @@ def parse_table_documents(
         *refusals,
         (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"{what} is not {key_type.words}"),
     ]
-    parsed = parse_documents(keyed, text, fields, checks, optional=optional or {}, deletes=True)
+    parsed = parse_documents(keyed, text, fields, checks, optional=optional, deletes=True)
     return parsed.withColumn(DELETED, F.col(VALUE).isNull())
 
 
@@ -126,7 +125,7 @@ def parse_documents(
     fields: Mapping[str, FieldType],
     refusals: Sequence[RefusalCase],
     *,
-    optional: Mapping[str, FieldType] = MappingProxyType({}),
+    optional: Mapping[str, FieldType] | None,
     deletes: bool = False,
 ) -> DataFrame:
     """Read a column of JSON text; `refusals` are checked before what the text says.
@@ -135,6 +134,7 @@ def parse_documents(
         ValueError: the name of a field has a quote or a backslash.
 
     """
+    optional = optional or {}
     document = F.col(_DOCUMENT)
     read = _with_document(frame, text)
     every = {**fields, **optional}

@@ -47,7 +47,7 @@ def parse_avro(
         ValueError: the name of a field has a quote or a backslash.
 
     """
-    return _parse(frame, "avro", fields, registry, optional or {})
+    return _parse(frame, "avro", fields, registry, optional)
 
 
 def parse_protobuf(
@@ -63,7 +63,7 @@ def parse_protobuf(
         ValueError: the name of a field has a quote or a backslash.
 
     """
-    return _parse(frame, "protobuf", fields, registry, optional or {})
+    return _parse(frame, "protobuf", fields, registry, optional)
 
 
 def parse_avro_table(
@@ -110,7 +110,7 @@ def _parse(
     serde: str,
     fields: Mapping[str, FieldType],
     registry: SerdeOptions,
-    optional: Mapping[str, FieldType],
+    optional: Mapping[str, FieldType] | None,
 ) -> DataFrame:
     decoded, fault = _with_decoded(frame, serde, registry, VALUE)
     refusals: list[RefusalCase] = [
