@@ -53,15 +53,11 @@ class TimedKey:
 
     def record_key(self, key: Column) -> Column:
         """Return the record key: the key's bytes, and those of its time."""
-        suffix = FrameLayout(self.shape.value).suffix(self._times())
-        return key if suffix is None else F.concat(key, suffix)
-
-    def _times(self) -> dict[str, Column]:
         if self.start is None or self.end is None:
-            return {}
-        if self.shape is EntryKind.WINDOW:
-            return {WINDOW_START: self.start}
-        return {SESSION_START: self.start, SESSION_END: self.end}
+            return key
+        times = {WINDOW_START: self.start, SESSION_START: self.start, SESSION_END: self.end}
+        suffix = FrameLayout(self.shape.value).suffix(times)
+        return F.concat(key, suffix)
 
 
 def timed_key(shape: EntryKind, key: StructType, value: StructType, in_key: str, in_value: str) -> TimedKey:
