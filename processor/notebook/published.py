@@ -14,15 +14,13 @@ from processor.application import Application
 from processor.application.topology import Topology
 from processor.attach.columns.mapping import (
     FAILED,
-    STATE_KEY,
-    STATE_VALUE,
     EntryMapping,
     Rows,
     entries,
     key_columns,
     key_serde,
 )
-from processor.attach.columns.state_values import as_it_is
+from processor.attach.columns.state_values import STATE_KEY, STATE_VALUE, as_it_is
 from processor.notebook.kernel import readable, use_this_python
 from processor.outputs import OutputMode
 from processor.rows import DETAIL, REASON, DeadLetterReason

@@ -30,15 +30,13 @@ from processor.attach.columns.json_forms import (
     with_unique_names,
 )
 from processor.attach.columns.spark_columns import attempt, value_of
-from processor.attach.columns.state_values import StateValues
+from processor.attach.columns.state_values import STATE_KEY, STATE_VALUE, StateValues
 from processor.attach.columns.timed_keys import EntryKind, TimedKey, timed_key
 from processor.rows import KEY, VALUE
 from statehouse.errors import ConfigurationError
 from statehouse.keys.columns import KeyColumn, can_be_named
 from statehouse.serdes import SERDES
 
-STATE_KEY: Final = "_state_key"
-STATE_VALUE: Final = "_state_value"
 FAILED: Final = "_failed"
 """The expression that can't be computed for the row; null if there is none."""
 ENCODING: Final = 2
@@ -132,6 +130,10 @@ class Rows:
         """The columns of the value, as the state has them."""
         return _struct(self.frame, STATE_VALUE)
 
+    def timed_key(self, shape: EntryKind) -> TimedKey:
+        """Return the parts of the key, for a store of this shape."""
+        return timed_key(shape, self.key_type, self.value_type)
+
 
 def state_rows(frame: DataFrame) -> DataFrame:
     """Return a frame of the state reader with its key and its value as two structs, without names that come twice.
@@ -189,7 +191,7 @@ def _entries(
     rows: Rows, mapping: EntryMapping, keep: Sequence[str], default: Sequence[str], visible: Sequence[str]
 ) -> DataFrame:
     session, finished = rows.frame.sparkSession, rows.finished
-    timed = timed_key(mapping.shape, rows.key_type, rows.value_type, STATE_KEY, STATE_VALUE)
+    timed = rows.timed_key(mapping.shape)
     # The user's SQL has the columns by their names, ours by their places in the state: so nothing is ambiguous.
     tries = {name: f"_finished_{place}" for place, name in enumerate(finished.columns)}
     kept = [*keep, STATE_KEY, STATE_VALUE]
@@ -265,7 +267,7 @@ def key_serde(rows: Rows, mapping: EntryMapping) -> str:
     """
     if mapping.key_serde is not None:
         return mapping.key_serde
-    timed = timed_key(mapping.shape, rows.key_type, rows.value_type, STATE_KEY, STATE_VALUE)
+    timed = rows.timed_key(mapping.shape)
     if mapping.key is None:
         return serde_of(_sole_or_struct(StructType([rows.key_type[name] for name in timed.names]))[1])
     of_key = rows.frame.select(f"{STATE_KEY}.*")
@@ -275,7 +277,7 @@ def key_serde(rows: Rows, mapping: EntryMapping) -> str:
 
 def key_columns(rows: Rows, mapping: EntryMapping) -> tuple[KeyColumn, ...]:
     """Return the columns that make up the store's keys; none if they aren't JSON documents of several."""
-    timed = timed_key(mapping.shape, rows.key_type, rows.value_type, STATE_KEY, STATE_VALUE)
+    timed = rows.timed_key(mapping.shape)
     if mapping.may_clash or len(timed.names) < 2:
         return ()
     columns = tuple(KeyColumn(name, rows.key_type[name].dataType.simpleString()) for name in timed.names)

@@ -24,6 +24,9 @@ from statehouse.errors import ConfigurationError
 
 _DECLARATIVE: Final = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate"
 _KEY: Final = "_key_"
+STATE_KEY: Final = "_state_key"
+"""The column with the key of a state's row."""
+STATE_VALUE: Final = "_state_value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +54,13 @@ def as_it_is(kind: StructType) -> StateValues:
     return StateValues({}, kind.names)
 
 
-def finished_by_schema(session: SparkSession, kind: StructType, names: Sequence[str], within: str) -> StateValues:
+def finished_by_schema(session: SparkSession, kind: StructType, names: Sequence[str]) -> StateValues:
     """Return the values that the schema of an aggregation's state tells of.
 
     Args:
         session: makes the plan.
         kind: the state's value, with the names that Spark gives.
         names: those that differ.
-        within: the column that has them.
 
     """
     found = aggregates_of(kind, names)
@@ -68,7 +70,7 @@ def finished_by_schema(session: SparkSession, kind: StructType, names: Sequence[
         fields = [StructField(f"c{place}", each.input or LongType()) for place, each in enumerate(made)]
         calls = [(each.sql or "").format(f"c{place}") for place, each in enumerate(made)]
         over = [name for each in made for name in each.uses]
-        finals = plan(session, StructType(fields), calls, within, over)[1]
+        finals = plan(session, StructType(fields), calls, over)[1]
     unread = iter(finals)
     columns: dict[str, Column] = {}
     default: list[str] = []
@@ -88,7 +90,6 @@ def finished_by_words(
     session: SparkSession,
     kind: StructType,
     names: Sequence[str],
-    within: str,
     aggregates: Mapping[str, str],
     inputs: str,
     keys: StructType,
@@ -99,7 +100,6 @@ def finished_by_words(
         session: makes the plan.
         kind: the state's value, with the names that Spark gives.
         names: those that differ.
-        within: the column that has them.
         aggregates: name -> SQL, as in `total -> sum(amount)`.
         inputs: the columns that they read, as DDL: `amount DECIMAL(6,2), at TIMESTAMP`.
         keys: the columns of the key, which they may name too.
@@ -109,7 +109,7 @@ def finished_by_words(
 
     """
     fields = _inputs(inputs, keys)
-    buffers, finals = plan(session, fields, [f"{sql} AS `{name}`" for name, sql in aggregates.items()], within, names)
+    buffers, finals = plan(session, fields, [f"{sql} AS `{name}`" for name, sql in aggregates.items()], names)
     have = [(each.name, each.dataType.simpleString()) for each in kind.fields]
     if buffers != have:
         raise ConfigurationError(
@@ -121,9 +121,9 @@ def finished_by_words(
 
 
 def plan(
-    session: SparkSession, fields: StructType, calls: Sequence[str], within: str, over: Sequence[str]
+    session: SparkSession, fields: StructType, calls: Sequence[str], over: Sequence[str]
 ) -> tuple[list[Buffer], list[Column]]:
-    """Return what Spark keeps for aggregates over these fields, and their final values over the struct `within`.
+    """Return what Spark keeps for aggregates over these fields, and their final values over the struct STATE_VALUE.
 
     `over`: the struct's fields that have what is kept.
 
@@ -163,7 +163,7 @@ def plan(
             )
         for attribute in listed(function.aggBufferAttributes()):
             if len(buffers) < len(over):
-                name = sequence(session, [within, over[len(buffers)]])
+                name = sequence(session, [STATE_VALUE, over[len(buffers)]])
                 places[attribute.exprId().id()] = jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute(name)
             buffers.append((attribute.name(), attribute.dataType().simpleString()))
         finals[each.resultAttribute().exprId().id()] = function.evaluateExpression()
