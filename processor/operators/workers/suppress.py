@@ -22,6 +22,7 @@ from processor.rows import (
     KEY,
     OFFSET,
     PARTITION,
+    PLACE_TYPES,
     REASON,
     SEQUENCE,
     SESSION_END,
@@ -39,7 +40,6 @@ from statehouse.errors import ConfigurationError
 
 # These columns identify the entry of an update: the key, and its window or session.
 _IDENTITY: Final = (KEY, WINDOW, WINDOW_START, SEQUENCE, SESSION_WINDOW, SESSION_START, SESSION_END)
-_ORIGIN: Final = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint"}
 _HASH: Final = "_hash"
 _ENTRY: Final = "_entry"
 _SINCE_MS: Final = "_since_ms"
@@ -77,7 +77,8 @@ def _packed(frame: DataFrame, suppression: Suppression, partition_count: int) ->
     refused = F.col(REASON).isNotNull() if REASON in have else F.lit(False)
     is_held = ~refused & F.col(KEY).isNotNull()
     origin = {
-        name: (F.col(name) if name in have else F.lit(None)).cast(kind).alias(name) for name, kind in _ORIGIN.items()
+        name: (F.col(name) if name in have else F.lit(None)).cast(kind).alias(name)
+        for name, kind in PLACE_TYPES.items()
     }
     since = F.col(WINDOW)["end"] if isinstance(suppression, WindowCloses) else F.col(TIMESTAMP)
     placed = frame.withColumn(_HASH, hash_column(F.when(is_held, F.col(KEY).cast("binary"))))
