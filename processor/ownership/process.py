@@ -89,11 +89,10 @@ def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], s
 
 def run_standby(settings: ControllerSettings) -> int:
     """Run a standby controller until SIGINT or SIGTERM; return the exit code (1: error)."""
-
-    def controller(callbacks: ControllerCallbacks) -> OwnershipController:
-        return OwnershipController(settings.brokers, settings.application_id, None, None, callbacks)
-
-    return run_controller(controller, settings)
+    return run_controller(
+        lambda callbacks: OwnershipController(settings.brokers, settings.application_id, None, None, callbacks),
+        settings,
+    )
 
 
 def _end(states: ProcessorStates, listeners: ProcessorListeners, server: MetricsServer | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,19 +97,11 @@ def _store(application_id: str, entry: Mapping[str, Any], path: Path) -> StoreDe
 
 def run_static(path: Path, settings: ProcessorSettings) -> int:
     """Run the ownership controller of a static topology until SIGINT or SIGTERM; return the exit code (1: error)."""
-
-    def controller(callbacks: ControllerCallbacks) -> OwnershipController:
-        topology = StaticTopology.load(path)
-        made = _controller(topology, settings, callbacks)
-        log.info("serving a static topology", application_id=topology.application_id, stores=len(topology.stores))
-        return made
-
-    return run_controller(controller, settings)
+    return run_controller(partial(_controller, path, settings), settings)
 
 
-def _controller(
-    topology: StaticTopology, settings: ProcessorSettings, callbacks: ControllerCallbacks
-) -> OwnershipController:
+def _controller(path: Path, settings: ProcessorSettings, callbacks: ControllerCallbacks) -> OwnershipController:
+    topology = StaticTopology.load(path)
     client_id = f"{topology.application_id}-static"
     check_login(settings.brokers, client_id)
     admin = clients.admin(settings.brokers, client_id)
@@ -119,10 +112,7 @@ def _controller(
     create_control_topics(admin, topology.application_id, settings.replication_factor)
     warn_of_uncompacted(admin, topology.stores)
     declared = [replace(store, partition_count=counts[store.changelog_topic] or 0) for store in topology.stores]
-    return OwnershipController(
-        settings.brokers,
-        topology.application_id,
-        declared,
-        ownership_settings(settings),
-        callbacks,
-    )
+    planned_by = ownership_settings(settings)
+    made = OwnershipController(settings.brokers, topology.application_id, declared, planned_by, callbacks)
+    log.info("serving a static topology", application_id=topology.application_id, stores=len(topology.stores))
+    return made
