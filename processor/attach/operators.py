@@ -21,8 +21,7 @@ _LIST_STATE: Final = "ListState"
 _SERVED_VARIABLES: Final = {"ValueState", "MapState", _LIST_STATE}
 # By the beginning of the operator's name in Spark's metadata.
 _SERVED: Final = (
-    "stateStoreSave",
-    "sessionWindowStateStoreSave",
+    *_AGGREGATIONS,
     "dedupe",
     "flatMapGroupsWithState",
     "applyInPandasWithState",
