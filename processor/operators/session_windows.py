@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.joins import records_or_letters, rows_by_key, without_null_keys
-from processor.operators.order import RecordPosition
 from processor.operators.refusals import refuse
 from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key
 from processor.operators.workers.json_text import compact_json
@@ -118,11 +117,15 @@ class SessionProgram:
             known, of_key = _texts(sessions), _Records(key, self)
             for row, position, number in rows:
                 now_ms = max(now_ms, position.timestamp_ms)
-                changed = self._apply(sessions, row, position, began_ms, of_key)
+                if not self.record_cache:
+                    known = _texts(sessions)
+                changed = self.fold.apply(sessions, row, position, began_ms)
                 if changed is None:
                     late.append(number)
-                else:
-                    sessions = changed
+                    continue
+                sessions = changed
+                if not self.record_cache:
+                    of_key.put_differences(known, sessions)
             if self.record_cache:
                 of_key.put_differences(known, sessions)
             records += of_key.records
@@ -133,21 +136,6 @@ class SessionProgram:
         if records:
             out.append(pa.table([list(column) for column in zip(*records, strict=True)], schema=_RECORDS_TYPE))
         return out, self._kept(kept, after, began_ms, now_ms)
-
-    def _apply(
-        self,
-        sessions: list[SessionState],
-        row: Mapping[str, Any],
-        position: RecordPosition,
-        stream_time_ms: int,
-        records: _Records,
-    ) -> list[SessionState] | None:
-        """Return the sessions after an event; None if it is late."""
-        known = {} if self.record_cache else _texts(sessions)
-        changed = self.fold.apply(sessions, row, position, stream_time_ms)
-        if changed is not None and not self.record_cache:
-            records.put_differences(known, changed)
-        return changed
 
     def _kept(
         self, kept: pa.Table | None, after: Mapping[bytes, list[SessionState]], began_ms: int, now_ms: int
