@@ -130,7 +130,7 @@ class _StreamTime(OurStatefulProcessor):
         if REASON in frame:
             is_refused = frame[REASON].notna()
             if is_refused.any():
-                yield self._out(frame[is_refused])
+                yield frame[is_refused].drop(columns=_RECORD_MS)
                 frame = frame[~is_refused]
         if frame.empty:
             return
@@ -141,8 +141,4 @@ class _StreamTime(OurStatefulProcessor):
         if after != before:
             self._largest.update((after,))
         frame[_EVENT_MS] = event_times
-        yield self._out(frame)
-
-    @staticmethod
-    def _out(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame.drop(columns=_RECORD_MS)
+        yield frame.drop(columns=_RECORD_MS)
