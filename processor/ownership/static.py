@@ -20,13 +20,13 @@ from processor.ownership.controller import OwnershipController
 from processor.ownership.declarations import StoreDeclaration
 from processor.ownership.declared_settings import ownership_settings
 from processor.ownership.process import run_controller
-from processor.ownership.topics.control_topics import create_control_topics, warn_of_uncompacted
+from processor.ownership.topics.control_topics import control_topics, warn_of_uncompacted
 from processor.settings import ProcessorSettings
 from statehouse.contract.topology import changelog_topic, checked_name, updates_topic
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_login
-from statehouse.kafka.topics import partition_counts
+from statehouse.kafka.topics import ensure_topics, partition_counts
 from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 
 log = structlog.get_logger(__name__)
@@ -109,7 +109,7 @@ def _controller(path: Path, settings: ProcessorSettings, callbacks: ControllerCa
     absent = sorted(topic for topic, count in counts.items() if count is None)
     if absent:
         raise ConfigurationError(f"topic {', '.join(absent)} not found: start what writes it first, or correct it")
-    create_control_topics(admin, topology.application_id, settings.replication_factor)
+    ensure_topics(admin, control_topics(topology.application_id, settings.replication_factor))
     warn_of_uncompacted(admin, topology.stores)
     declared = [replace(store, partition_count=counts[store.changelog_topic] or 0) for store in topology.stores]
     planned_by = ownership_settings(settings)
