@@ -376,15 +376,12 @@ class IdleRepeater:
             if not self._is_idle():
                 continue
             try:
-                self._report()
+                if not self._publisher.is_before_first_batch:
+                    self._publisher.repeat(self._interval_s)
+                elif (query_id := self._waiting()) is not None:
+                    self._publisher.publish_nothing_to_read(query_id, self._interval_s)
             except KafkaException as failure:
                 log.warning("idle commit record not written, trying again", error=failure.args[0].str())
             except BaseException as caught:  # noqa: BLE001 - without this thread a processor that is idle would look dead
                 self._on_failure(as_error(caught))
                 return
-
-    def _report(self) -> None:
-        if not self._publisher.is_before_first_batch:
-            self._publisher.repeat(self._interval_s)
-        elif (query_id := self._waiting()) is not None:
-            self._publisher.publish_nothing_to_read(query_id, self._interval_s)
