@@ -22,6 +22,8 @@ DETAIL: Final = "detail"
 RECORD_TIME: Final = "record_time"
 """The Kafka record's own timestamp, when `timestamp` holds the event time."""
 
+PLACE_TYPES: Final = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint"}
+"""Where a record is, with Spark's types."""
 ORIGIN: Final = (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP)
 REFUSAL: Final = (REASON, DETAIL)
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from processor.application import Source, SourceKind
 from processor.rows import ORIGIN
-from processor.spark.kafka_options import spark_options
+from processor.spark.kafka_options import topic_options
 from statehouse.settings.brokers import Brokers
 
 
@@ -22,15 +22,7 @@ class KafkaSources:
 
     def __call__(self, source: Source) -> DataFrame:
         """Return the source's streaming frame."""
-        options = {
-            **spark_options(self._brokers),
-            "subscribe": source.topic,
-            "startingOffsets": "earliest",
-            # Skip the records of aborted transactions.
-            "kafka.isolation.level": "read_committed",
-            # The last fetch of a batch finds no records and would wait for some, half a second by default.
-            "kafka.fetch.max.wait.ms": "10",
-        }
+        options = topic_options(self._brokers, source.topic)
         if source.kind is SourceKind.STREAM:
             # For events only: the first batch must read the tables to their ends.
             options["maxOffsetsPerTrigger"] = str(self._max_offsets)

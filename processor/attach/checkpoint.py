@@ -76,7 +76,8 @@ class AttachedCheckpoint(CheckpointReader):
         self._array_text = jvm.scala.runtime.ScalaRunTime.stringOf
         try:
             super().__init__(session, directory)
-            is_escaped = self._is_escaped()
+            uri = self._path(self.directory).toUri()
+            is_escaped = uri.getRawPath() != uri.getPath()
             # Looks are many: to ask the operating system takes a hundredth of what it takes by the JVM.
             qualified = self._files.makeQualified(self._path(self.directory)).toUri()
             self._local = Path(qualified.getPath()) if qualified.getScheme() == "file" else None
@@ -87,10 +88,6 @@ class AttachedCheckpoint(CheckpointReader):
                 f"checkpoint {directory}: Spark's reader of states finds no directory whose path has a space, or "
                 "another character that is escaped in URIs: name it by a link without one"
             )
-
-    def _is_escaped(self) -> bool:
-        uri = self._path(self.directory).toUri()
-        return bool(uri.getRawPath() != uri.getPath())
 
     def wait_for_a_batch(self, timeout_s: float) -> int:
         """Return the newest committed batch; wait for the checkpoint and its first batch: only then there is state.

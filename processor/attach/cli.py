@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,14 +15,11 @@ from statehouse.errors import ConfigurationError
 from statehouse.observability import logs
 from statehouse.settings import AttachSettings, LoadedSettings
 
-if TYPE_CHECKING:
-    from processor.attach.attachment import AttachedState
-
 _STATE: Final = "State"
 _ENTRIES: Final = "Entries"
 # What only queries of our own have.
 _NOT_OURS: Final = ("checkpoint_dir", "commit_interval_ms", "max_offsets")
-_DEFAULT_STORE: Final = "default"
+_DEFAULTS: Final = {"operator": 0, "state_store": "default", "on_error": "dead-letter", "value_serde": "json"}
 
 
 def _option(
@@ -47,7 +44,7 @@ def _attach(
     operator: Annotated[int, typer.Option(min=0, help="Id of the operator.", rich_help_panel=_STATE)] = 0,
     state_store: Annotated[
         str, typer.Option(help="Which of the operator's state stores: joins have several.", rich_help_panel=_STATE)
-    ] = _DEFAULT_STORE,
+    ] = "default",
     state_variable: Annotated[str | None, _option(_STATE, "Which variable of transformWithState.")] = None,
     poll_interval_ms: Annotated[
         int, typer.Option(min=10, help="How often to look for a new batch.", rich_help_panel=_STATE)
@@ -108,32 +105,32 @@ def _attach(
     """
     # Spark is slow to import.
     from processor.attach.attach_processor import attach_processor  # noqa: PLC0415
-    from processor.attach.attachment import AttachedState, Attachment  # noqa: PLC0415
-    from processor.attach.columns.mapping import EntryMapping  # noqa: PLC0415
-    from processor.attach.operators import StateChoice  # noqa: PLC0415
-    from processor.attach.states_file import on_error_of, shape_of, states_of_file  # noqa: PLC0415
+    from processor.attach.attachment import Attachment  # noqa: PLC0415
+    from processor.attach.states_file import state_of, states_of_file  # noqa: PLC0415
     from processor.run.command import run_until_asked  # noqa: PLC0415
 
     settings = loaded.settings
     logs.configure(settings.log_level)
-    found: list[AttachedState]
+    one: dict[str, Any] = {
+        "checkpoint": checkpoint,
+        "store": store,
+        "operator": operator,
+        "state_store": state_store,
+        "state_variable": state_variable,
+        "key": key,
+        "values": value,
+        "key_serde": key_serde,
+        "value_serde": value_serde,
+        "aggregates": aggregate,
+        "input": input_,
+        "columns": columns,
+        "hide": hide,
+        "as": as_,
+        "on_error": on_error,
+        "partitions": partitions,
+    }
     if states is not None:
-        of_one = (
-            checkpoint,
-            store,
-            state_variable,
-            key,
-            value,
-            aggregate,
-            input_,
-            columns,
-            hide,
-            as_,
-            key_serde,
-            partitions,
-        )
-        others = (operator, state_store, on_error, value_serde)
-        if any(each for each in of_one) or others != (0, _DEFAULT_STORE, "dead-letter", "json"):
+        if any((given or name in _DEFAULTS) and given != _DEFAULTS.get(name) for name, given in one.items()):
             raise ConfigurationError("--states names the states, with all their options: leave those of one state out")
         found = states_of_file(states)
     elif checkpoint is None or store is None:
@@ -141,20 +138,9 @@ def _attach(
             "name the state: --checkpoint and --store, or --states FILE; --list DIR shows which there are"
         )
     else:
-        mapping = EntryMapping(
-            key,
-            named(value or [], "--value"),
-            key_serde,
-            value_serde,
-            named(aggregate or [], "--aggregate"),
-            input_,
-            separated(columns or []),
-            separated(hide or []),
-            shape_of(as_),
-            on_error_of(on_error),
-        )
-        choice = StateChoice(operator, state_store, state_variable)
-        found = [AttachedState(checkpoint, store, choice, mapping, partitions)]
+        one |= {"values": named(value or [], "--value"), "aggregates": named(aggregate or [], "--aggregate")}
+        one |= {"columns": separated(columns or []), "hide": separated(hide or [])}
+        found = [state_of(one)]
     attachment = Attachment(settings.application_id, found, poll_interval_ms)
     raise typer.Exit(run_until_asked(lambda: attach_processor(attachment, settings)))
 

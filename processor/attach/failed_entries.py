@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.attach.columns.mapping import FAILED
-from processor.rows import DETAIL, KEY, REASON, TIMESTAMP, VALUE, DeadLetterReason
+from processor.rows import DETAIL, KEY, PLACE_TYPES, REASON, TIMESTAMP, VALUE, DeadLetterReason
 
 log = structlog.get_logger(__name__)
 
@@ -72,9 +72,6 @@ class FailedEntries:
             F.array(F.when(failed.isNull() | has_key, tombstone), F.when(failed.isNotNull() & ~told, letter))
         )
         made = frame.select(KEY, TIMESTAMP, F.explode(rows_of).alias(_ROWS))
-        origin = [F.lit(None).cast(kind).alias(name) for name, kind in _ORIGIN.items()]
+        # The sink expects these of rows that may be dead letters, and they come from no record.
+        origin = [F.lit(None).cast(kind).alias(name) for name, kind in PLACE_TYPES.items()]
         return made.select(KEY, TIMESTAMP, f"{_ROWS}.*", *origin)
-
-
-_ORIGIN: Final = {"topic": "string", "partition": "int", "offset": "bigint"}
-"""What the sink expects of rows that may be dead letters; these come from no record."""

@@ -17,13 +17,11 @@ _AGGREGATIONS: Final = ("stateStoreSave", "sessionWindowStateStoreSave")
 _JOIN: Final = "symmetricHashJoin"
 _JOIN_ROWS: Final = ("left-keyWithIndexToValue", "right-keyWithIndexToValue")
 _WITH_VARIABLES: Final = "transformWithState"
-_VALUE_STATE: Final = "ValueState"
-_MAP_STATE: Final = "MapState"
 _LIST_STATE: Final = "ListState"
+_SERVED_VARIABLES: Final = {"ValueState", "MapState", _LIST_STATE}
 # By the beginning of the operator's name in Spark's metadata.
 _SERVED: Final = (
-    "stateStoreSave",
-    "sessionWindowStateStoreSave",
+    *_AGGREGATIONS,
     "dedupe",
     "flatMapGroupsWithState",
     "applyInPandasWithState",
@@ -79,19 +77,13 @@ class StateSource:
     Attributes:
         operator: the operator's state store.
         choice: which it is.
-        is_list: whether a key's value is a list, read as one.
-        has_changes: whether its change feed says what a key's value is.
+        is_list: whether a key's value is a list, read as one; its changes are elements, which don't say what it is.
 
     """
 
     operator: StateOperator
     choice: StateChoice
     is_list: bool = False
-
-    @property
-    def has_changes(self) -> bool:
-        """A list's changes are elements, which don't say what the list is."""
-        return not self.is_list
 
 
 def source_of(operators: Sequence[StateOperator], choice: StateChoice) -> StateSource:
@@ -139,7 +131,7 @@ def _check_join(stores: Sequence[StateOperator], choice: StateChoice) -> None:
 
 def _variable_type(operator: StateOperator, choice: StateChoice) -> str:
     known = operator.variables
-    served = [name for name, kind in known.items() if kind in {_VALUE_STATE, _MAP_STATE, _LIST_STATE}]
+    served = [name for name, kind in known.items() if kind in _SERVED_VARIABLES]
     kind = known.get(choice.variable or "")
     if kind is None:
         raise ConfigurationError(

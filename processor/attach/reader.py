@@ -13,8 +13,6 @@ from pyspark.sql.types import StructType
 from processor.attach.columns.json_forms import json_of
 from processor.attach.columns.mapping import (
     FAILED,
-    STATE_KEY,
-    STATE_VALUE,
     EntryMapping,
     Rows,
     entries,
@@ -23,11 +21,18 @@ from processor.attach.columns.mapping import (
     state_rows,
 )
 from processor.attach.columns.spark_columns import pruned
-from processor.attach.columns.state_values import StateValues, as_it_is, finished_by_schema, finished_by_words
+from processor.attach.columns.state_values import (
+    STATE_KEY,
+    STATE_VALUE,
+    StateValues,
+    as_it_is,
+    finished_by_schema,
+    finished_by_words,
+)
 from processor.attach.columns.timed_keys import EntryKind, is_span, window_ms
 from processor.attach.operators import DEFAULT_STORE, StateOperator, StateSource
 from processor.rows import KEY, OFFSET, PARTITION, VALUE
-from processor.spark.kafka_options import spark_options
+from processor.spark.kafka_options import topic_options
 from statehouse.errors import ConfigurationError
 from statehouse.settings.brokers import Brokers
 
@@ -71,20 +76,16 @@ class StateReader:
         session._jsparkSession.streams()  # noqa: SLF001 - has no public name
         self._session.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", str(version))
         raw = self._reader().load(directory)
-        self._finished = _finished(session, raw, state, mapping)
+        self.finished = _finished(session, raw, state, mapping)
+        """The values that are made of the state's columns."""
         self.key_serde = key_serde(self._rows(raw), mapping)
         self.key_columns = key_columns(self._rows(raw), mapping)
         self.schema = state_rows(raw).select(STATE_KEY, STATE_VALUE).schema
 
     @property
-    def finished(self) -> StateValues:
-        """The values that are made of the state's columns."""
-        return self._finished
-
-    @property
     def has_changes(self) -> bool:
         """Whether batches can be read as changes: a deleted session doesn't say when it ended."""
-        return self._state.has_changes and self._mapping.shape is not EntryKind.SESSION
+        return not self._state.is_list and self._mapping.shape is not EntryKind.SESSION
 
     def entries(self, batch_id: int) -> DataFrame:
         """Return the entries that the state has as of a batch."""
@@ -98,7 +99,7 @@ class StateReader:
 
         """
         rows = self._rows(self._reader().option("batchId", batch_id).load(self._directory))
-        return window_ms(rows.frame, rows.key_type, STATE_KEY)
+        return window_ms(rows.frame, rows.key_type)
 
     def state(self, batch_id: int, before: DataFrame) -> DataFrame:
         """Return what has to change in a store with these entries (KEY and VALUE) for the state as of a batch.
@@ -164,7 +165,7 @@ class StateReader:
             )
 
     def _rows(self, frame: DataFrame) -> Rows:
-        return Rows(state_rows(frame), self._finished)
+        return Rows(state_rows(frame), self.finished)
 
     def _reader(self) -> DataFrameReader:
         choice = self._state.choice
@@ -204,29 +205,19 @@ def _finished(session: SparkSession, raw: DataFrame, state: StateSource, mapping
     if mapping.aggregates:
         key = rows.schema[STATE_KEY].dataType
         keys = key if isinstance(key, StructType) else StructType([])
-        return finished_by_words(session, kept, names, STATE_VALUE, mapping.aggregates, mapping.inputs, keys)
-    found = finished_by_schema(session, kept, names, STATE_VALUE)
+        return finished_by_words(session, kept, names, mapping.aggregates, mapping.inputs, keys)
+    found = finished_by_schema(session, kept, names)
     return replace(found, default=[*kind.names[:begins], *found.default])
 
 
 def changelog_entries(session: SparkSession, brokers: Brokers | str, topic: str) -> DataFrame:
     """Return the entries that a changelog adds up to, as KEY and VALUE."""
-    records = (
-        session.read.format("kafka")
-        .options(
-            **{
-                **spark_options(brokers),
-                "subscribe": topic,
-                "startingOffsets": "earliest",
-                "endingOffsets": "latest",
-                "kafka.isolation.level": "read_committed",
-                "kafka.fetch.max.wait.ms": "10",
-                "failOnDataLoss": "false",  # compaction leaves gaps
-            }
-        )
-        .load()
-        .select(KEY, VALUE, PARTITION, OFFSET)
-    )
+    options = {
+        **topic_options(brokers, topic),
+        "endingOffsets": "latest",
+        "failOnDataLoss": "false",  # compaction leaves gaps
+    }
+    records = session.read.format("kafka").options(**options).load().select(KEY, VALUE, PARTITION, OFFSET)
     newest = F.max_by(F.struct(VALUE), F.col(OFFSET)).alias("_newest")
     newest_values = records.groupBy(KEY).agg(newest).select(KEY, f"_newest.{VALUE}")
     return newest_values.where(F.col(VALUE).isNotNull())

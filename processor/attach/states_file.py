@@ -42,6 +42,7 @@ _KEYS: Final[Mapping[str, type]] = {
     "values": dict,
     "aggregates": dict,
 }
+_SHAPES: Final = {"window": EntryKind.WINDOW, "session": EntryKind.SESSION, None: EntryKind.PLAIN}
 _NEEDED: Final = ("checkpoint", "store")
 _KINDS: Final[Mapping[type, str]] = {
     str: "text",
@@ -74,30 +75,32 @@ def states_of_file(path: Path) -> list[AttachedState]:
     return [_state(table, f"{path}, [[state]] {number}") for number, table in enumerate(tables, 1)]
 
 
-def shape_of(name: str | None) -> EntryKind:
-    """Return the shape that `--as` names.
+def state_of(given: Mapping[str, Any]) -> AttachedState:
+    """Return a state by its options, under the names that they have in the file.
 
     Raises:
-        ConfigurationError: there is no such.
+        ConfigurationError: one has a value that there isn't, or they don't go together.
 
     """
-    known = {"window": EntryKind.WINDOW, "session": EntryKind.SESSION, None: EntryKind.PLAIN}
-    if name not in known:
-        raise ConfigurationError(f"as {name!r}: window or session, or leave it out")
-    return known[name]
-
-
-def on_error_of(name: str) -> OnEntryError:
-    """Return what `--on-error` names.
-
-    Raises:
-        ConfigurationError: there is no such.
-
-    """
-    try:
-        return OnEntryError(name)
-    except ValueError:
-        raise ConfigurationError(f"on_error {name!r}: {' or '.join(each.value for each in OnEntryError)}") from None
+    shape, on_error = given.get("as"), given.get("on_error", OnEntryError.DEAD_LETTER.value)
+    if shape not in _SHAPES:
+        raise ConfigurationError(f"as {shape!r}: window or session, or leave it out")
+    if on_error not in list(OnEntryError):
+        raise ConfigurationError(f"on_error {on_error!r}: {' or '.join(OnEntryError)}")
+    columns = EntryMapping(
+        given.get("key"),
+        given.get("values", {}),
+        given.get("key_serde"),
+        given.get("value_serde", "json"),
+        given.get("aggregates", {}),
+        given.get("input", ""),
+        tuple(given.get("columns", ())),
+        tuple(given.get("hide", ())),
+        _SHAPES[shape],
+        OnEntryError(on_error),
+    )
+    choice = StateChoice(given.get("operator", 0), given.get("state_store", DEFAULT_STORE), given.get("state_variable"))
+    return AttachedState(given["checkpoint"], given["store"], choice, columns, given.get("partitions"))
 
 
 def _state(table: Mapping[str, Any], place: str) -> AttachedState:
@@ -113,22 +116,9 @@ def _state(table: Mapping[str, Any], place: str) -> AttachedState:
         if table.get(key, least) < least:
             raise ConfigurationError(f"{place}: {key} must be at least {least}")
     try:
-        columns = EntryMapping(
-            table.get("key"),
-            table.get("values", {}),
-            table.get("key_serde"),
-            table.get("value_serde", "json"),
-            table.get("aggregates", {}),
-            table.get("input", ""),
-            tuple(table.get("columns", ())),
-            tuple(table.get("hide", ())),
-            shape_of(table.get("as")),
-            on_error_of(table.get("on_error", OnEntryError.DEAD_LETTER.value)),
-        )
+        return state_of(table)
     except ConfigurationError as error:
         raise ConfigurationError(f"{place}: {error}") from error
-    choice = StateChoice(table.get("operator", 0), table.get("state_store", DEFAULT_STORE), table.get("state_variable"))
-    return AttachedState(table["checkpoint"], table["store"], choice, columns, table.get("partitions"))
 
 
 def _is_of(given: object, kind: type) -> bool:

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from processor.attach.checkpoint import AttachedCheckpoint
-from processor.attach.columns.mapping import STATE_KEY, STATE_VALUE, EntryMapping
+from processor.attach.columns.mapping import EntryMapping
+from processor.attach.columns.state_values import STATE_KEY, STATE_VALUE
 from processor.attach.operators import StateChoice, StateOperator, source_of
 from processor.attach.reader import StateReader, state_operators
 from statehouse.cli import output

@@ -14,18 +14,16 @@ from processor.application import Application
 from processor.application.topology import Topology
 from processor.attach.columns.mapping import (
     FAILED,
-    STATE_KEY,
-    STATE_VALUE,
     EntryMapping,
     Rows,
     entries,
     key_columns,
     key_serde,
 )
-from processor.attach.columns.state_values import as_it_is
+from processor.attach.columns.state_values import STATE_KEY, STATE_VALUE, as_it_is
 from processor.notebook.kernel import readable, use_this_python
 from processor.outputs import OutputMode
-from processor.rows import DETAIL, REASON, DeadLetterReason
+from processor.rows import DETAIL, PLACE_TYPES, REASON, DeadLetterReason
 from processor.run.processor import Processor
 from processor.settings import ProcessorSettings
 from processor.spark.session import refuse_connect
@@ -193,8 +191,7 @@ def _with_dead_letters(made: DataFrame) -> DataFrame:
     """Return rows with those that can't be computed as dead letters; these change nothing in the store."""
     failed = F.col(FAILED)
     reason = F.when(failed.isNotNull(), F.lit(DeadLetterReason.EXPRESSION_FAILED.value))
-    origin = {"topic": "string", "partition": "int", "offset": "bigint"}
-    nothing = [F.lit(None).cast(kind).alias(name) for name, kind in origin.items()]
+    nothing = [F.lit(None).cast(kind).alias(name) for name, kind in PLACE_TYPES.items()]
     return made.select("key", "value", reason.alias(REASON), failed.alias(DETAIL), *nothing)
 
 

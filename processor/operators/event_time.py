@@ -18,8 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.refusals import refuse
 from processor.rows import OFFSET, PARTITION, REASON, RECORD_TIME, TIMESTAMP, TOPIC, DeadLetterReason
-from processor.spark.state_api import StatefulProcessor, StatefulProcessorHandle
-from processor.spark.worker_memory import keep_modules
+from processor.spark.state_api import OurStatefulProcessor, StatefulProcessorHandle
 from statehouse.errors import ConfigurationError
 
 Times = NDArray[np.int64]
@@ -110,7 +109,7 @@ def fill(event_times: Times, record_times: Times, stream_time: int) -> tuple[Tim
     return np.where(known == MISSING, largest, known), int(largest[-1])
 
 
-class _StreamTime(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
+class _StreamTime(OurStatefulProcessor):
     """Runs `fill` on a source partition's rows of a batch."""
 
     def __init__(self, columns: list[str]) -> None:
@@ -131,7 +130,7 @@ class _StreamTime(StatefulProcessor):  # type: ignore[misc] # pyspark counts as 
         if REASON in frame:
             is_refused = frame[REASON].notna()
             if is_refused.any():
-                yield self._out(frame[is_refused])
+                yield frame[is_refused].drop(columns=_RECORD_MS)
                 frame = frame[~is_refused]
         if frame.empty:
             return
@@ -142,11 +141,4 @@ class _StreamTime(StatefulProcessor):  # type: ignore[misc] # pyspark counts as 
         if after != before:
             self._largest.update((after,))
         frame[_EVENT_MS] = event_times
-        yield self._out(frame)
-
-    def close(self) -> None:
-        keep_modules()
-
-    @staticmethod
-    def _out(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame.drop(columns=_RECORD_MS)
+        yield frame.drop(columns=_RECORD_MS)

@@ -7,13 +7,10 @@ Counts, sums, extremes and windows don't: with many keys `groupBy(...).agg(...)`
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.aggregators import Aggregator
-from processor.operators.joins import aggregate_program, records_or_letters, without_null_keys
-from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows
-from processor.operators.workers.keyed import RowKind
-from processor.operators.workers.packing import Packing, own_columns
+from processor.operators.joins import aggregate_program, records_or_letters, rows_by_key, without_null_keys
+from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key
 from processor.rows import KEY
 
 
@@ -26,8 +23,6 @@ def aggregate(events: DataFrame, aggregator: Aggregator, *, record_cache: bool =
     row for each event that changed it, with that event's time. Events must have ORIGIN and REFUSAL. Dead letters pass
     through, and events without a key become dead letters.
     """
-    keyed = without_null_keys(events, KEY).withColumn(KEY, F.col(KEY).cast("string"))
-    own = Packing("event", keyed.select(*own_columns(keyed)).schema, as_json=True)
-    rows = keyed_rows(keyed, F.col(KEY), F.lit(RowKind.EVENT.value), own.packed(), is_event=True)
+    rows, own = rows_by_key(without_null_keys(events, KEY))
     put_out = apply_by_key([rows], aggregate_program(aggregator, [own], record_cache=record_cache), LETTER_TYPE)
     return put_out.select(*records_or_letters(record_cache=record_cache))

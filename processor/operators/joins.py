@@ -15,15 +15,8 @@ from processor.operators.order import Order, by_time, tables_first
 from processor.operators.refusals import refuse
 from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
 from processor.operators.workers.keyed import AggregateProgram, JoinProgram, RowKind
-from processor.operators.workers.packing import Packing, renamed
-from processor.rows import (
-    DELETED,
-    ORIGIN,
-    REFUSAL,
-    TABLE_KEY,
-    VALUE,
-    DeadLetterReason,
-)
+from processor.operators.workers.packing import Packing, own_columns, renamed
+from processor.rows import DELETED, KEY, ORIGIN, REFUSAL, TABLE_KEY, VALUE, DeadLetterReason
 from processor.spark.plans import cached
 
 
@@ -119,6 +112,13 @@ def aggregate_program(
     """Return the program that aggregates rows with these packings' columns; for equal names the last packing wins."""
     fields = {packed: name for packing in packings for packed, name in packing.names.items()}
     return AggregateProgram(aggregator, fields, join, record_cache)
+
+
+def rows_by_key(events: DataFrame) -> tuple[DataFrame, Packing]:
+    """Return the rows of events by their `key`, as text, and how their own columns travel."""
+    keyed = events.withColumn(KEY, F.col(KEY).cast("string"))
+    own = Packing("event", keyed.select(*own_columns(keyed)).schema, as_json=True)
+    return keyed_rows(keyed, F.col(KEY), F.lit(RowKind.EVENT.value), own.packed(), is_event=True), own
 
 
 def records_or_letters(*, record_cache: bool) -> list[Column]:

@@ -20,15 +20,14 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import reduce
 from operator import and_
-from types import MappingProxyType
 from typing import Final
 
 import pyspark
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.refusals import first_case
-from processor.rows import DELETED, DETAIL, KEY, REASON, TABLE_KEY, VALUE, DeadLetterReason
+from processor.operators.refusals import RefusalCase, judged
+from processor.rows import DELETED, KEY, TABLE_KEY, VALUE, DeadLetterReason
 from processor.spark.versions import Feature, ensure_has
 
 
@@ -43,9 +42,6 @@ class FieldType(Enum):
         self.spark_type = spark_type
         self.words = words
 
-
-Refused = tuple[Column, DeadLetterReason, str | Column]
-"""When a record is refused, why, and the detail."""
 
 _DOCUMENT: Final = "_document"
 _PARSER: Final = {"allowNonNumericNumbers": "true", "allowSingleQuotes": "false"}
@@ -65,8 +61,8 @@ def parse_json(
         ValueError: the name of a field has a quote or a backslash.
 
     """
-    refusals: list[Refused] = [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")]
-    return parse_documents(frame, F.col(VALUE).cast("string"), fields, refusals, optional=optional or {})
+    refusals: list[RefusalCase] = [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")]
+    return parse_documents(frame, F.col(VALUE).cast("string"), fields, refusals, optional=optional)
 
 
 def parse_json_table(
@@ -93,7 +89,7 @@ def parse_table_documents(
     frame: DataFrame,
     text: Column,
     fields: Mapping[str, FieldType],
-    refusals: Sequence[Refused] = (),
+    refusals: Sequence[RefusalCase] = (),
     *,
     key: Column,
     key_field: str | None = None,
@@ -114,12 +110,12 @@ def parse_table_documents(
         table_key = F.col(TABLE_KEY).cast("string")
     keyed = frame.withColumn(TABLE_KEY, table_key).drop(_DOCUMENT, f"_type_{TABLE_KEY}")
     what = "the key" if key_field is None else f"the key's field {key_field!r}"
-    checks: list[Refused] = [
+    checks: list[RefusalCase] = [
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a table's record needs a key"),
         *refusals,
         (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"{what} is not {key_type.words}"),
     ]
-    parsed = parse_documents(keyed, text, fields, checks, optional=optional or {}, deletes=True)
+    parsed = parse_documents(keyed, text, fields, checks, optional=optional, deletes=True)
     return parsed.withColumn(DELETED, F.col(VALUE).isNull())
 
 
@@ -127,9 +123,9 @@ def parse_documents(
     frame: DataFrame,
     text: Column,
     fields: Mapping[str, FieldType],
-    refusals: Sequence[Refused],
+    refusals: Sequence[RefusalCase],
     *,
-    optional: Mapping[str, FieldType] = MappingProxyType({}),
+    optional: Mapping[str, FieldType] | None,
     deletes: bool = False,
 ) -> DataFrame:
     """Read a column of JSON text; `refusals` are checked before what the text says.
@@ -138,44 +134,34 @@ def parse_documents(
         ValueError: the name of a field has a quote or a backslash.
 
     """
+    optional = optional or {}
     document = F.col(_DOCUMENT)
     read = _with_document(frame, text)
     every = {**fields, **optional}
     typed = _with_values(read, {name: (_path(name), kind) for name, kind in every.items()})
-    checks: list[tuple[Column, Column, Column]] = [
-        (when, F.lit(reason.value), F.lit(detail) if isinstance(detail, str) else detail)
-        for when, reason, detail in refusals
-    ]
     # Most records are sound and skip all other checks: the type of the root alone costs as much as several fields.
     is_sound = reduce(and_, (F.col(name).isNotNull() for name in fields), F.lit(bool(fields)))
     is_sound = reduce(and_, (F.col(name).isNotNull() | F.col(f"_type_{name}").isNull() for name in optional), is_sound)
-    checks.append((is_sound, F.lit(None).cast("string"), F.lit(None).cast("string")))
+    nothing = F.lit(None).cast("string")
     content = ~F.col(VALUE).isNull() if deletes else F.lit(True)
-    not_json, wrong_type, missing_field = (
-        F.lit(reason.value)
-        for reason in (DeadLetterReason.NOT_JSON, DeadLetterReason.WRONG_TYPE, DeadLetterReason.MISSING_FIELD)
-    )
-    checks.append((content & document.isNull(), not_json, F.lit("the value is not a JSON document")))
     root = F.schema_of_variant(_at(document, "$[0]", "variant"))
-    no_object = content & ~root.startswith("OBJECT")
-    checks.append((no_object, wrong_type, _detail("the value is ", root, ", expected an object")))
+    no_object = _detail("the value is ", root, ", expected an object")
+    checks: list[RefusalCase] = [
+        *refusals,
+        (is_sound, nothing, nothing),
+        (content & document.isNull(), DeadLetterReason.NOT_JSON, "the value is not a JSON document"),
+        (content & ~root.startswith("OBJECT"), DeadLetterReason.WRONG_TYPE, no_object),
+    ]
     for name, kind in every.items():
         found = F.col(f"_type_{name}")
-        missing = F.lit(f"field {name!r} is missing")
         wrong = _detail(f"field {name!r} is ", found, f", expected {kind.words}")
         is_there = content
         if name in optional:
             is_there &= F.coalesce(found, F.lit(_NULL)) != _NULL
         else:
-            checks.append((content & found.isNull(), missing_field, missing))
-        checks.append((is_there & F.col(name).isNull(), wrong_type, wrong))
-    judged = typed.withColumns(
-        {
-            REASON: first_case([(when, reason) for when, reason, _ in checks]),
-            DETAIL: first_case([(when, detail) for when, _, detail in checks]),
-        }
-    )
-    return judged.drop(_DOCUMENT, *(f"_type_{name}" for name in every))
+            checks.append((content & found.isNull(), DeadLetterReason.MISSING_FIELD, f"field {name!r} is missing"))
+        checks.append((is_there & F.col(name).isNull(), DeadLetterReason.WRONG_TYPE, wrong))
+    return judged(typed, checks).drop(_DOCUMENT, *(f"_type_{name}" for name in every))
 
 
 def _with_document(frame: DataFrame, text: Column) -> DataFrame:

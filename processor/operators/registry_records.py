@@ -19,7 +19,8 @@ import pyspark
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.json_records import FieldType, Refused, parse_documents, parse_table_documents
+from processor.operators.json_records import FieldType, parse_documents, parse_table_documents
+from processor.operators.refusals import RefusalCase
 from processor.rows import KEY, VALUE, DeadLetterReason
 from processor.spark.versions import Feature, ensure_has
 from statehouse.serdes import DocumentSerde, FetchNeeded
@@ -46,7 +47,7 @@ def parse_avro(
         ValueError: the name of a field has a quote or a backslash.
 
     """
-    return _parse(frame, "avro", fields, registry, optional or {})
+    return _parse(frame, "avro", fields, registry, optional)
 
 
 def parse_protobuf(
@@ -62,7 +63,7 @@ def parse_protobuf(
         ValueError: the name of a field has a quote or a backslash.
 
     """
-    return _parse(frame, "protobuf", fields, registry, optional or {})
+    return _parse(frame, "protobuf", fields, registry, optional)
 
 
 def parse_avro_table(
@@ -109,10 +110,10 @@ def _parse(
     serde: str,
     fields: Mapping[str, FieldType],
     registry: SerdeOptions,
-    optional: Mapping[str, FieldType],
+    optional: Mapping[str, FieldType] | None,
 ) -> DataFrame:
     decoded, fault = _with_decoded(frame, serde, registry, VALUE)
-    refusals: list[Refused] = [
+    refusals: list[RefusalCase] = [
         (F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value"),
         fault,
     ]
@@ -141,7 +142,7 @@ def _parse_table(
     return parsed.drop(_DECODED + VALUE, _DECODED + KEY)
 
 
-def _with_decoded(frame: DataFrame, serde: str, registry: SerdeOptions, column: str) -> tuple[DataFrame, Refused]:
+def _with_decoded(frame: DataFrame, serde: str, registry: SerdeOptions, column: str) -> tuple[DataFrame, RefusalCase]:
     """Add a column's documents, and say when a record is refused because it has none."""
 
     def decode(values: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,13 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import LongType, StructField, StructType
 
 from processor.operators.aggregators import Aggregator
-from processor.operators.joins import records_or_letters, without_null_keys
-from processor.operators.order import RecordPosition
+from processor.operators.joins import records_or_letters, rows_by_key, without_null_keys
 from processor.operators.refusals import refuse
-from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows
+from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key
 from processor.operators.workers.json_text import compact_json
-from processor.operators.workers.keyed import GROUP, TIME, RowKind, States, events_in_order, refused_events
-from processor.operators.workers.packing import Packing, own_columns
+from processor.operators.workers.keyed import GROUP, TIME, States, events_in_order, refused_events
 from processor.operators.workers.session_fold import Merge, SessionFold, SessionState
 from processor.rows import KEY, SESSION_END, SESSION_START, TIMESTAMP, VALUE, DeadLetterReason
 
@@ -77,12 +75,9 @@ def aggregate_sessions(
         without_null_keys(events, KEY),
         (F.col(TIMESTAMP).isNull(), DeadLetterReason.INVALID_TIME, "an event of a session needs its time"),
     )
-    keyed = timed.withColumn(KEY, F.col(KEY).cast("string"))
-    own = Packing("event", keyed.select(*own_columns(keyed)).schema, as_json=True)
-    rows = keyed_rows(keyed, F.col(KEY), F.lit(RowKind.EVENT.value), own.packed(), is_event=True)
-    fields = dict(own.names)
+    rows, own = rows_by_key(timed)
     fold = SessionFold(aggregator, merge, gap // _MS, grace // _MS)
-    put_out = apply_by_key([rows], SessionProgram(fold, fields, record_cache), _OUT_TYPE)
+    put_out = apply_by_key([rows], SessionProgram(fold, own.names, record_cache), _OUT_TYPE)
     bounds = (F.timestamp_millis(at).alias(name) for at, name in ((_START_MS, SESSION_START), (_END_MS, SESSION_END)))
     return put_out.select(*records_or_letters(record_cache=record_cache), *bounds)
 
@@ -122,11 +117,15 @@ class SessionProgram:
             known, of_key = _texts(sessions), _Records(key, self)
             for row, position, number in rows:
                 now_ms = max(now_ms, position.timestamp_ms)
-                changed = self._apply(sessions, row, position, began_ms, of_key)
+                if not self.record_cache:
+                    known = _texts(sessions)
+                changed = self.fold.apply(sessions, row, position, began_ms)
                 if changed is None:
                     late.append(number)
-                else:
-                    sessions = changed
+                    continue
+                sessions = changed
+                if not self.record_cache:
+                    of_key.put_differences(known, sessions)
             if self.record_cache:
                 of_key.put_differences(known, sessions)
             records += of_key.records
@@ -137,23 +136,6 @@ class SessionProgram:
         if records:
             out.append(pa.table([list(column) for column in zip(*records, strict=True)], schema=_RECORDS_TYPE))
         return out, self._kept(kept, after, began_ms, now_ms)
-
-    def _apply(
-        self,
-        sessions: list[SessionState],
-        row: Mapping[str, Any],
-        position: RecordPosition,
-        stream_time_ms: int,
-        records: _Records,
-    ) -> list[SessionState] | None:
-        """Return the sessions after an event; None if it is late."""
-        known = {} if self.record_cache else _texts(sessions)
-        change = self.fold.apply(sessions, row, position, stream_time_ms)
-        if change is None:
-            return None
-        if not self.record_cache:
-            records.put_differences(known, change.sessions)
-        return change.sessions
 
     def _kept(
         self, kept: pa.Table | None, after: Mapping[bytes, list[SessionState]], began_ms: int, now_ms: int

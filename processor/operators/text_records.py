@@ -8,8 +8,8 @@ import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.refusals import first_case
-from processor.rows import DETAIL, KEY, REASON, VALUE, DeadLetterReason
+from processor.operators.refusals import judged
+from processor.rows import KEY, VALUE, DeadLetterReason
 from processor.spark.versions import Feature, ensure_has
 
 TEXT: Final = "text"
@@ -31,6 +31,4 @@ def parse_text(frame: DataFrame) -> DataFrame:
         (~F.is_valid_utf8(F.col(KEY).cast("string")), DeadLetterReason.WRONG_TYPE, "the key is not UTF-8"),
         (~F.is_valid_utf8(F.col(VALUE).cast("string")), DeadLetterReason.WRONG_TYPE, "the value is not UTF-8"),
     ]
-    reason = first_case([(when, F.lit(reason.value)) for when, reason, _ in checks])
-    detail = first_case([(when, F.lit(detail)) for when, _, detail in checks])
-    return frame.withColumns({TEXT: F.col(VALUE).cast("string"), REASON: reason, DETAIL: detail})
+    return judged(frame.withColumn(TEXT, F.col(VALUE).cast("string")), checks)

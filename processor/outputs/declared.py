@@ -253,7 +253,8 @@ class Query:
         self._check_new(topic, topic)
         _check_options(topic, options, TopicOptions.__optional_keys__)
         layout = FrameLayout(TOPIC_OUTPUT)
-        self._add(Output(checked_name("topic", topic), layout, **self._common(topic, layout, options)))
+        checked_name("topic", topic)
+        self._outputs[topic] = Output(topic, layout, **self._common(topic, layout, options))
 
     def _declare(self, name: str, layout: FrameLayout, declared: Mapping[str, Any], options: StoreOptions) -> None:
         is_ephemeral = not options.get("logging", True)
@@ -281,7 +282,7 @@ class Query:
                 "one row a batch: tell a Python operator record_cache=False too; Spark's native aggregates can't"
             )
         common = self._common(name, layout, options, [column for column in serdes if serdes[column] == AVRO])
-        self._add(Output(topic, layout, declaration, record_cache=record_cache, **common))
+        self._outputs[topic] = Output(topic, layout, declaration, record_cache=record_cache, **common)
 
     def encode_structs(self, registry: SerdeOptions) -> None:
         """Register the schemas of the outputs whose rows have structs, and have the structs written as Avro.
@@ -340,9 +341,6 @@ class Query:
             raise ConfigurationError(f"{name!r} is declared twice: give one of them another name")
         if self.max_entries is not None and self._outputs:
             raise ConfigurationError(f"query {self.name!r}: its store is bounded by max_entries and stands alone")
-
-    def _add(self, output: Output) -> None:
-        self._outputs[output.topic] = output
 
 
 def _built_on(layout: str, kind: str, name: str) -> dict[str, str]:

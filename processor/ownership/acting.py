@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import structlog
@@ -22,7 +22,8 @@ from processor.ownership.topics.members_reader import MembersReader
 from processor.ownership.topics.publisher import AssignmentPublisher, FencedError, PublishError
 from processor.states.lifecycle import ControllerState
 from statehouse.contract.assignment import Assignment, encode
-from statehouse.runtime.backoff import Backoff
+from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned, UnreadableRecords
+from statehouse.runtime.backoff import Backoff, OnPause
 from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,33 @@ class OnPlan(Protocol):
 
     def __call__(self, took_s: float, /, *, changes: bool) -> None:
         """`took_s`: seconds. `changes`: whether there is an assignment to publish."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerCallbacks:
+    """What a controller is to call, on its own thread unless said otherwise.
+
+    Attributes:
+        on_fatal: once, if it stops for good without a call of `stop`.
+        on_rebalance: after it published an assignment with other holders of a task.
+        on_pause: at each pause before another attempt to publish.
+        on_state: with the state that the controller is in, whenever it may have changed.
+        on_plan: after each plan.
+        on_figures: several times a second with how the fleet stands; with None when this controller acts no longer.
+        on_unreadable: on any thread for each record that is skipped, each time that it is read; without it the first
+            one of a key is logged.
+        on_unsigned: likewise for each record that is taken without a signature.
+
+    """
+
+    on_fatal: Callable[[Exception], None] = lambda _error: None
+    on_rebalance: Callable[[], None] = lambda: None
+    on_pause: OnPause = lambda _cause: None
+    on_state: Callable[[ControllerState], None] = lambda _state: None
+    on_plan: OnPlan = lambda _took_s, **_: None
+    on_figures: Callable[[OwnershipFigures | None], None] = lambda _figures: None
+    on_unreadable: OnUnreadable = field(default_factory=lambda: UnreadableRecords().note)
+    on_unsigned: OnUnsigned = field(default_factory=lambda: UnreadableRecords().unsigned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +103,7 @@ class ActingController:
         own_log: AssignmentLog,
         check: Callable[[], None],
         backoff: Backoff,
-        on_rebalance: Callable[[], None],
-        on_state: Callable[[ControllerState], None],
-        on_plan: OnPlan,
-        on_figures: Callable[[OwnershipFigures | None], None],
+        callbacks: ControllerCallbacks,
     ) -> None:
         """Prepare. `read_log` reads the assignment topic to its end, or until `stop` is set.
 
@@ -86,8 +111,7 @@ class ActingController:
         """
         self._fleet, self._core = fleet, fleet.core
         self._stop, self._read_log, self._check = stop, read_log, check
-        self._backoff, self._on_rebalance, self._on_state = backoff, on_rebalance, on_state
-        self._on_plan, self._on_figures = on_plan, on_figures
+        self._backoff, self._calls = backoff, callbacks
         self._publisher = AssignmentPublisher(brokers, application_id)
         self._name = name
         host = f"{socket.gethostname()}, process {os.getpid()}"
@@ -136,7 +160,7 @@ class ActingController:
 
         """
         self._core.act()
-        self._on_state(ControllerState.RUNNING)
+        self._calls.on_state(ControllerState.RUNNING)
         self._own_log.start()
         heartbeat_s = self._fleet.settings.heartbeat_interval_s
         tick_s = min(TICK_S, heartbeat_s / 4)
@@ -149,19 +173,19 @@ class ActingController:
                 self._say_it_acts()
             if now < tick_at:
                 continue
-            self._on_state(ControllerState.RUNNING if self._fleet.note_contact() else ControllerState.SUSPENDED)
+            self._calls.on_state(ControllerState.RUNNING if self._fleet.note_contact() else ControllerState.SUSPENDED)
             plans_before = self._core.plans
             proposed = self._core.tick(now)
             took_s = time.monotonic() - now
             if self._core.plans > plans_before:
-                self._on_plan(took_s, changes=proposed is not None)
+                self._calls.on_plan(took_s, changes=proposed is not None)
             self._note_damped()
             if proposed is not None:
                 self._publish(proposed)
             else:
                 self._mend()
             self._forget_long_gone(now)
-            self._on_figures(self._core.figures(self._fleet.members.silence_s(time.monotonic())))
+            self._calls.on_figures(self._core.figures(self._fleet.members.silence_s(time.monotonic())))
             # Plans for a huge fleet take long, but the pause must not be so long that members seem silent.
             pause_s = min(took_s / _PLANNING_SHARE - took_s, heartbeat_s / 2)
             tick_at = time.monotonic() + max(tick_s, pause_s)
@@ -178,7 +202,7 @@ class ActingController:
 
     def close(self) -> None:
         """Drop the producer, and read no more."""
-        self._on_figures(None)
+        self._calls.on_figures(None)
         self._publisher.close()
         self._own_log.stop()
 
@@ -227,7 +251,7 @@ class ActingController:
         if whole:
             self._signed_as = signs_as
         if complete.tasks != self._core.assignment.tasks:
-            self._on_rebalance()
+            self._calls.on_rebalance()
         self._core.published(complete, time.monotonic())
         log.info("assignment published", epoch=complete.epoch, reason=complete.reason)
         self._note_under_replicated()
@@ -255,14 +279,14 @@ class ActingController:
 
         """
         self._core.contact_lost()
-        self._on_state(ControllerState.SUSPENDED)
+        self._calls.on_state(ControllerState.SUSPENDED)
         self._back_off(event, error, **about)
         read = self._read_log()
         if self._is_superseded_by(read.acting) or self._core.is_superseded_by(read.assignment):
             raise FencedError("another controller of this application has taken over meanwhile; only one may publish")
         self.take_over()
         self._core.contact_regained(time.monotonic())
-        self._on_state(ControllerState.RUNNING)
+        self._calls.on_state(ControllerState.RUNNING)
 
     def _is_superseded_by(self, acting: ControllerRecord | None) -> bool:
         """Whether another controller has said since the takeover that it acts."""

@@ -90,4 +90,4 @@ def assign(
         return settings_of_record(declared_settings(acting.settings) | given)
 
     fleet = observe(settings.brokers, settings.application_id, planned_by, timeout)
-    show(preview(fleet, joining, remove or [], fleet.settings.planner), output)
+    show(preview(fleet, joining, remove or []), output)

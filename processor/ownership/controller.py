@@ -10,14 +10,13 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import structlog
 
-from processor.ownership.acting import TICK_S, ActingController, OnPlan, WatchedFleet
+from processor.ownership.acting import TICK_S, ActingController, ControllerCallbacks, WatchedFleet
 from processor.ownership.declarations import StoreDeclaration
 from processor.ownership.machine.core import OwnershipCore
-from processor.ownership.machine.figures import OwnershipFigures
 from processor.ownership.machine.takeover import ControllerRecord
 from processor.ownership.settings import OwnershipSettings
 from processor.ownership.topics.assignment_log import AssignmentLog
@@ -27,9 +26,8 @@ from processor.ownership.topics.topic_watcher import TopicWatcher
 from processor.states.lifecycle import ControllerState
 from statehouse.contract.topology import control_topic_names
 from statehouse.errors import ConfigurationError
-from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned, UnreadableRecords
 from statehouse.runtime.background import as_error
-from statehouse.runtime.backoff import Backoff, BackoffPolicy, OnPause
+from statehouse.runtime.backoff import Backoff, BackoffPolicy
 from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
@@ -47,43 +45,23 @@ class OwnershipController:
         application_id: str,
         stores: Collection[StoreDeclaration] | None,
         settings: OwnershipSettings | None,
-        *,
-        on_fatal: Callable[[Exception], None] = lambda _error: None,
-        on_rebalance: Callable[[], None] = lambda: None,
-        on_pause: OnPause = lambda _cause: None,
-        on_state: Callable[[ControllerState], None] = lambda _state: None,
-        on_plan: OnPlan = lambda _took_s, **_: None,
-        on_figures: Callable[[OwnershipFigures | None], None] = lambda _figures: None,
-        on_unreadable: OnUnreadable | None = None,
+        callbacks: ControllerCallbacks | None = None,
         sources: Collection[str] = (),
-        on_unsigned: OnUnsigned | None = None,
     ) -> None:
         """Prepare; `start()` starts the thread. The controller waits for its topics if they don't exist yet.
 
         With stores and settings it acts as soon as it is started, instead of the controller before. With None for both
         it is a standby controller: it stands by first, and acts with the stores of the last assignment and the settings
-        of the controller before it.
-
-        `on_fatal` is called once, on the controller's thread, if it stops for good without a call of `stop`.
-        `on_rebalance` is called on that thread after it published an assignment with other holders of a task.
-        `on_pause` is called on that thread at each pause before another attempt to publish. `on_state` is called on
-        that thread with the state that the controller is in, whenever it may have changed. `on_plan` is called on that
-        thread after each plan, and `on_figures` several times a second with how the fleet stands, with None when this
-        controller acts no longer. `on_unreadable` is called on any thread for each record that is skipped, each time
-        that it is read; without it the first one of a key is logged. So is `on_unsigned`, for each record that is taken
-        without a signature. `sources`: topics that the application reads.
+        of the controller before it. `sources`: topics that the application reads.
         """
         self._brokers, self._application_id = brokers, application_id
         self._stores, self._settings = None if stores is None else tuple(stores), settings
-        self._on_fatal, self._on_rebalance, self._on_state = on_fatal, on_rebalance, on_state
-        self._on_plan, self._on_figures = on_plan, on_figures
-        self._on_unreadable = UnreadableRecords().note if on_unreadable is None else on_unreadable
-        self._on_unsigned = UnreadableRecords().unsigned if on_unsigned is None else on_unsigned
+        self._calls = ControllerCallbacks() if callbacks is None else callbacks
         self._name = uuid.uuid4().hex[:12]
         self._fleet: WatchedFleet | None = None
         self._before: ControllerRecord | None = None
         self._defect: Exception | None = None
-        self._backoff = Backoff(_PUBLISHING, on_pause)
+        self._backoff = Backoff(_PUBLISHING, self._calls.on_pause)
         self._stop = threading.Event()
         self._sources = tuple(sources)
         self._topics = TopicWatcher(brokers, f"{application_id}-{self._name}", self._relied_on)
@@ -112,7 +90,7 @@ class OwnershipController:
         }
 
     def _run(self) -> None:
-        self._on_state(ControllerState.STARTING)
+        self._calls.on_state(ControllerState.STARTING)
         try:
             fleet = self._stood_by() if self._settings is None else self._prepared(self._settings)
             while fleet is not None and not self._stop.is_set():
@@ -120,17 +98,17 @@ class OwnershipController:
                     self._act(fleet)
                 except FencedError as error:
                     log.warning("another controller acts: this one stands by", reason=str(error))
-                    self._on_state(ControllerState.FENCED)
+                    self._calls.on_state(ControllerState.FENCED)
                     fleet = self._stood_by()
         except BaseException as caught:  # the driver must learn of it, whatever it is
             log.exception("ownership controller stopped")
-            self._on_state(ControllerState.ERROR)
-            self._on_fatal(as_error(caught))
+            self._calls.on_state(ControllerState.ERROR)
+            self._calls.on_fatal(as_error(caught))
         finally:
             self._stop.set()
             if self._fleet is not None:
                 self._fleet.members.stop()
-            self._on_state(ControllerState.NOT_RUNNING)
+            self._calls.on_state(ControllerState.NOT_RUNNING)
 
     def _prepared(self, settings: OwnershipSettings) -> WatchedFleet:
         """Read the assignment in force, check the declared stores against it, and read the members.
@@ -161,8 +139,9 @@ class OwnershipController:
         """Begin to follow the members, with these settings."""
         if self._fleet is not None:
             self._fleet.members.stop()
+        calls = self._calls
         members = MembersReader(
-            self._brokers, self._application_id, self._reader_broke, self._on_unreadable, self._on_unsigned
+            self._brokers, self._application_id, self._reader_broke, calls.on_unreadable, calls.on_unsigned
         )
         self._fleet = WatchedFleet(OwnershipCore(settings, self._name), members, settings)
         members.start()
@@ -186,10 +165,7 @@ class OwnershipController:
             own_log=self._assignment_log(),
             check=self._check,
             backoff=self._backoff,
-            on_rebalance=self._on_rebalance,
-            on_state=self._on_state,
-            on_plan=self._on_plan,
-            on_figures=self._on_figures,
+            callbacks=self._calls,
         )
         try:
             if not acting.take_over():
@@ -204,7 +180,7 @@ class OwnershipController:
 
     def _stood_by(self) -> WatchedFleet | None:
         """Stand by until this controller should take over; return the fleet as it was followed, None if stopped."""
-        self._on_state(ControllerState.STANDBY)
+        self._calls.on_state(ControllerState.STANDBY)
         if self._fleet is not None:
             self._fleet.core.stand_by()
         watched = self._assignment_log(self._before)
@@ -220,7 +196,7 @@ class OwnershipController:
                     strange = watched.not_understood() if self._stores is None else ""
                     if not strange:
                         log.info("the acting controller is silent: this one takes over", silent=watched.acting)
-                        self._on_state(ControllerState.STARTING)
+                        self._calls.on_state(ControllerState.STARTING)
                         return fleet
                     if strange != refused:
                         refused = strange
@@ -251,8 +227,9 @@ class OwnershipController:
         return fleet
 
     def _assignment_log(self, before: ControllerRecord | None = None) -> AssignmentLog:
+        calls = self._calls
         return AssignmentLog(
-            self._brokers, self._application_id, self._reader_broke, self._on_unreadable, before, self._on_unsigned
+            self._brokers, self._application_id, self._reader_broke, calls.on_unreadable, calls.on_unsigned, before
         )
 
     def _read_log(self) -> AssignmentLog:

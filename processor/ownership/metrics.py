@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypedDict
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from processor.ownership.acting import OnPlan
+from processor.ownership.acting import ControllerCallbacks
 from processor.ownership.machine.figures import OwnershipFigures
-from processor.states.lifecycle import ControllerState
 from processor.states.processor_states import ProcessorStates
-from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned, UnreadableRecords
+from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.runtime.backoff import OnPause
 
 _PLAN_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -28,19 +26,6 @@ _FLEET: Mapping[str, tuple[str, Callable[[OwnershipFigures], float]]] = {
     "under_replicated_tasks": ("Tasks with too few copies.", lambda figures: figures.under_replicated),
     "kafka_silence_seconds": ("For how long Kafka is out of contact.", lambda figures: figures.kafka_silence_s),
 }
-
-
-class ControllerCallbacks(TypedDict):
-    """What a controller is to call; `OwnershipController` says when."""
-
-    on_fatal: Callable[[Exception], None]
-    on_rebalance: Callable[[], None]
-    on_pause: OnPause
-    on_state: Callable[[ControllerState], None]
-    on_plan: OnPlan
-    on_figures: Callable[[OwnershipFigures | None], None]
-    on_unreadable: OnUnreadable
-    on_unsigned: OnUnsigned
 
 
 class ControllerMetrics:
@@ -78,20 +63,16 @@ class ControllerMetrics:
         self, states: ProcessorStates, on_pause: OnPause, on_fatal: Callable[[Exception], None]
     ) -> ControllerCallbacks:
         """Return what a controller is to call, so that its work is counted here and its state is known."""
-        return {
-            "on_fatal": on_fatal,
-            "on_rebalance": self.rebalanced,
-            "on_pause": on_pause,
-            "on_state": states.controller_to,
-            "on_plan": self.planned,
-            "on_figures": self.ownership.take,
-            "on_unreadable": self.unreadable.note,
-            "on_unsigned": self.unreadable.unsigned,
-        }
-
-    def rebalanced(self) -> None:
-        """Count an assignment that changed tasks."""
-        self._rebalances.inc()
+        return ControllerCallbacks(
+            on_fatal=on_fatal,
+            on_rebalance=self._rebalances.inc,
+            on_pause=on_pause,
+            on_state=states.controller_to,
+            on_plan=self.planned,
+            on_figures=self.ownership.take,
+            on_unreadable=self.unreadable.note,
+            on_unsigned=self.unreadable.unsigned,
+        )
 
     def planned(self, took_s: float, *, changes: bool) -> None:
         """Count a plan that took so many seconds."""

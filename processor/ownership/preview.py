@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from processor.ownership.planning.forecast import AssignmentChange, Forecast, NodeLoad, forecast
-from processor.ownership.planning.model import NodeView, PlannerSettings
+from processor.ownership.planning.model import NodeView
 from processor.ownership.topics.observed import ObservedFleet
 from statehouse.cli import output
 from statehouse.cli.output import OutputFormat
@@ -19,7 +19,6 @@ class Preview:
     """A forecast and its inputs."""
 
     fleet: ObservedFleet
-    settings: PlannerSettings
     forecast: Forecast
 
     @property
@@ -35,9 +34,7 @@ class Preview:
         return f"epochs: {len(steps)}; actives moved: {moved}; copies built: {built}{more}"
 
 
-def preview(
-    fleet: ObservedFleet, joining: Mapping[str, NodeView], removed: Sequence[str], settings: PlannerSettings
-) -> Preview:
+def preview(fleet: ObservedFleet, joining: Mapping[str, NodeView], removed: Sequence[str]) -> Preview:
     """Make a forecast with nodes added and removed.
 
     Raises:
@@ -53,15 +50,9 @@ def preview(
             raise ConfigurationError(f"--remove {name}: no live node of that name; live are {known}")
     if not joining and not fleet.nodes.keys() - set(removed):
         raise ConfigurationError(f"no node would be left: live are {known}")
-    made = forecast(
-        fleet.nodes,
-        fleet.tasks,
-        settings,
-        ephemeral=fleet.ephemeral,
-        added=joining,
-        removed=removed,
-    )
-    return Preview(fleet, settings, made)
+    settings, ephemeral = fleet.settings.planner, fleet.ephemeral
+    made = forecast(fleet.nodes, fleet.tasks, settings, ephemeral=ephemeral, added=joining, removed=removed)
+    return Preview(fleet, made)
 
 
 def added_nodes(given: Sequence[str]) -> dict[str, NodeView]:
@@ -92,12 +83,15 @@ def show(previewed: Preview, fmt: OutputFormat) -> None:
 
 
 def _print(previewed: Preview) -> None:
-    made = previewed.forecast
+    made, settings = previewed.forecast, asdict(previewed.fleet.settings.planner)
     output.print_facts(
         [
             ("application", previewed.fleet.application_id),
             ("epoch", previewed.fleet.assignment.epoch),
-            ("settings", ", ".join(f"{name} {value}" for name, value in _settings(previewed).items())),
+            (
+                "settings",
+                ", ".join(f"{name} {value}" for name, value in settings.items()),
+            ),
         ]
     )
     if made.steps:
@@ -111,15 +105,6 @@ def _print(previewed: Preview) -> None:
         [_load_row(node, before.get(node), after.get(node)) for node in sorted(before.keys() | after.keys())],
     )
     print(previewed.summary)  # noqa: T201 - a command's result
-
-
-def _settings(previewed: Preview) -> dict[str, int]:
-    settings = previewed.settings
-    return {
-        "num_standby_replicas": settings.num_standby_replicas,
-        "acceptable_recovery_lag": settings.acceptable_recovery_lag,
-        "max_warmup_replicas": settings.max_warmup_replicas,
-    }
 
 
 def _row(step: int, change: AssignmentChange) -> tuple[object, ...]:
@@ -163,7 +148,7 @@ def _document(previewed: Preview) -> dict[str, Any]:
     return {
         "application": previewed.fleet.application_id,
         "epoch": previewed.fleet.assignment.epoch,
-        "settings": _settings(previewed),
+        "settings": asdict(previewed.fleet.settings.planner),
         "steps": [[_change(change) for change in step] for step in made.steps],
         "before": made.before,
         "after": made.after,

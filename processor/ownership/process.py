@@ -11,8 +11,9 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaException
 
+from processor.ownership.acting import ControllerCallbacks
 from processor.ownership.controller import OwnershipController
-from processor.ownership.metrics import ControllerCallbacks, ControllerMetrics
+from processor.ownership.metrics import ControllerMetrics
 from processor.states.lifecycle import ApplicationState
 from processor.states.listeners import ProcessorListeners, StateLogListener
 from processor.states.metrics import StateMetrics
@@ -88,11 +89,10 @@ def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], s
 
 def run_standby(settings: ControllerSettings) -> int:
     """Run a standby controller until SIGINT or SIGTERM; return the exit code (1: error)."""
-
-    def controller(callbacks: ControllerCallbacks) -> OwnershipController:
-        return OwnershipController(settings.brokers, settings.application_id, None, None, **callbacks)
-
-    return run_controller(controller, settings)
+    return run_controller(
+        lambda callbacks: OwnershipController(settings.brokers, settings.application_id, None, None, callbacks),
+        settings,
+    )
 
 
 def _end(states: ProcessorStates, listeners: ProcessorListeners, server: MetricsServer | None) -> None:

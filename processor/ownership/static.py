@@ -9,23 +9,24 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from processor.ownership.acting import ControllerCallbacks
 from processor.ownership.controller import OwnershipController
 from processor.ownership.declarations import StoreDeclaration
 from processor.ownership.declared_settings import ownership_settings
-from processor.ownership.metrics import ControllerCallbacks
 from processor.ownership.process import run_controller
-from processor.ownership.topics.control_topics import create_control_topics, warn_of_uncompacted
+from processor.ownership.topics.control_topics import control_topics, warn_of_uncompacted
 from processor.settings import ProcessorSettings
 from statehouse.contract.topology import changelog_topic, checked_name, updates_topic
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_login
-from statehouse.kafka.topics import partition_counts
+from statehouse.kafka.topics import ensure_topics, partition_counts
 from statehouse.runtime.file_reads import TEXT_BYTES_MAX, read
 
 log = structlog.get_logger(__name__)
@@ -96,19 +97,11 @@ def _store(application_id: str, entry: Mapping[str, Any], path: Path) -> StoreDe
 
 def run_static(path: Path, settings: ProcessorSettings) -> int:
     """Run the ownership controller of a static topology until SIGINT or SIGTERM; return the exit code (1: error)."""
-
-    def controller(callbacks: ControllerCallbacks) -> OwnershipController:
-        topology = StaticTopology.load(path)
-        made = _controller(topology, settings, callbacks)
-        log.info("serving a static topology", application_id=topology.application_id, stores=len(topology.stores))
-        return made
-
-    return run_controller(controller, settings)
+    return run_controller(partial(_controller, path, settings), settings)
 
 
-def _controller(
-    topology: StaticTopology, settings: ProcessorSettings, callbacks: ControllerCallbacks
-) -> OwnershipController:
+def _controller(path: Path, settings: ProcessorSettings, callbacks: ControllerCallbacks) -> OwnershipController:
+    topology = StaticTopology.load(path)
     client_id = f"{topology.application_id}-static"
     check_login(settings.brokers, client_id)
     admin = clients.admin(settings.brokers, client_id)
@@ -116,13 +109,10 @@ def _controller(
     absent = sorted(topic for topic, count in counts.items() if count is None)
     if absent:
         raise ConfigurationError(f"topic {', '.join(absent)} not found: start what writes it first, or correct it")
-    create_control_topics(admin, topology.application_id, settings.replication_factor)
+    ensure_topics(admin, control_topics(topology.application_id, settings.replication_factor))
     warn_of_uncompacted(admin, topology.stores)
     declared = [replace(store, partition_count=counts[store.changelog_topic] or 0) for store in topology.stores]
-    return OwnershipController(
-        settings.brokers,
-        topology.application_id,
-        declared,
-        ownership_settings(settings),
-        **callbacks,
-    )
+    planned_by = ownership_settings(settings)
+    made = OwnershipController(settings.brokers, topology.application_id, declared, planned_by, callbacks)
+    log.info("serving a static topology", application_id=topology.application_id, stores=len(topology.stores))
+    return made

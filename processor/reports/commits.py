@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -216,7 +216,7 @@ class CommitsPublisher:
         last = self._last
         if self.is_before_first_batch or time.monotonic() - self._last_at < idle_for_s:
             return False
-        backlog = self._input_backlog(_ends_of(last[0]))
+        backlog = self._input_backlog(offsets_of(last[0].source_ends))
         if only_without_backlog and backlog != 0:
             return False
         with self._lock:
@@ -237,7 +237,7 @@ class CommitsPublisher:
             self.finish_silently()
             return
         with self._lock:
-            self._write_again(self._input_backlog(_ends_of(self._last[0])), stopped=True)
+            self._write_again(self._input_backlog(offsets_of(self._last[0].source_ends)), stopped=True)
 
     def finish_silently(self) -> None:
         """Do the same, but as of the last report: this end says nothing of the sources.
@@ -329,8 +329,9 @@ def _offsets(offsets: Offsets) -> list[commits_pb2.TopicOffset]:
     ]
 
 
-def _ends_of(record: commits_pb2.Commit) -> Offsets:
-    return {(each.topic, each.partition): each.offset for each in record.source_ends}
+def offsets_of(offsets: Iterable[commits_pb2.TopicOffset]) -> Offsets:
+    """Return the offsets that a commit record names."""
+    return {(each.topic, each.partition): each.offset for each in offsets}
 
 
 def _says_nothing_to_read(record: commits_pb2.Commit) -> bool:
@@ -375,15 +376,12 @@ class IdleRepeater:
             if not self._is_idle():
                 continue
             try:
-                self._report()
+                if not self._publisher.is_before_first_batch:
+                    self._publisher.repeat(self._interval_s)
+                elif (query_id := self._waiting()) is not None:
+                    self._publisher.publish_nothing_to_read(query_id, self._interval_s)
             except KafkaException as failure:
                 log.warning("idle commit record not written, trying again", error=failure.args[0].str())
             except BaseException as caught:  # noqa: BLE001 - without this thread a processor that is idle would look dead
                 self._on_failure(as_error(caught))
                 return
-
-    def _report(self) -> None:
-        if not self._publisher.is_before_first_batch:
-            self._publisher.repeat(self._interval_s)
-        elif (query_id := self._waiting()) is not None:
-            self._publisher.publish_nothing_to_read(query_id, self._interval_s)

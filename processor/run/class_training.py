@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka.admin import AdminClient
 from pyspark import SparkContext
 
 from processor.application import Application
@@ -43,7 +45,8 @@ def train(archive: Path) -> None:
     """Run the application for a few batches, and have Java write its classes into `archive`; files go next to it."""
     directory = archive.parent
     with EmbeddedKafka(directory / "kafka") as broker:
-        ensure_topics(clients.admin(broker.bootstrap, _APPLICATION), [TopicSpec(_EVENTS, _PARTITIONS)], _TIMEOUT_S)
+        admin = clients.admin(broker.bootstrap, _APPLICATION)
+        ensure_topics(admin, [TopicSpec(_EVENTS, _PARTITIONS)], _TIMEOUT_S)
         settings = ProcessorSettings(
             bootstrap=broker.bootstrap,
             checkpoint_dir=str(directory / "checkpoints"),
@@ -54,11 +57,10 @@ def train(archive: Path) -> None:
         processor = Processor(Topology(_APPLICATION, _build), settings)
         with submitted_with([*_FAST_START, *making(archive)]):
             processor.start()
-        stores = _Stores(broker.bootstrap)
         for _ in range(_BATCHES):
-            is_done = stores.have_grown()
+            before = _records(admin)
             _produce(broker.bootstrap)
-            processor.wait(is_done)
+            processor.wait(partial(_have_grown, admin, before))
         processor.stop()
         _end_jvm()
 
@@ -79,22 +81,16 @@ def _produce(bootstrap: str) -> None:
     producer.close()
 
 
-class _Stores:
-    """Tells whether all stores have got records."""
+def _records(admin: AdminClient) -> list[int]:
+    """Return how many records each store has."""
+    return [
+        sum(last_stable_offsets(admin, [(changelog, each) for each in range(_PARTITIONS)]).values())
+        for changelog in (changelog_topic(_APPLICATION, store) for store in _STORES)
+    ]
 
-    def __init__(self, bootstrap: str) -> None:
-        self._admin = clients.admin(bootstrap, _APPLICATION)
 
-    def have_grown(self) -> Callable[[], bool]:
-        """Return a check whether all stores have more records than now."""
-        before = self._records()
-        return lambda: all(now > then for now, then in zip(self._records(), before, strict=True))
-
-    def _records(self) -> list[int]:
-        return [
-            sum(last_stable_offsets(self._admin, [(changelog, each) for each in range(_PARTITIONS)]).values())
-            for changelog in (changelog_topic(_APPLICATION, store) for store in _STORES)
-        ]
+def _have_grown(admin: AdminClient, before: Sequence[int]) -> bool:
+    return all(now > then for now, then in zip(_records(admin), before, strict=True))
 
 
 def _end_jvm() -> None:

@@ -7,19 +7,12 @@ from dataclasses import replace
 
 from processor.application import Application
 from processor.ownership.controller import OwnershipController
-from processor.ownership.declarations import StoreDeclaration
 from processor.ownership.declared_settings import ownership_settings
 from processor.ownership.topics.observed import check_published
 from processor.reports.metrics import ProcessorMetrics
 from processor.settings import ProcessorSettings
 from processor.states.processor_states import ProcessorStates
 from processor.topics.creation import ApplicationTopics, foreign_sources
-
-
-def declared_stores(app: Application, topics: ApplicationTopics) -> list[StoreDeclaration]:
-    """Return the stores that an application declares, with the partition counts of their topics."""
-    declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
-    return [replace(store, partition_count=topics.outputs[store.changelog_topic]) for store in declared]
 
 
 def start_controller(
@@ -36,7 +29,8 @@ def start_controller(
         ConfigurationError: it is left to another controller, and that has other stores.
 
     """
-    stores = declared_stores(app, topics)
+    declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
+    stores = [replace(store, partition_count=topics.outputs[store.changelog_topic]) for store in declared]
     if settings.controller == "none":
         check_published(settings.brokers, app.application_id, stores, settings.source_wait_ms / 1000)
         return None
@@ -45,8 +39,8 @@ def start_controller(
         app.application_id,
         stores,
         ownership_settings(settings),
-        sources=foreign_sources(app),
-        **metrics.controller.callbacks(states, metrics.paused, on_fatal),
+        metrics.controller.callbacks(states, metrics.paused, on_fatal),
+        foreign_sources(app),
     )
     controller.start()
     return controller

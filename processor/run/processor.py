@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 import structlog
@@ -12,11 +13,9 @@ from pyspark.sql import SparkSession
 
 from processor.application.topology import Topology
 from processor.outputs.frames import partitioned_frame
-from processor.ownership.controller import OwnershipController
 from processor.reports.commits import Superseded
 from processor.reports.metrics import ProcessorMetrics
 from processor.reports.progress_listener import QueryProgressListener, Subscription
-from processor.run import serving
 from processor.run.controller import start_controller
 from processor.run.queries import QueryStarter, RunningQuery, Surroundings, TopologyQueries
 from processor.run.supervision import QueryDied
@@ -25,12 +24,15 @@ from processor.sink.record_cache_pool import RecordCachePool
 from processor.spark.session import open_session, tidy_session
 from processor.states.lifecycle import ApplicationState
 from processor.states.listeners import ProcessorListener, ProcessorListeners, StateLogListener
+from processor.states.probes import not_alive, not_ready, not_started
 from processor.states.processor_states import ProcessorStates
 from processor.topics.comparisons import ChangelogComparisons
 from processor.topics.creation import prepared_topics
 from statehouse.kafka.access import check_login, refusal
-from statehouse.observability.metrics import MetricsServer
-from statehouse.observability.tracing import Tracing, tracing_for
+from statehouse.observability.denials import say_if_open
+from statehouse.observability.metrics import serve_metrics
+from statehouse.observability.probes import LIVE, READY, STARTED, WhyNot
+from statehouse.observability.tracing import tracing_for
 
 log = structlog.get_logger(__name__)
 
@@ -73,11 +75,8 @@ class Processor:
         self.metrics = ProcessorMetrics()
         self.metrics.states.watch(self.states, self._listeners)
         self._running: list[RunningQuery] = []
-        self._progress: Subscription | None = None
-        self._controller: OwnershipController | None = None
-        self._comparisons: ChangelogComparisons | None = None
-        self._metrics_server: MetricsServer | None = None
-        self._tracing: Tracing | None = None
+        self._closing = ExitStack()
+        """What ends after the queries, the last started first."""
         self._failure: BaseException | None = None
         self._session: SparkSession | None = None
         self._tidied_at = time.monotonic()
@@ -112,7 +111,9 @@ class Processor:
     def _start(self) -> None:
         settings, application_id = self._settings, self._topology.application_id
         check_login(settings.brokers, f"{application_id}-processor")
-        self._tracing = tracing_for("processor")
+        tracing = tracing_for("processor")
+        if tracing is not None:
+            self._closing.callback(tracing.close)
         began = time.monotonic()
         log.info("starting Spark")
         session = self._session = self._open_spark(application_id, settings)
@@ -122,13 +123,15 @@ class Processor:
         app.encode_structs()
         self.states.declare([query.name for query in app.queries])
         topics = prepared_topics(app, settings)
-        self._metrics_server = serving.serve(settings, self.metrics, self.states, self._silent_s)
-        self._controller = start_controller(settings, app, topics, self.metrics, self.states, self._fail)
+        self._serve()
+        controller = start_controller(settings, app, topics, self.metrics, self.states, self._fail)
+        if controller is not None:
+            self._closing.callback(controller.stop)
         comparisons = ChangelogComparisons(settings.brokers, f"{application_id}-changelogs", topics.changelogs)
-        self._comparisons = comparisons
+        self._closing.callback(comparisons.stop)
         comparisons.start()
         progress = QueryProgressListener([query.name for query in app.queries], self.metrics, on_batch=on_progress)
-        self._progress = Subscription(session, progress)
+        self._closing.callback(Subscription(session, progress).close)
         # Make all frames first: the batches of a running query change the environment that wraps Python functions.
         frames = [partitioned_frame(query, topics.outputs) for query in app.queries]
         caching = sum(any(output.record_cache for output in query.outputs) for query in app.queries)
@@ -140,12 +143,31 @@ class Processor:
             states=self.states,
             progress=progress,
             compared=comparisons.of,
-            tracing=self._tracing,
+            tracing=tracing,
             on_fatal=self._fail,
         )
         for query, frame in zip(app.queries, frames, strict=True):
             self._running.append(self._starter.start(query, frame, around))
         log.info("processor started", application_id=application_id, outputs=[*topics.outputs])
+
+    def _serve(self) -> None:
+        """Serve the metrics and the probes, if the settings name a port.
+
+        Raises:
+            ConfigurationError: the port can't be used.
+
+        """
+        settings, metrics, states = self._settings, self.metrics, self.states
+        say_if_open(settings)
+        probes: dict[str, WhyNot] = {
+            STARTED: lambda: not_started(states.application),
+            LIVE: lambda: not_alive(states.application, self._silent_s()),
+            READY: lambda: not_ready(states.application, states.queries),
+        }
+        server = serve_metrics(metrics.registry, settings, metrics.security.denied, metrics.security.unusable, probes)
+        if server is not None:
+            self._closing.callback(server.close)
+            log.info("metrics served", host=settings.bind_host, port=server.port)
 
     def _silent_s(self) -> float | None:
         at = self._looked_at
@@ -197,19 +219,7 @@ class Processor:
             except (Superseded, KafkaException) as error:
                 log.info("last commit record not written", query=running.query.name, reason=str(error))
         self._running.clear()
-        if self._progress is not None:
-            self._progress.close()
-            self._progress = None
-        if self._controller is not None:
-            self._controller.stop()
-        if self._comparisons is not None:
-            self._comparisons.stop()
-        if self._metrics_server is not None:
-            self._metrics_server.close()
-            self._metrics_server = None
-        if self._tracing is not None:
-            self._tracing.close()
-            self._tracing = None
+        self._closing.close()
         self.states.application_to(ApplicationState.NOT_RUNNING)
         self._listeners.close(_LISTENERS_END_S)
 

@@ -80,34 +80,19 @@ class ResetPlan:
         return dead_letters_topic(self.application_id)
 
 
-class _Commits:
-    """The latest commit record of each store, and when it was written."""
-
-    def __init__(self, skipped: UnreadableRecords) -> None:
-        self._skipped = skipped
-        self.latest: dict[str, tuple[commits_pb2.Commit, int]] = {}
-
-    def take(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
-        store = (key or b"").decode(errors="replace")
-        if value is None:
-            self.latest.pop(store, None)
-            return
-        try:
-            self.latest[store] = decode_commit(key, value), timestamp_ms
-        except ContractError as error:
-            self._skipped.note("commits", key, error)
-
-
 class _Control:
     """What the control topics say of the application and of its processor's life."""
 
     def __init__(self, application_id: str) -> None:
         self.application_id = application_id
         skipped = UnreadableRecords()
-        self.assignments, self.commits = AssignmentReader(partial(skipped.note, "assignment")), _Commits(skipped)
+        self._on_unreadable = partial(skipped.note, "assignment")
+        self._on_unreadable_commit = partial(skipped.note, "commits")
+        self.assignments = AssignmentReader(self._on_unreadable)
+        self.commits: dict[str, tuple[commits_pb2.Commit, int]] = {}
+        """The latest commit record of each store, and when it was written."""
         self._controller: tuple[ControllerRecord | None, int] | None = None
         """The acting controller's last record, None if it is of another version, and when it was written."""
-        self._on_unreadable = partial(skipped.note, "assignment")
 
     def read(self, admin: AdminClient, brokers: Brokers | str, timeout_s: float) -> None:
         """Read the topics that are there.
@@ -119,7 +104,7 @@ class _Control:
         """
         control: dict[str, OnRecord] = {
             assignment_topic(self.application_id): self._take,
-            commits_topic(self.application_id): self.commits.take,
+            commits_topic(self.application_id): self._take_commit,
         }
         there = partition_counts(admin, list(control), timeout_s)
         present = {topic: take for topic, take in control.items() if there[topic] is not None}
@@ -136,7 +121,7 @@ class _Control:
         """
         signs = [
             ("wrote a commit record", timestamp_ms, ALIVE_S)
-            for commit, timestamp_ms in self.commits.latest.values()
+            for commit, timestamp_ms in self.commits.values()
             if not commit.stopped
         ]
         if self._controller is not None:
@@ -161,6 +146,25 @@ class _Control:
         else:
             self.assignments.feed(key, value)
 
+    def _take_commit(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        store = (key or b"").decode(errors="replace")
+        if value is None:
+            self.commits.pop(store, None)
+            return
+        try:
+            self.commits[store] = decode_commit(key, value), timestamp_ms
+        except ContractError as error:
+            self._on_unreadable_commit(key, error)
+
+
+def _looked_at(brokers: Brokers | str, application_id: str, timeout_s: float) -> tuple[AdminClient, _Control]:
+    """Read the control topics of an application, and refuse the reset while it is alive."""
+    admin = clients.admin(brokers, f"{application_id}-reset")
+    control = _Control(application_id)
+    control.read(admin, brokers, timeout_s)
+    control.refuse_while_alive(time.time())
+    return admin, control
+
 
 def plan_reset(brokers: Brokers | str, application_id: str, checkpoint_dir: str, timeout_s: float) -> ResetPlan:
     """Find the state of an application.
@@ -173,10 +177,7 @@ def plan_reset(brokers: Brokers | str, application_id: str, checkpoint_dir: str,
 
     """
     checkpoints = _local(checkpoint_dir) / application_id
-    admin = clients.admin(brokers, f"{application_id}-reset")
-    control = _Control(application_id)
-    control.read(admin, brokers, timeout_s)
-    control.refuse_while_alive(time.time())
+    admin, control = _looked_at(brokers, application_id, timeout_s)
     assignments = control.assignments
     specs = [] if assignments.current is None else assignments.current.stores.values()
     # Keep topics that others write: those of global stores and of static topologies.
@@ -187,7 +188,7 @@ def plan_reset(brokers: Brokers | str, application_id: str, checkpoint_dir: str,
         checkpoints,
         tuple(sorted(path.name for path in checkpoints.iterdir() if path.is_dir())) if checkpoints.is_dir() else (),
         _held(admin, topics, timeout_s),
-        tuple(sorted(control.commits.latest)),
+        tuple(sorted(control.commits)),
     )
 
 
@@ -203,10 +204,7 @@ def carry_out(brokers: Brokers | str, plan: ResetPlan, timeout_s: float) -> None
         OSError: the checkpoints can't be deleted.
 
     """
-    admin = clients.admin(brokers, f"{plan.application_id}-reset")
-    control = _Control(plan.application_id)
-    control.read(admin, brokers, timeout_s)
-    control.refuse_while_alive(time.time())
+    admin, _ = _looked_at(brokers, plan.application_id, timeout_s)
     # Remove it in one step, because the next start would take a part of a checkpoint for a whole one.
     if plan.checkpoints.exists():
         doomed = plan.checkpoints.with_name(f".{plan.application_id}.reset-{uuid.uuid4().hex[:8]}")

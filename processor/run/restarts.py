@@ -31,12 +31,6 @@ class RestartPolicy:
         return BackoffPolicy("query", self.backoff_s, self.backoff_max_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Death:
-    at: float
-    batch_id: int | None
-
-
 class Restarts:
     """The deaths of one query that count.
 
@@ -46,7 +40,8 @@ class Restarts:
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
-        self._deaths: list[_Death] = []
+        self._deaths: list[tuple[float, int | None]] = []
+        """When each was, and the newest committed batch then."""
 
     @property
     def remembered(self) -> int:
@@ -60,9 +55,9 @@ class Restarts:
         """
         policy = self._policy
         self._deaths = [
-            death for death in self._deaths if now - death.at <= policy.window_s or death.batch_id == batch_id
+            (at, committed) for at, committed in self._deaths if now - at <= policy.window_s or committed == batch_id
         ]
         if len(self._deaths) >= policy.max_restarts:
             return None
-        self._deaths.append(_Death(now, batch_id))
+        self._deaths.append((now, batch_id))
         return policy.backoff.pause_s(len(self._deaths))

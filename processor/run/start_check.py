@@ -9,13 +9,12 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaException
 
-from processor.reports.commits import StoreChangelog
+from processor.reports.commits import StoreChangelog, offsets_of
 from processor.run.checkpoint_fit import REMEDIES, CommitRecord, Misfit, Published, misfit
 from processor.sink.protocol import SinkTarget, newest_written
 from processor.spark.checkpoint import CheckpointReader, CheckpointState, Offsets
 from statehouse.contract.processor_reports import decode_commit
 from statehouse.contract.topology import commits_topic
-from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.control_read import read_to_ends
@@ -55,7 +54,7 @@ def last_commits(brokers: Brokers | str, application_id: str, stores: Collection
         if commit.no_batch:  # it is as if there were none
             return
         found[store] = CommitRecord(
-            commit.query_id, commit.batch_id, _offsets(commit.source_ends), _offsets(commit.changelog_ends)
+            commit.query_id, commit.batch_id, offsets_of(commit.source_ends), offsets_of(commit.changelog_ends)
         )
 
     topic = commits_topic(application_id)
@@ -138,7 +137,3 @@ def _bounds(target: SinkTarget, changelog: StoreChangelog) -> tuple[Offsets, Off
     if len(starts) < len(partitions) or len(ends) < len(partitions):
         raise ConfigurationError(f"{changelog.topic} has partitions that no broker leads: start again when all are led")
     return starts, ends
-
-
-def _offsets(offsets: Sequence[commits_pb2.TopicOffset]) -> Offsets:
-    return {(each.topic, each.partition): each.offset for each in offsets}

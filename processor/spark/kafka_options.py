@@ -42,6 +42,19 @@ def spark_options(brokers: Brokers | str) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in options.items()}
 
 
+def topic_options(brokers: Brokers | str, topic: str) -> dict[str, str]:
+    """Return the options of a Kafka source that reads a topic from its start; raises as `spark_options` does."""
+    return {
+        **spark_options(brokers),
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        # Skip the records of aborted transactions.
+        "kafka.isolation.level": "read_committed",
+        # The last fetch of a batch finds no records and would wait for some, half a second by default.
+        "kafka.fetch.max.wait.ms": "10",
+    }
+
+
 def client_options(security: KafkaSecurity, credentials: Credentials) -> dict[str, str]:
     """Return the settings of Kafka's Java client; they have the paths of secrets.
 

@@ -9,7 +9,6 @@ from pyspark.sql import Column, DataFrame
 from processor.rows import VALUE
 
 _CACHED: Final = "statehouse.record_cache"
-_NATIVE: Final = ("Aggregate",)
 _ROW_BY_ROW: Final = {"Project", "Filter", "SubqueryAlias", "Generate", "MapInArrow", "MapInPandas", "Union"}
 _SOURCE: Final = "StreamingRelationV2"
 
@@ -63,4 +62,4 @@ def _children(plan: Any) -> list[Any]:  # noqa: ANN401 - same
 
 
 def _has_native(plan: Any) -> bool:  # noqa: ANN401 - a plan of the JVM
-    return plan.nodeName() in _NATIVE or any(map(_has_native, _children(plan)))
+    return plan.nodeName() == "Aggregate" or any(map(_has_native, _children(plan)))

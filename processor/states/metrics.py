@@ -18,29 +18,15 @@ class StateMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._restarts = Counter(
-            "statehouse_processor_query_restarts",
-            "Attempts to restart a query that died.",
-            ("query",),
-            registry=registry,
-        )
-        self._state_changes = Counter(
-            "statehouse_processor_state_changes",
-            "Changes of the application's state.",
-            ("from", "to"),
-            registry=registry,
-        )
-        self._query_state_changes = Counter(
-            "statehouse_processor_query_state_changes",
-            "Changes of queries' states.",
-            ("query", "from", "to"),
-            registry=registry,
-        )
-        self._controller_state_changes = Counter(
-            "statehouse_processor_controller_state_changes",
-            "Changes of the ownership controller's state.",
-            ("from", "to"),
-            registry=registry,
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"statehouse_processor_{name}", meaning, labels, registry=registry)
+
+        self._restarts = counter("query_restarts", "Attempts to restart a query that died.", "query")
+        self._state_changes = counter("state_changes", "Changes of the application's state.", "from", "to")
+        self._query_state_changes = counter("query_state_changes", "Changes of queries' states.", "query", "from", "to")
+        self._controller_state_changes = counter(
+            "controller_state_changes", "Changes of the ownership controller's state.", "from", "to"
         )
 
     def watch(self, states: ProcessorStates, listeners: ProcessorListeners) -> None:

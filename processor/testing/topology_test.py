@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from processor.application import Application, Source
 from processor.outputs import Output, Query
 from processor.outputs.frames import partitioned_frame, query_settings, set_for_a_while
+from processor.ownership.declarations import StoreDeclaration
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.partitions import placed
 from processor.sink.record_cache import last_of_each_key
@@ -72,7 +73,7 @@ class TopologyTest:
         build(self._app)
         self._app.check()
         self._app.encode_structs()
-        self._stores = {store.name: store for store in self._app.stores}
+        self._stores = {store.name: store.declaration for store in self._app.stores if store.declaration}
         self._frames = [self._frame(query) for query in self._app.queries]
 
     def pipe(self, topic: str, *records: Record) -> Self:
@@ -105,20 +106,20 @@ class TopologyTest:
         The key is the store's own; (key, start) in window stores, (key, start, sequence) with `retain_duplicates`,
         (key, start, end) in session stores. Times are epoch milliseconds.
         """
-        output = self._stores[name]
+        store = self._stores[name]
         entries: dict[bytes, bytes] = {}
-        for record in self._written[output.topic]:
+        for record in self._written[store.changelog_topic]:
             key, value = record.key, record.value
             assert isinstance(key, bytes)  # noqa: S101 - stores have bytes as keys
             if isinstance(value, bytes):
                 entries[key] = value
             else:
                 entries.pop(key, None)
-        return {self._entry_key(output, key): self._typed(output, value) for key, value in entries.items()}
+        return {_entry_key(store, key): _shown(store.value_serde, value) for key, value in entries.items()}
 
     def records(self, name: str) -> list[Record]:
         """Return the records, as bytes and in order, of an output topic, or else of the changelog of a store."""
-        topics = {store.name: store.topic for store in self._app.stores}
+        topics = {name: store.changelog_topic for name, store in self._stores.items()}
         topics |= {output.topic: output.topic for output in self._app.outputs}
         return list(self._written[topics[name]])
 
@@ -191,28 +192,16 @@ class TopologyTest:
             if of_topic and topic in sources:
                 self._append(topic, of_topic)
 
-    def _entry_key(self, output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's keys are
-        assert output.declaration is not None  # noqa: S101 - a store's
-        if output.declaration.built_on == WINDOW:
-            window = WindowKey.from_bytes(data)
-            key = _text_key(output, window.key)
-            return (
-                (key, window.start_ms, window.sequence) if output.layout.retain_duplicates else (key, window.start_ms)
-            )
-        if output.declaration.built_on == SESSION:
-            session = SessionKey.from_bytes(data)
-            return (_text_key(output, session.key), session.start_ms, session.end_ms)
-        return _text_key(output, data)
 
-    @staticmethod
-    def _typed(output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's values are
-        assert output.declaration is not None  # noqa: S101 - a store's
-        return _shown(output.declaration.value_serde, data)
-
-
-def _text_key(output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's keys are
-    assert output.declaration is not None  # noqa: S101 - a store's
-    return _shown(output.declaration.key_serde, data)
+def _entry_key(store: StoreDeclaration, data: bytes) -> Any:  # noqa: ANN401 - as the store's keys are
+    if store.built_on == WINDOW:
+        window = WindowKey.from_bytes(data)
+        key = _shown(store.key_serde, window.key)
+        return (key, window.start_ms, window.sequence) if store.retain_duplicates else (key, window.start_ms)
+    if store.built_on == SESSION:
+        session = SessionKey.from_bytes(data)
+        return (_shown(store.key_serde, session.key), session.start_ms, session.end_ms)
+    return _shown(store.key_serde, data)
 
 
 def _shown(serde: str, data: bytes) -> Any:  # noqa: ANN401 - as the serde's values are

@@ -13,12 +13,12 @@ from typing import Annotated, Final
 import typer
 from confluent_kafka.admin import AdminClient
 
-from processor.ownership.topics.control_topics import control_topics
 from processor.settings import ProcessorSettings
 from processor.topics.audit import PARTITIONS, Difference, TopicSetting, compare
 from statehouse.cli import output as out
 from statehouse.cli.declared import takes_settings
 from statehouse.cli.output import Column, OutputFormat, OutputOption
+from statehouse.contract.topology import control_topic_names
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_login, failures_told
@@ -81,7 +81,7 @@ def topics(
     with failures_told(settings.brokers):
         admin = clients.admin(settings.brokers, client_id)
         specs = declared_topics(topology, admin, settings)
-        control = frozenset(spec.name for spec in control_topics(topology.application_id, 1))
+        control = frozenset(control_topic_names(topology.application_id))
         audit = _apply if action is TopicsAction.APPLY else _found
         compared = audit(admin, specs, control)
     differing = [each for each in compared if each.difference is not Difference.NONE]

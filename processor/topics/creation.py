@@ -14,7 +14,7 @@ from processor.application import Application, Source, SourceKind
 from processor.ownership.topics.control_topics import control_topics, warn_of_uncompacted
 from processor.settings import ProcessorSettings
 from processor.topics.settings import ANY_TIMESTAMP, DEAD_LETTERS_CONFIG, check_compaction_lags, output_topic_config
-from statehouse.contract.topology import dead_letters_topic
+from statehouse.contract.topology import control_topic_names, dead_letters_topic
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_group, check_rights
@@ -172,8 +172,8 @@ def foreign_sources(app: Application) -> list[str]:
 
 def written_topics(app: Application) -> list[str]:
     """Return the topics that an application's processor writes: its outputs, dead letters and control topics."""
-    control = (spec.name for spec in control_topics(app.application_id, 1))
-    return sorted({*(output.topic for output in app.outputs), dead_letters_topic(app.application_id), *control})
+    outputs = (output.topic for output in app.outputs)
+    return sorted({*outputs, dead_letters_topic(app.application_id), *control_topic_names(app.application_id)})
 
 
 def _largest(sources: Sequence[Source], counts: Mapping[str, int]) -> int:

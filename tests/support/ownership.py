@@ -56,7 +56,7 @@ class Controlled(PublishedEpochs):
                 for task, holders in fleet.tasks.items()
                 for node in holders.replicas
             )
-            and preview(fleet, {}, [], self._settings.planner).summary == "nothing to do"
+            and preview(fleet, {}, []).summary == "nothing to do"
         )
 
 

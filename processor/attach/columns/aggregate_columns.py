@@ -38,7 +38,6 @@ class AggregateColumns:
         input: the type of what it reads.
         served: those of the columns that are served as they are.
         doubt: what the schema can't tell.
-        is_opaque: whether only Spark itself can read the columns.
 
     """
 
@@ -48,7 +47,6 @@ class AggregateColumns:
     input: DataType | None = None
     served: Sequence[str] = ()
     doubt: str = ""
-    is_opaque: bool = False
 
 
 def aggregates_of(kind: StructType, names: Sequence[str]) -> list[AggregateColumns]:
@@ -90,7 +88,6 @@ def _begins(fields: Sequence[StructField], names: Sequence[str]) -> AggregateCol
             names[0],
             doubt=f"{names[0]}{', …' if opaque > 1 else ''}: in a form that only Spark can read (collect_list, "
             "percentile_approx, approx_count_distinct and the like): not served",
-            is_opaque=True,
         )
     return _alone(fields[0], names[0])
 

@@ -30,15 +30,13 @@ from processor.attach.columns.json_forms import (
     with_unique_names,
 )
 from processor.attach.columns.spark_columns import attempt, value_of
-from processor.attach.columns.state_values import StateValues
+from processor.attach.columns.state_values import STATE_KEY, STATE_VALUE, StateValues
 from processor.attach.columns.timed_keys import EntryKind, TimedKey, timed_key
 from processor.rows import KEY, VALUE
 from statehouse.errors import ConfigurationError
 from statehouse.keys.columns import KeyColumn, can_be_named
 from statehouse.serdes import SERDES
 
-STATE_KEY: Final = "_state_key"
-STATE_VALUE: Final = "_state_value"
 FAILED: Final = "_failed"
 """The expression that can't be computed for the row; null if there is none."""
 ENCODING: Final = 2
@@ -132,6 +130,10 @@ class Rows:
         """The columns of the value, as the state has them."""
         return _struct(self.frame, STATE_VALUE)
 
+    def timed_key(self, shape: EntryKind) -> TimedKey:
+        """Return the parts of the key, for a store of this shape."""
+        return timed_key(shape, self.key_type, self.value_type)
+
 
 def state_rows(frame: DataFrame) -> DataFrame:
     """Return a frame of the state reader with its key and its value as two structs, without names that come twice.
@@ -156,9 +158,8 @@ def state_rows(frame: DataFrame) -> DataFrame:
             inner.append(F.col(f"value.`{each.name}`"))
             names.append(each.name)
     columns = [column.alias(name) for column, name in zip(inner, unique_names(names), strict=True)]
-    # An operator that only remembers keys has no value; Spark has no empty structs with a literal.
-    made = F.struct(*columns) if columns else F.from_json(F.lit("{}"), StructType([]))
-    return frame.withColumnsRenamed({"key": STATE_KEY}).withColumn(STATE_VALUE, made).drop("value")
+    # An operator that only remembers keys has no value.
+    return frame.withColumnsRenamed({"key": STATE_KEY}).withColumn(STATE_VALUE, _struct_of(columns)).drop("value")
 
 
 def entries(rows: Rows, mapping: EntryMapping, keep: Sequence[str] = ()) -> DataFrame:
@@ -189,7 +190,7 @@ def _entries(
     rows: Rows, mapping: EntryMapping, keep: Sequence[str], default: Sequence[str], visible: Sequence[str]
 ) -> DataFrame:
     session, finished = rows.frame.sparkSession, rows.finished
-    timed = timed_key(mapping.shape, rows.key_type, rows.value_type, STATE_KEY, STATE_VALUE)
+    timed = rows.timed_key(mapping.shape)
     # The user's SQL has the columns by their names, ours by their places in the state: so nothing is ambiguous.
     tries = {name: f"_finished_{place}" for place, name in enumerate(finished.columns)}
     kept = [*keep, STATE_KEY, STATE_VALUE]
@@ -213,11 +214,7 @@ def _entries(
     made = {name: value_of(F.col(asked[name])) for name in texts} or {name: F.col(f"`{name}`") for name in default}
     types = frame.select(*(column.alias(name) for name, column in made.items())).schema if made else StructType([])
     if mapping.value_serde == "json":
-        whole = (
-            F.struct(*(column.alias(name) for name, column in made.items()))
-            if made
-            else F.from_json(F.lit("{}"), StructType([]))
-        )
+        whole = _struct_of([column.alias(name) for name, column in made.items()])
         value = json_of(whole, types).cast("binary")
     else:
         ((name, column),) = made.items()
@@ -242,16 +239,13 @@ def _with_key(
     """Return the frame with the record key as _KEY, and whether it can't be computed as _KEY_FAILED."""
     session = frame.sparkSession
     if mapping.key is None:
-        kind = StructType([key_type[name] for name in timed.names])
-        column, kind = _sole_or_struct(kind)
-        keyed, is_failed = frame.select(*kept, column.alias(_KEY)), F.lit(False)
+        column, kind = _sole_or_struct(StructType([key_type[name] for name in timed.names]))
+        keyed, plain, is_failed = frame.select(*kept, column.alias(_KEY)), F.col(_KEY), F.lit(False)
     else:
         named = frame.select(*kept, *(F.col(f"{STATE_KEY}.`{name}`").alias(name) for name in key_type.names))
         keyed = named.select(*kept, attempt(session, F.expr(mapping.key)).alias(_KEY))
-        is_failed = F.col(_KEY).isNull()
-        column = value_of(F.col(_KEY))
-        kind = keyed.select(column.alias(_KEY)).schema[_KEY].dataType
-    plain = F.col(_KEY) if mapping.key is None else value_of(F.col(_KEY))
+        plain, is_failed = value_of(F.col(_KEY)), F.col(_KEY).isNull()
+        kind = keyed.select(plain.alias(_KEY)).schema[_KEY].dataType
     serialized = encoded(kind, plain, mapping.key_serde or serde_of(kind))
     return keyed.select(*kept, timed.record_key(serialized).alias(_KEY), is_failed.alias(_KEY_FAILED))
 
@@ -265,7 +259,7 @@ def key_serde(rows: Rows, mapping: EntryMapping) -> str:
     """
     if mapping.key_serde is not None:
         return mapping.key_serde
-    timed = timed_key(mapping.shape, rows.key_type, rows.value_type, STATE_KEY, STATE_VALUE)
+    timed = rows.timed_key(mapping.shape)
     if mapping.key is None:
         return serde_of(_sole_or_struct(StructType([rows.key_type[name] for name in timed.names]))[1])
     of_key = rows.frame.select(f"{STATE_KEY}.*")
@@ -275,7 +269,7 @@ def key_serde(rows: Rows, mapping: EntryMapping) -> str:
 
 def key_columns(rows: Rows, mapping: EntryMapping) -> tuple[KeyColumn, ...]:
     """Return the columns that make up the store's keys; none if they aren't JSON documents of several."""
-    timed = timed_key(mapping.shape, rows.key_type, rows.value_type, STATE_KEY, STATE_VALUE)
+    timed = rows.timed_key(mapping.shape)
     if mapping.may_clash or len(timed.names) < 2:
         return ()
     columns = tuple(KeyColumn(name, rows.key_type[name].dataType.simpleString()) for name in timed.names)
@@ -351,6 +345,11 @@ def _struct(frame: DataFrame, name: str) -> StructType:
     if not isinstance(kind, StructType):
         raise ConfigurationError(f"the state's {name} is {kind.simpleString()}: only columns by name can be served")
     return kind
+
+
+def _struct_of(columns: Sequence[Column]) -> Column:
+    """Return a struct of columns, also of none: Spark has no literal for that."""
+    return F.struct(*columns) if columns else F.from_json(F.lit("{}"), StructType([]))
 
 
 def _renamed(frame: DataFrame, name: str) -> DataFrame:

@@ -24,6 +24,9 @@ from statehouse.errors import ConfigurationError
 
 _DECLARATIVE: Final = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate"
 _KEY: Final = "_key_"
+STATE_KEY: Final = "_state_key"
+"""The column with the key of a state's row."""
+STATE_VALUE: Final = "_state_value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +37,16 @@ class StateValues:
         columns: name -> the value, over the state's columns.
         default: the names of the columns, of these and of the state's, that make the value unless others are named.
         doubts: what the state's schema can't tell, for people.
-        opaque: columns of the state that only Spark can read.
 
     """
 
     columns: Mapping[str, Column]
     default: Sequence[str]
     doubts: Sequence[str] = ()
-    opaque: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateBuffer:
-    """A column that an aggregate keeps."""
-
-    name: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class AggregatePlan:
-    """What Spark keeps for an aggregation, and the final values over columns with the names in `over`."""
-
-    buffers: Sequence[AggregateBuffer]
-    finals: Sequence[Column]
+Buffer = tuple[str, str]
+"""The name and the type of a column that an aggregate keeps."""
 
 
 def as_it_is(kind: StructType) -> StateValues:
@@ -65,14 +54,13 @@ def as_it_is(kind: StructType) -> StateValues:
     return StateValues({}, kind.names)
 
 
-def finished_by_schema(session: SparkSession, kind: StructType, names: Sequence[str], within: str) -> StateValues:
+def finished_by_schema(session: SparkSession, kind: StructType, names: Sequence[str]) -> StateValues:
     """Return the values that the schema of an aggregation's state tells of.
 
     Args:
         session: makes the plan.
         kind: the state's value, with the names that Spark gives.
         names: those that differ.
-        within: the column that has them.
 
     """
     found = aggregates_of(kind, names)
@@ -82,7 +70,7 @@ def finished_by_schema(session: SparkSession, kind: StructType, names: Sequence[
         fields = [StructField(f"c{place}", each.input or LongType()) for place, each in enumerate(made)]
         calls = [(each.sql or "").format(f"c{place}") for place, each in enumerate(made)]
         over = [name for each in made for name in each.uses]
-        finals = plan(session, StructType(fields), calls, within, over).finals
+        finals = plan(session, StructType(fields), calls, over)[1]
     unread = iter(finals)
     columns: dict[str, Column] = {}
     default: list[str] = []
@@ -95,15 +83,13 @@ def finished_by_schema(session: SparkSession, kind: StructType, names: Sequence[
         name = unique_names([*as_they_are, *columns, each.name])[-1]
         columns[name] = next(unread)
         default.append(name)
-    doubts = [each.doubt for each in found if each.doubt]
-    return StateValues(columns, default, doubts, [name for each in found if each.is_opaque for name in each.uses])
+    return StateValues(columns, default, [each.doubt for each in found if each.doubt])
 
 
 def finished_by_words(
     session: SparkSession,
     kind: StructType,
     names: Sequence[str],
-    within: str,
     aggregates: Mapping[str, str],
     inputs: str,
     keys: StructType,
@@ -114,7 +100,6 @@ def finished_by_words(
         session: makes the plan.
         kind: the state's value, with the names that Spark gives.
         names: those that differ.
-        within: the column that has them.
         aggregates: name -> SQL, as in `total -> sum(amount)`.
         inputs: the columns that they read, as DDL: `amount DECIMAL(6,2), at TIMESTAMP`.
         keys: the columns of the key, which they may name too.
@@ -124,21 +109,21 @@ def finished_by_words(
 
     """
     fields = _inputs(inputs, keys)
-    planned = plan(session, fields, [f"{sql} AS `{name}`" for name, sql in aggregates.items()], within, names)
-    have = [AggregateBuffer(each.name, each.dataType.simpleString()) for each in kind.fields]
-    if list(planned.buffers) != have:
+    buffers, finals = plan(session, fields, [f"{sql} AS `{name}`" for name, sql in aggregates.items()], names)
+    have = [(each.name, each.dataType.simpleString()) for each in kind.fields]
+    if buffers != have:
         raise ConfigurationError(
-            f"the state isn't of these aggregates: for them Spark keeps {_shown(planned.buffers)}; the state has "
+            f"the state isn't of these aggregates: for them Spark keeps {_shown(buffers)}; the state has "
             f"{_shown(have)}. Name all aggregates of the job, in its order (--aggregate), and the types of what they "
             "read (--input)"
         )
-    return StateValues(dict(zip(aggregates, planned.finals, strict=True)), [*aggregates])
+    return StateValues(dict(zip(aggregates, finals, strict=True)), [*aggregates])
 
 
 def plan(
-    session: SparkSession, fields: StructType, calls: Sequence[str], within: str, over: Sequence[str]
-) -> AggregatePlan:
-    """Return what Spark keeps for aggregates over these fields, and their final values over the struct `within`.
+    session: SparkSession, fields: StructType, calls: Sequence[str], over: Sequence[str]
+) -> tuple[list[Buffer], list[Column]]:
+    """Return what Spark keeps for aggregates over these fields, and their final values over the struct STATE_VALUE.
 
     `over`: the struct's fields that have what is kept.
 
@@ -166,7 +151,7 @@ def plan(
     if found.isEmpty():
         raise ConfigurationError("the aggregates can't be planned: name plain aggregates, as in sum(amount)")
     declarative = jvm.java.lang.Class.forName(_DECLARATIVE)
-    buffers: list[AggregateBuffer] = []
+    buffers: list[Buffer] = []
     places: dict[int, Any] = {}
     finals: dict[int, Any] = {}
     for each in listed(found.get().productElement(1)):
@@ -178,18 +163,18 @@ def plan(
             )
         for attribute in listed(function.aggBufferAttributes()):
             if len(buffers) < len(over):
-                name = sequence(session, [within, over[len(buffers)]])
+                name = sequence(session, [STATE_VALUE, over[len(buffers)]])
                 places[attribute.exprId().id()] = jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute(name)
-            buffers.append(AggregateBuffer(attribute.name(), attribute.dataType().simpleString()))
+            buffers.append((attribute.name(), attribute.dataType().simpleString()))
         finals[each.resultAttribute().exprId().id()] = function.evaluateExpression()
     results = listed(found.get().productElement(2))[1:]  # the first is the key
     if len(buffers) != len(over):
-        return AggregatePlan(buffers, ())
+        return buffers, []
     made = [_put(session, _put(session, each, finals), places) for each in results]
     if outputs is not None:
         over_it = {each.exprId().id(): _unnamed(whole) for each, whole in zip(results, made, strict=True)}
         made = [_put(session, each, over_it) for each in outputs]
-    return AggregatePlan(buffers, [column_of(session, each) for each in made])
+    return buffers, [column_of(session, each) for each in made]
 
 
 def _put(session: SparkSession, expression: Any, instead: Mapping[int, Any]) -> Any:  # noqa: ANN401 - of the JVM
@@ -218,5 +203,5 @@ def _inputs(inputs: str, keys: StructType) -> StructType:
     return StructType([*declared.fields, *(each for each in keys.fields if each.name.lower() not in taken)])
 
 
-def _shown(buffers: Sequence[AggregateBuffer]) -> str:
-    return ", ".join(f"{each.name} {each.kind}" for each in buffers) or "nothing"
+def _shown(buffers: Sequence[Buffer]) -> str:
+    return ", ".join(map(" ".join, buffers)) or "nothing"

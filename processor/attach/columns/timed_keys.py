@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StructType, TimestampType
 
+from processor.attach.columns.state_values import STATE_KEY, STATE_VALUE
 from processor.rows import KEY, SESSION_END, SESSION_START, VALUE, WINDOW_START
 from processor.sink.layouts import FrameLayout
 from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW
@@ -53,26 +54,15 @@ class TimedKey:
 
     def record_key(self, key: Column) -> Column:
         """Return the record key: the key's bytes, and those of its time."""
-        suffix = FrameLayout(self.shape.value).suffix(self._times())
-        return key if suffix is None else F.concat(key, suffix)
-
-    def _times(self) -> dict[str, Column]:
         if self.start is None or self.end is None:
-            return {}
-        if self.shape is EntryKind.WINDOW:
-            return {WINDOW_START: self.start}
-        return {SESSION_START: self.start, SESSION_END: self.end}
+            return key
+        times = {WINDOW_START: self.start, SESSION_START: self.start, SESSION_END: self.end}
+        suffix = FrameLayout(self.shape.value).suffix(times)
+        return F.concat(key, suffix)
 
 
-def timed_key(shape: EntryKind, key: StructType, value: StructType, in_key: str, in_value: str) -> TimedKey:
-    """Return the parts of a state's key.
-
-    Args:
-        shape: what the store is to be.
-        key: the state's key.
-        value: the state's value.
-        in_key: the column that has the key.
-        in_value: the column that has the value.
+def timed_key(shape: EntryKind, key: StructType, value: StructType) -> TimedKey:
+    """Return the parts of a state's key, for a store of this shape.
 
     Raises:
         ConfigurationError: the state has no such time, or several.
@@ -80,7 +70,7 @@ def timed_key(shape: EntryKind, key: StructType, value: StructType, in_key: str,
     """
     if shape is EntryKind.PLAIN:
         return TimedKey(shape, key.names)
-    place, of = (in_key, key) if shape is EntryKind.WINDOW else (in_value, value)
+    place, of = (STATE_KEY, key) if shape is EntryKind.WINDOW else (STATE_VALUE, value)
     found = [each.name for each in of.fields if is_span(each.dataType)]
     if len(found) != 1:
         raise ConfigurationError(
@@ -114,7 +104,7 @@ def frame_of(session: SparkSession, shape: EntryKind) -> DataFrame:
     return session.createDataFrame([], f"{KEY} binary, {VALUE} binary").select(*apart(shape), VALUE)
 
 
-def window_ms(frame: DataFrame, key: StructType, in_key: str) -> int | None:
+def window_ms(frame: DataFrame, key: StructType) -> int | None:
     """Return how long the windows in the keys of a frame are, in milliseconds; None if it has no row.
 
     Raises:
@@ -122,7 +112,7 @@ def window_ms(frame: DataFrame, key: StructType, in_key: str) -> int | None:
 
     """
     (span,) = [each.name for each in key.fields if is_span(each.dataType)]
-    window = F.col(f"{in_key}.`{span}`")
+    window = F.col(f"{STATE_KEY}.`{span}`")
     start = F.unix_micros(window.getField("start"))
     length = F.unix_micros(window.getField("end")) - start
     fraction = F.max(F.greatest(start % _MILLI, length % _MILLI))

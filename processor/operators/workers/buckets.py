@@ -25,7 +25,7 @@ from processor.operators.workers.keyed import GROUP, KIND, LETTER, TIME, RowKind
 from processor.operators.workers.packing import arrow_bytes, arrow_table
 from processor.rows import DETAIL, KEY, OFFSET, ORIGIN, PARTITION, REASON, REFUSAL, TIMESTAMP, TOPIC, VALUE
 from processor.spark.plans import as_many_as_cores
-from processor.spark.state_api import StatefulProcessor, StatefulProcessorHandle
+from processor.spark.state_api import OurStatefulProcessor, StatefulProcessorHandle
 from processor.spark.state_operators import is_with_pandas
 from processor.spark.worker_memory import keep_modules
 
@@ -179,7 +179,7 @@ class _Unpacker:
         return pa.table(columns, schema=self.schema)
 
 
-class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
+class _BucketProcessor(OurStatefulProcessor):
     """Runs a program on a bucket's rows and states."""
 
     def __init__(self, program: Program) -> None:
@@ -196,9 +196,6 @@ class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark count
     ) -> Iterator[Any]:
         for stream in self._run(rows):
             yield Row(rows=stream)
-
-    def close(self) -> None:
-        keep_modules()
 
     def _run(self, rows: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes]:
         parts: dict[int, list[pa.Table]] = {}

@@ -177,12 +177,7 @@ class JoinProgram:
 
     def refuse(self, events: pa.Table, refused: Flags) -> pa.Table:
         """Return the events; the flagged ones are refused."""
-        if not refused.any():
-            return events
-        for name, text in ((REASON, self.reason), (DETAIL, self.detail)):
-            judged = pc.if_else(pa.array(refused), pa.scalar(text, pa.string()), events[name])
-            events = events.set_column(events.column_names.index(name), name, judged)
-        return events
+        return _refused(events, refused, self.reason, self.detail) if refused.any() else events
 
 
 @dataclass(frozen=True)
@@ -232,9 +227,7 @@ class AggregateProgram:
         self, events: pa.Table, matches: RowMatches, live: Numbers, kept: pa.Table | None
     ) -> tuple[pa.Table, pa.Table | None]:
         """Return the records of the live events, and the aggregates to keep; None if these don't change."""
-        groups, places = _codes(events[GROUP])[live], positions(events).at(live)
-        ordered = by_time(groups, places, np.ones(len(live), dtype=np.bool_))
-        live, groups, places = live[ordered], groups[ordered], places.at(ordered)
+        live, groups, places = _in_order(events, live)
         latest_ms = np.zeros(groups[-1] + 1, dtype=np.int64)
         np.maximum.at(latest_ms, groups, places.timestamps_ms)
         rows = _Rows(events, matches, self.fields)
@@ -368,9 +361,7 @@ def events_in_order(sides: Mapping[int, pa.Table], fields: Mapping[str, str | No
     live = np.flatnonzero(is_live)
     if not len(live):
         return EventsByKey(events, letters, [])
-    groups, places = _codes(events[GROUP])[live], positions(events).at(live)
-    ordered = by_time(groups, places, np.ones(len(live), dtype=np.bool_))
-    live, groups, places = live[ordered], groups[ordered], places.at(ordered)
+    live, groups, places = _in_order(events, live)
     rows = _Rows(events, RowMatches(None, np.full(events.num_rows, -1)), fields).as_json(live)
     begins = np.flatnonzero(_begins(groups))
     keys = events[GROUP].take(pa.array(live[begins])).to_pylist()
@@ -381,13 +372,24 @@ def events_in_order(sides: Mapping[int, pa.Table], fields: Mapping[str, str | No
     )
 
 
+def _in_order(events: pa.Table, live: Numbers) -> tuple[Numbers, Numbers, RecordPositions]:
+    """Return the numbered events by group, then by time, with their groups and positions."""
+    groups, places = _codes(events[GROUP])[live], positions(events).at(live)
+    ordered = by_time(groups, places, np.ones(len(live), dtype=np.bool_))
+    return live[ordered], groups[ordered], places.at(ordered)
+
+
 def refused_events(events: pa.Table, numbers: list[int], reason: str, detail: str) -> pa.Table:
     """Return the numbered events as dead letters."""
     letters = events.select(LETTER).take(pa.array(numbers))
+    return _refused(letters, np.ones(len(numbers), dtype=np.bool_), reason, detail)
+
+
+def _refused(events: pa.Table, flags: Flags, reason: str | None, detail: str | None) -> pa.Table:
     for name, text in ((REASON, reason), (DETAIL, detail)):
-        said = pa.array([text] * len(numbers), pa.string())
-        letters = letters.set_column(letters.column_names.index(name), name, said)
-    return letters
+        judged = pc.if_else(pa.array(flags), pa.scalar(text, pa.string()), events[name])
+        events = events.set_column(events.column_names.index(name), name, judged)
+    return events
 
 
 def without_letters(rows: pa.Table) -> tuple[pa.Table, pa.Table]:

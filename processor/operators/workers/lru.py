@@ -21,8 +21,7 @@ from processor.operators.workers.recency import StoreUpdate, UpdateOrder, bounde
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.records import OutputRows, sink_rows
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
-from processor.spark.state_api import StatefulProcessor, StatefulProcessorHandle
-from processor.spark.worker_memory import keep_modules
+from processor.spark.state_api import OurStatefulProcessor, StatefulProcessorHandle
 
 _COLUMNS: Final = (KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
 _OUT_TYPE: Final = (
@@ -77,7 +76,7 @@ def _unpacked(data: bytes) -> Entries:
     return dict(zip(table["key"].to_pylist(), table["aggregate"].to_pylist(), strict=True))
 
 
-class _LruProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
+class _LruProcessor(OurStatefulProcessor):
     """Processes a partition's rows in a batch, with one call to the JVM to read the entries and one to write them."""
 
     def __init__(self, max_entries: int, aggregator: Aggregator | None) -> None:
@@ -114,6 +113,3 @@ class _LruProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts a
             return folded(entries, placed, self._aggregator, self._max_entries)
         publish, keys = bounded(entries, (update for _, update in placed), self._max_entries)
         return publish, dict.fromkeys(keys, "")
-
-    def close(self) -> None:
-        keep_modules()

@@ -26,21 +26,6 @@ class SessionState(NamedTuple):
     state: Json
 
 
-class SessionChange(NamedTuple):
-    """What an event did to the sessions of its key.
-
-    Attributes:
-        sessions: the sessions after it, by start.
-        gone: the sessions that are no more, or no longer with these bounds.
-        changed: the session that has the event; None if the aggregator forgot it.
-
-    """
-
-    sessions: list[SessionState]
-    gone: list[SessionState]
-    changed: SessionState | None
-
-
 @dataclass(frozen=True, slots=True)
 class SessionFold:
     """Applies events, in order, to the sessions of a key."""
@@ -56,8 +41,8 @@ class SessionFold:
 
     def apply(
         self, sessions: Sequence[SessionState], row: Mapping[str, Any], position: RecordPosition, stream_time_ms: int
-    ) -> SessionChange | None:
-        """Return what an event changes, None if it is late. `stream_time_ms`: before this event."""
+    ) -> list[SessionState] | None:
+        """Return the sessions after an event, by start; None if it is late. `stream_time_ms`: before this event."""
         at_ms = position.timestamp_ms
         closed_ms = self.closed_before_ms(max(at_ms, stream_time_ms))
         near = [
@@ -75,7 +60,5 @@ class SessionFold:
         state = self.aggregator.add(state, row, position)
         others = [each for each in sessions if each not in near]
         if state is None:
-            return SessionChange(others, near, None)
-        made = SessionState(start_ms, end_ms, state)
-        gone = [each for each in near if each[:2] != made[:2]]
-        return SessionChange(sorted([*others, made], key=lambda each: each.start_ms), gone, made)
+            return others
+        return sorted([*others, SessionState(start_ms, end_ms, state)], key=lambda each: each.start_ms)

@@ -22,6 +22,7 @@ from processor.rows import (
     KEY,
     OFFSET,
     PARTITION,
+    PLACE_TYPES,
     REASON,
     SEQUENCE,
     SESSION_END,
@@ -34,13 +35,11 @@ from processor.rows import (
 )
 from processor.sink.records import hash_column
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
-from processor.spark.state_api import StatefulProcessor, StatefulProcessorHandle
-from processor.spark.worker_memory import keep_modules
+from processor.spark.state_api import OurStatefulProcessor, StatefulProcessorHandle
 from statehouse.errors import ConfigurationError
 
 # These columns identify the entry of an update: the key, and its window or session.
 _IDENTITY: Final = (KEY, WINDOW, WINDOW_START, SEQUENCE, SESSION_WINDOW, SESSION_START, SESSION_END)
-_ORIGIN: Final = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint"}
 _HASH: Final = "_hash"
 _ENTRY: Final = "_entry"
 _SINCE_MS: Final = "_since_ms"
@@ -78,7 +77,8 @@ def _packed(frame: DataFrame, suppression: Suppression, partition_count: int) ->
     refused = F.col(REASON).isNotNull() if REASON in have else F.lit(False)
     is_held = ~refused & F.col(KEY).isNotNull()
     origin = {
-        name: (F.col(name) if name in have else F.lit(None)).cast(kind).alias(name) for name, kind in _ORIGIN.items()
+        name: (F.col(name) if name in have else F.lit(None)).cast(kind).alias(name)
+        for name, kind in PLACE_TYPES.items()
     }
     since = F.col(WINDOW)["end"] if isinstance(suppression, WindowCloses) else F.col(TIMESTAMP)
     placed = frame.withColumn(_HASH, hash_column(F.when(is_held, F.col(KEY).cast("binary"))))
@@ -97,7 +97,7 @@ def _placed(row: tuple[Any, ...]) -> tuple[UpdateOrder, KeyUpdate]:
     return UpdateOrder.of(timestamp_ms, topic, partition, offset), KeyUpdate(entry, packed, timestamp_ms, since_ms)
 
 
-class _SuppressProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
+class _SuppressProcessor(OurStatefulProcessor):
     """Processes a partition's rows in a batch, with one call to the JVM to read the buffer and one to write it."""
 
     def __init__(self, suppression: Suppression, partition_count: int) -> None:
@@ -128,9 +128,6 @@ class _SuppressProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark cou
         for text in passed.rows:
             yield out(text, None, None, None)
         yield out(None, key[0], len(passed.buffered), size_of(passed.buffered))
-
-    def close(self) -> None:
-        keep_modules()
 
     def _load(self) -> tuple[int, dict[str, BufferedUpdate]]:
         kept = self._buffer.get()

@@ -49,8 +49,9 @@ class OwnershipCore:
         self._fleet_began_at: float | None = None
         self._last_tick: float | None = None
         self._is_in_contact = True
-        self._is_started = False
         self._acts = True
+        self.is_started = False
+        """Whether it counts time."""
         self.assignment = Assignment()
         self.last_plan: Plan | None = None
         self.plans = 0
@@ -134,7 +135,7 @@ class OwnershipCore:
 
     def start(self, now: float) -> None:
         """Start to count time; call it when both topics have been read to their ends."""
-        self._is_started = True
+        self.is_started = True
         holders = {node for task in self.assignment.tasks.values() for node in task.replicas}
         self._sessions.start(now, holders)
         # The times of the last hand-overs aren't known: treat all as recent.
@@ -142,18 +143,13 @@ class OwnershipCore:
         self._last_tick = now
         self._note("controller started")
 
-    @property
-    def is_started(self) -> bool:
-        """Whether it counts time."""
-        return self._is_started
-
     def heartbeat(self, member: Member, now: float) -> None:
         """Record a heartbeat."""
-        was_empty = not self._sessions.has_live
+        was_empty = self._sessions.live == 0
         change = self._sessions.hear(member, now, self.assignment.epoch)
-        if was_empty and self._sessions.has_live:
+        if was_empty and self._sessions.live:
             self._fleet_began_at = now
-        if change is not None and self._is_started:  # those before the start change nothing
+        if change is not None and self.is_started:  # those before the start change nothing
             self._note(change)
 
     def left(self, instance_id: str, now: float) -> None:
@@ -168,7 +164,7 @@ class OwnershipCore:
         Each run of a dynamic member leaves its own record behind, unless it left properly. If such a member comes back
         at this moment, nothing is lost: its next heartbeat makes it a member again.
         """
-        if not self._is_started or not self._is_in_contact or not self._acts:
+        if not self.is_started or not self._is_in_contact or not self._acts:
             return []
         gone = self._sessions.long_gone(now)
         if not gone:
@@ -192,7 +188,7 @@ class OwnershipCore:
 
         Call it at least once per heartbeat interval; a longer gap is treated as a pause of this process.
         """
-        if not self._is_started:
+        if not self.is_started:
             return None
         paused = now - (now if self._last_tick is None else self._last_tick) - self._settings.heartbeat_interval_s
         self._last_tick = now
@@ -267,7 +263,7 @@ class OwnershipCore:
         would move their tasks for nothing. When a fleet starts, its first node waits for the others: otherwise it
         would get all tasks.
         """
-        if self._sessions.awaited() or not self._sessions.has_live:
+        if self._sessions.awaited() or not self._sessions.live:
             return True
         began = self._fleet_began_at
         return began is not None and now - began < self._settings.initial_rebalance_delay_s

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Final
 
 from processor.ownership.declarations import StoreDeclaration
 from statehouse.contract.topology import StoreSpec, SubTopology
 from statehouse.errors import ConfigurationError
 from statehouse.errors.checked import PARTITIONS_OF_ALL_MAX, STORES_MAX, SUB_TOPOLOGIES_MAX
+
+# What a declaration and a specification both have.
+_SHARED: Final = [field.name for field in fields(StoreDeclaration) if field.name != "query"]
 
 
 def numbered(
@@ -39,25 +44,8 @@ def numbered(
         if not store.is_global and group not in numbers:
             numbers[group] = _unused(known)
             known[numbers[group]] = SubTopology(numbers[group], *group)
-        specs[store.name] = StoreSpec(
-            store.name,
-            store.changelog_topic,
-            store.partition_count,
-            0 if store.is_global else numbers[group],
-            store.kind,
-            store.key_serde,
-            store.value_serde,
-            in_memory=store.in_memory,
-            retention_ms=store.retention_ms,
-            window_size_ms=store.window_size_ms,
-            retain_duplicates=store.retain_duplicates,
-            is_global=store.is_global,
-            ephemeral=store.ephemeral,
-            layout=store.layout,
-            committed=store.committed,
-            foreign=store.foreign,
-            key_columns=store.key_columns,
-        )
+        shared = {name: getattr(store, name) for name in _SHARED}
+        specs[store.name] = StoreSpec(**shared, sub_topology=0 if store.is_global else numbers[group])
     _check_ephemeral(specs, known)
     _check_size(specs, known)
     return specs, known

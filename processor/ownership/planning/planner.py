@@ -16,21 +16,10 @@ from collections.abc import Collection, Mapping
 
 from processor.ownership.planning.actives import balance_actives, seat_actives
 from processor.ownership.planning.ephemeral import seat_ephemeral
-from processor.ownership.planning.model import (
-    LiveNodes,
-    NodeView,
-    Plan,
-    PlannerSettings,
-    Readiness,
-    ReplicaView,
-    Slot,
-    slots_of,
-)
+from processor.ownership.planning.model import LiveNodes, NodeView, Plan, PlannerSettings, Slot, slots_of
 from processor.ownership.planning.standbys import place_standbys, start_warm_ups
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.contract.topology import TaskId
-
-__all__ = ["NodeView", "Plan", "PlannerSettings", "Readiness", "ReplicaView", "plan"]
 
 
 def plan(

@@ -26,8 +26,8 @@ class AssignmentLog:
         application_id: str,
         on_broken: Callable[[Exception], None],
         on_unreadable: OnUnreadable,
+        on_unsigned: OnUnsigned,
         before: ControllerRecord | None = None,
-        on_unsigned: OnUnsigned | None = None,
     ) -> None:
         """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error.
 
@@ -51,7 +51,7 @@ class AssignmentLog:
             on_contact=self._confirm,
             on_anew=self._begin_anew,
             on_refused=self._refuse,
-            on_unsigned=None if on_unsigned is None else partial(on_unsigned, "assignment"),
+            on_unsigned=partial(on_unsigned, "assignment"),
         )
 
     def start(self) -> None:

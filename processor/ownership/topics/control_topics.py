@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from processor.ownership.declarations import StoreDeclaration
 from statehouse.contract.topology import control_topic_names
-from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics, topic_settings
+from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, topic_settings
 
 log = structlog.get_logger(__name__)
 
@@ -23,11 +23,6 @@ def warn_of_uncompacted(admin: AdminClient, stores: Iterable[StoreDeclaration]) 
                 store=store.name,
                 topic=store.changelog_topic,
             )
-
-
-def create_control_topics(admin: AdminClient, application_id: str, replication_factor: int) -> None:
-    """Create the members, assignment and commits topics, or apply changed settings."""
-    ensure_topics(admin, control_topics(application_id, replication_factor))
 
 
 def control_topics(application_id: str, replication_factor: int) -> list[TopicSpec]:

@@ -31,7 +31,7 @@ class MembersReader:
         application_id: str,
         on_broken: Callable[[Exception], None],
         on_unreadable: OnUnreadable,
-        on_unsigned: OnUnsigned | None = None,
+        on_unsigned: OnUnsigned,
     ) -> None:
         """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error."""
         self._records: queue.Queue[tuple[bytes | None, bytes | None, int]] = queue.Queue(_QUEUE_MAX)
@@ -48,7 +48,7 @@ class MembersReader:
             on_anew=self._begin_anew,
             on_contact=self._end_again,
             on_refused=partial(on_unreadable, "members"),
-            on_unsigned=None if on_unsigned is None else partial(on_unsigned, "members"),
+            on_unsigned=partial(on_unsigned, "members"),
         )
 
     def start(self) -> None:

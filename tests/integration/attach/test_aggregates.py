@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StructType
 
 from processor.attach.columns.json_forms import unique_names
-from processor.attach.columns.mapping import STATE_VALUE, state_rows
-from processor.attach.columns.state_values import StateValues, finished_by_schema, finished_by_words
+from processor.attach.columns.mapping import state_rows
+from processor.attach.columns.state_values import STATE_VALUE, StateValues, finished_by_schema, finished_by_words
 from statehouse.errors import ConfigurationError
 
 _INPUT: Final = "u string, m decimal(6,2), w decimal(20,4), i int, d double, b boolean, t timestamp"
@@ -115,11 +115,11 @@ def _state(
 
 def _by_words(spark: SparkSession, kind: StructType, aggregates: dict[str, str], inputs: str) -> StateValues:
     names = unique_names(kind.names)
-    return finished_by_words(spark, kind, names, STATE_VALUE, aggregates, inputs, StructType.fromDDL("u string"))
+    return finished_by_words(spark, kind, names, aggregates, inputs, StructType.fromDDL("u string"))
 
 
 def _by_schema(spark: SparkSession, kind: StructType) -> StateValues:
-    return finished_by_schema(spark, kind, unique_names(kind.names), STATE_VALUE)
+    return finished_by_schema(spark, kind, unique_names(kind.names))
 
 
 def _served(rows: DataFrame, values: StateValues) -> DataFrame:
@@ -184,5 +184,4 @@ def test_what_only_spark_can_read_is_left_out_and_said(spark: SparkSession, tmp_
     )
     found = _by_schema(spark, kind)
     assert found.default == ["count"]
-    assert "buf" in found.opaque
     assert any("only Spark can read" in each for each in found.doubts)

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.attach.columns.json_forms import json_value_of, text_of
-from processor.attach.columns.mapping import FAILED, STATE_KEY, STATE_VALUE, EntryMapping, OnEntryError, Rows, entries
-from processor.attach.columns.state_values import as_it_is
+from processor.attach.columns.mapping import FAILED, EntryMapping, OnEntryError, Rows, entries
+from processor.attach.columns.state_values import STATE_KEY, STATE_VALUE, as_it_is
 from processor.attach.failed_entries import FailedEntries
 from processor.outputs.frames import set_for_a_while
 from processor.rows import KEY, REASON, TIMESTAMP, VALUE

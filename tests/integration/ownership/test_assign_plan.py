@@ -51,7 +51,7 @@ class Served:
             fleet.nodes.keys() == {"big", "small"}
             and restored == [True] * 12
             and actives == {"big": 4, "small": 2}
-            and preview(fleet, {}, [], SETTINGS.planner).summary == "nothing to do"
+            and preview(fleet, {}, []).summary == "nothing to do"
         )
 
     def plan(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:

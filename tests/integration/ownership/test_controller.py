@@ -15,6 +15,7 @@ from typing import Any, Self
 import pytest
 from confluent_kafka import Producer
 
+from processor.ownership.acting import ControllerCallbacks
 from processor.ownership.controller import OwnershipController
 from processor.ownership.declarations import StoreDeclaration
 from processor.ownership.machine import sessions
@@ -75,7 +76,9 @@ def running(
 def running_beside(
     bootstrap: str, application: str, partitions: int = 4, settings: OwnershipSettings = SETTINGS, **callbacks: Any
 ) -> Iterator[OwnershipController]:
-    controller = OwnershipController(bootstrap, application, stores(partitions), settings, **callbacks)
+    controller = OwnershipController(
+        bootstrap, application, stores(partitions), settings, ControllerCallbacks(**callbacks)
+    )
     controller.start()
     try:
         yield controller
@@ -85,7 +88,7 @@ def running_beside(
 
 @contextmanager
 def standing_by(bootstrap: str, application: str, **callbacks: Any) -> Iterator[OwnershipController]:
-    controller = OwnershipController(bootstrap, application, None, None, **callbacks)
+    controller = OwnershipController(bootstrap, application, None, None, ControllerCallbacks(**callbacks))
     controller.start()
     try:
         yield controller
@@ -323,7 +326,9 @@ def test_a_standby_controller_takes_over_and_gives_back(kafka: EmbeddedKafka, ap
     members = [FakeMember(f"n{number}") for number in range(3)]
     driver, standby = Watched(), Watched()
     with Pulse(kafka.bootstrap, application) as pulse:
-        acting = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS, **driver.callbacks)
+        acting = OwnershipController(
+            kafka.bootstrap, application, stores(), SETTINGS, ControllerCallbacks(**driver.callbacks)
+        )
         acting.start()
         with standing_by(kafka.bootstrap, application, **standby.callbacks):
             pulse.add(*members)
@@ -401,7 +406,7 @@ def test_a_wrong_partition_count_fences_nobody(kafka: EmbeddedKafka, application
     with running(kafka.bootstrap, application), Pulse(kafka.bootstrap, application) as pulse:
         poll_until(lambda: pulse.assignment.stores, DEADLINE_S, "the first controller's stores")
         second = OwnershipController(
-            kafka.bootstrap, application, stores(partitions=6), SETTINGS, on_fatal=fatal.append
+            kafka.bootstrap, application, stores(partitions=6), SETTINGS, ControllerCallbacks(on_fatal=fatal.append)
         )
         second.start()
         poll_until(lambda: fatal, DEADLINE_S, "the second controller to refuse")
@@ -530,7 +535,9 @@ def test_a_reader_that_broke_stops_the_controller(
         raise RuntimeError("a defect")
 
     fatal: list[Exception] = []
-    controller = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS, on_fatal=fatal.append)
+    controller = OwnershipController(
+        kafka.bootstrap, application, stores(), SETTINGS, ControllerCallbacks(on_fatal=fatal.append)
+    )
     if moment == "while it starts":
         monkeypatch.setattr(ControlLogReader, "_ask_for_end", breaks)
     controller.start()

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from processor.attach.checkpoint import AttachedCheckpoint
-from processor.attach.columns.mapping import STATE_KEY, STATE_VALUE, EntryMapping, Rows, key_serde
-from processor.attach.columns.state_values import as_it_is
+from processor.attach.columns.mapping import EntryMapping, Rows, key_serde
+from processor.attach.columns.state_values import STATE_KEY, STATE_VALUE, as_it_is
 from processor.attach.operators import StateChoice, source_of
 from processor.attach.reader import StateReader, state_operators
 from processor.outputs.frames import set_for_a_while

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from processor.application.topology import Topology
-from processor.run import controller, queries, serving
+from processor.run import controller, queries
 from processor.run import processor as runner
 from processor.run.processor import Processor, RunningQuery
 from processor.settings import ProcessorSettings
@@ -39,14 +39,10 @@ def processor(metrics_port: int) -> Processor:
     return Processor(Topology("app", lambda _app: None), settings)
 
 
-def serve(running: Processor) -> None:
-    running._metrics_server = serving.serve(running._settings, running.metrics, running.states, lambda: None)
-
-
 def test_metrics_are_served_on_the_loopback_until_the_stop():
     port = free_port()
     running = processor(port)
-    serve(running)
+    running._serve()
     assert "statehouse_processor_batch_id" in scrape(port).families
     with socket.create_server(("127.0.0.2", port)):
         pass  # free, as the server listens on 127.0.0.1 alone
@@ -60,7 +56,7 @@ def test_a_taken_metrics_port_is_a_clear_error():
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(ConfigurationError, match="choose another --metrics-port"),
     ):
-        serve(processor(taken.getsockname()[1]))
+        processor(taken.getsockname()[1])._serve()
 
 
 def test_all_queries_together_have_the_time_of_a_stop():

@@ -120,7 +120,7 @@ def test_what_is_no_node_is_refused(given: str) -> None:
 def test_a_change_that_cannot_be_is_refused(added: list[str], removed: list[str], message: str) -> None:
     observed = ObservedFleet("app", Assignment(), {"n0": NodeView(), "n1": NodeView()}, ownership())
     with pytest.raises(ConfigurationError, match=message):
-        preview(observed, added_nodes(added), removed, planner())
+        preview(observed, added_nodes(added), removed)
 
 
 def test_a_sub_topology_without_stores_has_no_tasks() -> None:
