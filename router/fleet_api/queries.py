@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from statehouse.contract.processor_reports import ProcessorReport, ProcessorReports
 from statehouse.contract.topology import StoreSpec
 from statehouse.control.v1 import assignment_pb2, commits_pb2
 from statehouse.errors.checked import COUNT_MAX
 from statehouse.v1 import fleet_service_pb2
+
+Wanted = TypeVar("Wanted", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,9 @@ class ProcessorQueries:
             commit = self._commits.get(name)
             if commit is not None and commit.HasField("changelog"):
                 info.compared_age_ms = self._heard(name).age_of_ms(commit.changelog.compared_at_ms, now_s)
-                info.settings.extend(map(_setting, commit.changelog.settings))
+                info.settings.extend(
+                    _like(fleet_service_pb2.ChangelogSetting, each) for each in commit.changelog.settings
+                )
             yield info
 
 
@@ -102,15 +109,6 @@ class ControllerReport:
         )
 
 
-def _setting(compared: commits_pb2.ComparedSetting) -> fleet_service_pb2.ChangelogSetting:
-    return fleet_service_pb2.ChangelogSetting(
-        name=compared.name,
-        wanted=compared.wanted,
-        found=compared.found if compared.HasField("found") else None,
-        remedy=compared.remedy,
-    )
-
-
 def _query(name: str, stores: list[str], heard: _Heard, now_s: float) -> fleet_service_pb2.QueryInfo:
     commit = heard.commit
     is_dated = commit.HasField("committed_at_ms")
@@ -122,19 +120,11 @@ def _query(name: str, stores: list[str], heard: _Heard, now_s: float) -> fleet_s
         record_age_ms=heard.report.age_ms(now_s),
         batch_id=commit.batch_id,
         batch_age_ms=heard.age_of_ms(commit.committed_at_ms, now_s) if is_dated else None,
-        status=_status(commit.figures) if commit.HasField("figures") else None,
+        status=_like(fleet_service_pb2.QueryStatus, commit.figures) if commit.HasField("figures") else None,
         input_backlog=heard.report.input_backlog,
     )
 
 
-def _status(figures: commits_pb2.QueryFigures) -> fleet_service_pb2.QueryStatus:
-    return fleet_service_pb2.QueryStatus(
-        input_rows_per_second=figures.input_rows_per_second,
-        backlog=figures.backlog,
-        backlog_eta_ms=figures.backlog_eta_ms if figures.HasField("backlog_eta_ms") else None,
-        watermark_ms=figures.watermark_ms if figures.HasField("watermark_ms") else None,
-        state_rows=figures.state_rows,
-        state_bytes=figures.state_bytes,
-        dead_letters=figures.dead_letters,
-        batch_ms=figures.batch_ms if figures.HasField("batch_ms") else None,
-    )
+def _like(kind: type[Wanted], reported: Message) -> Wanted:
+    """Return what is reported as a message of another kind, whose fields have the same names."""
+    return kind(**{field.name: value for field, value in reported.ListFields()})
