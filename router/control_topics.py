@@ -90,7 +90,7 @@ class ControlTopicReaders:
 
     def silence_s(self) -> float | None:
         """Return seconds since assignment and heartbeats were last known to be read to their ends; None if never."""
-        return longest_silence_s(each.seconds_since_contact() for each in (self._assignment_log, self._member_log))
+        return longest_silence_s([each.seconds_since_contact() for each in (self._assignment_log, self._member_log)])
 
     def start(self) -> None:
         """Begin to read."""
