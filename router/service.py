@@ -36,7 +36,7 @@ from router.telemetry.metrics import RouterMetrics
 from router.watches.fleet_watch import FleetWatch
 from router.watches.watch_relay import WatchRelay
 from statehouse.contract.paging import RangeRequest
-from statehouse.contract.topology import Role, StoreSpec
+from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure
 from statehouse.link.link import LinkContext, LinkHandler
 from statehouse.rpc.authorized import address_of
@@ -109,10 +109,6 @@ class QueryHandlers:
         pages = {method: partial(_page(method), self) for method in _PAGES}
         return {"Get": partial(_keyed("Get"), self), "BatchGet": partial(_batch_get, self), **pages}
 
-    def deadline(self, context: HasTime) -> Deadline:
-        """Return a call's deadline."""
-        return self.times.deadline(context)
-
     def observe(self, store: str, outcome: str, role: Role | None, started_at: float | None) -> None:
         """Count a lookup; a store that is not in the assignment has an empty label.
 
@@ -142,7 +138,7 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
                 for asked in handed or ():
                     self.metrics.handed(why_handed(asked))
                 first = handed[0] if handed else None
-                came = await self.keys.answer(call, self.deadline(context), attempt_log, handed=first)
+                came = await self.keys.answer(call, self.times.deadline(context), attempt_log, handed=first)
         except LookupFailure as failure:
             came = failure
             self.observe("" if call is None else call.store, failure.reason.name, None, started_at)
@@ -163,7 +159,7 @@ async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> byte
         handed = context.handed if isinstance(context, LinkContext) else None
         for asked in handed or ():
             self.metrics.handed(why_handed(asked), asked.lookups)
-        return await self.batches.batch_get(data, self.deadline(context), handed)
+        return await self.batches.batch_get(data, self.times.deadline(context), handed)
     except LookupFailure as failure:
         self.observe("", failure.reason.name, None, None)
         self.observer.failed("", "BatchGet", failure.reason.name)
@@ -213,7 +209,7 @@ async def _counted(
         with self.limit.admitted(size) as place:
             if request.freshness.HasField("at_least"):
                 place.wait_for_positions(size)
-            response = await work(request, self.deadline(context))
+            response = await work(request, self.times.deadline(context))
     except LookupFailure as failure:
         self.observe(request.store, failure.reason.name, None, started_at)
         self.observer.failed(request.store, method, failure.reason.name)
@@ -244,17 +240,15 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
         self._inputs, self._queries, self._explainer = inputs, queries, explainer
-        self._controller, self._served_by = controller, served_by
-        self._times = times
+        self._controller, self._served_by, self._times = controller, served_by, times
         self.watches = FleetWatch(
             tables, self._describe, max_watches=max_watches, max_watches_per_address=max_watches_per_address
         )
 
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
-        return describe_fleet(self._application_id, table, self._tracker, self._health.suspects, self._is_not_built)
-
-    def _is_not_built(self, spec: StoreSpec) -> bool:
-        return self._queries.is_not_built(spec)
+        return describe_fleet(
+            self._application_id, table, self._tracker, self._health.suspects, self._queries.is_not_built
+        )
 
     async def _get_fleet(
         self, _request: fleet_service_pb2.GetFleetRequest, _context: Context
@@ -275,7 +269,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         """Describe the stores."""
         table = self._tables.current()
         return fleet_service_pb2.ListStoresResponse(
-            epoch=table.epoch, stores=describe_stores(table, self._is_not_built)
+            epoch=table.epoch, stores=describe_stores(table, self._queries.is_not_built)
         )
 
     async def _list_nodes(
