@@ -281,6 +281,24 @@ class Dispatcher:
         is_late = held is None and deadline.remaining_s < _LEAST_ATTEMPT_S
         raise self.failure(call, routes, attempt_log, is_late=is_late)
 
+    async def read_partition(self, call: Call, deadline: Deadline, attempt_log: AttemptLog | None = None) -> NodeAnswer:
+        """Return the first answer of one of several partitions that are asked; a failure names it.
+
+        Raises:
+            LookupFailure: as `dispatch` does.
+
+        """
+        try:
+            return await self.dispatch(call, deadline, attempt_log)
+        except LookupFailure as failure:
+            raise LookupFailure(
+                failure.reason,
+                f"partition {call.partition}: {failure.message}",
+                failure.metadata | {"partition": str(call.partition)},
+                route=failure.route,
+                candidates=failure.candidates,
+            ) from failure
+
     def _hold(self, call: Call, attempt_log: AttemptLog) -> HeldLookup | None:
         """Hold a lookup that would fail, if its failures pass on their own and there is room.
 

@@ -75,19 +75,9 @@ class KeyLookups:
     async def _of_partition(
         self, call: Call, partition: int, deadline: Deadline, attempt_log: AttemptLog | None
     ) -> PartitionAnswer:
-        """Look the key up in one partition; a failure names it."""
         there = query_service_pb2.GetRequest(forwarding=types_pb2.Forwarding(partition=partition)).SerializeToString()
         alone = Call(_GET, call.store, partition, call.body + there, call.freshness)
-        try:
-            answer = await self._dispatcher.dispatch(alone, deadline, attempt_log)
-        except LookupFailure as failure:
-            raise LookupFailure(
-                failure.reason,
-                f"partition {partition}: {failure.message}",
-                failure.metadata | {"partition": str(partition)},
-                route=failure.route,
-                candidates=failure.candidates,
-            ) from failure
+        answer = await self._dispatcher.read_partition(alone, deadline, attempt_log)
         response = query_service_pb2.GetResponse.FromString(answer.data)
         if response.replica.partition != partition:
             raise LookupFailure(

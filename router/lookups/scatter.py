@@ -203,19 +203,6 @@ class Scatter:
                 is_patient=True,
                 failed_before=failed_before,
             )
-            return await self._ask(call, deadline)
+            return (await self._dispatcher.read_partition(call, deadline)).data
 
         return await map_bounded(read, partitions, at_once=_AT_ONCE)
-
-    async def _ask(self, call: Call, deadline: Deadline) -> bytes:
-        """Read one partition; a failure names it."""
-        try:
-            return (await self._dispatcher.dispatch(call, deadline)).data
-        except LookupFailure as failure:
-            raise LookupFailure(
-                failure.reason,
-                f"partition {call.partition}: {failure.message}",
-                failure.metadata | {"partition": str(call.partition)},
-                route=failure.route,
-                candidates=failure.candidates,
-            ) from failure
