@@ -166,7 +166,7 @@ class _Round:
 
     def record(self, replica: RoutedReplica, *, is_hedge: bool) -> AttemptRecord | None:
         """Return the record of a call, if they are recorded."""
-        if not self.attempt_log.is_explained and self.attempt_log.spans is None:
+        if not (self.attempt_log.is_explained or self.attempt_log.is_traced):
             return None
         return AttemptRecord(replica, self.number, is_hedge, asyncio.get_running_loop().time())
 
