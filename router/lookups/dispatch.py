@@ -37,7 +37,8 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -281,24 +282,6 @@ class Dispatcher:
         is_late = held is None and deadline.remaining_s < _LEAST_ATTEMPT_S
         raise self.failure(call, routes, attempt_log, is_late=is_late)
 
-    async def read_partition(self, call: Call, deadline: Deadline, attempt_log: AttemptLog | None = None) -> NodeAnswer:
-        """Return the first answer of one of several partitions that are asked; a failure names it.
-
-        Raises:
-            LookupFailure: as `dispatch` does.
-
-        """
-        try:
-            return await self.dispatch(call, deadline, attempt_log)
-        except LookupFailure as failure:
-            raise LookupFailure(
-                failure.reason,
-                f"partition {call.partition}: {failure.message}",
-                failure.metadata | {"partition": str(call.partition)},
-                route=failure.route,
-                candidates=failure.candidates,
-            ) from failure
-
     def _hold(self, call: Call, attempt_log: AttemptLog) -> HeldLookup | None:
         """Hold a lookup that would fail, if its failures pass on their own and there is room.
 
@@ -474,6 +457,21 @@ class Dispatcher:
     def failure(self, call: Call, routes: PartitionRoutes, attempt_log: AttemptLog, *, is_late: bool) -> LookupFailure:
         """Sum up a lookup that nobody answered."""
         return summed_up(self._tables.table, routes, call.freshness, self.suspects, attempt_log, is_late=is_late)
+
+
+@contextmanager
+def naming(partition: int) -> Iterator[None]:
+    """Have a failure name the partition, where several are asked."""
+    try:
+        yield
+    except LookupFailure as failure:
+        raise LookupFailure(
+            failure.reason,
+            f"partition {partition}: {failure.message}",
+            failure.metadata | {"partition": str(partition)},
+            route=failure.route,
+            candidates=failure.candidates,
+        ) from failure
 
 
 def _begun_first(order: Sequence[RoutedReplica], handed: HandedLookup | None) -> deque[RoutedReplica]:

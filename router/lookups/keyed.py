@@ -14,7 +14,7 @@ from typing import Final
 from router.calls.concurrency import map_bounded
 from router.choice.attempt_log import AttemptLog
 from router.fleet.current_table import CurrentTable
-from router.lookups.dispatch import Call, Dispatcher, NodeAnswer
+from router.lookups.dispatch import Call, Dispatcher, NodeAnswer, naming
 from statehouse.contract.placement import misplaced_failure
 from statehouse.errors import LookupFailure, Reason
 from statehouse.link.handed import HandedLookup
@@ -77,7 +77,8 @@ class KeyLookups:
     ) -> PartitionAnswer:
         there = query_service_pb2.GetRequest(forwarding=types_pb2.Forwarding(partition=partition)).SerializeToString()
         alone = Call(_GET, call.store, partition, call.body + there, call.freshness)
-        answer = await self._dispatcher.read_partition(alone, deadline, attempt_log)
+        with naming(partition):
+            answer = await self._dispatcher.dispatch(alone, deadline, attempt_log)
         response = query_service_pb2.GetResponse.FromString(answer.data)
         if response.replica.partition != partition:
             raise LookupFailure(

@@ -22,7 +22,7 @@ from router.choice.attempt_log import OF_NODE
 from router.choice.candidates import ask_order
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode, StoreRoutes
-from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher
+from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher, naming
 from router.lookups.locate import freshness_of, refuse_forwarded
 from router.lookups.pages import joined
 from router.telemetry.metrics import RouterMetrics
@@ -203,6 +203,7 @@ class Scatter:
                 is_patient=True,
                 failed_before=failed_before,
             )
-            return (await self._dispatcher.read_partition(call, deadline)).data
+            with naming(partition):
+                return (await self._dispatcher.dispatch(call, deadline)).data
 
         return await map_bounded(read, partitions, at_once=_AT_ONCE)
