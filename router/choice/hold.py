@@ -57,12 +57,8 @@ class Holds:
     def __init__(self, limits: HoldLimits) -> None:
         self._limits = limits
         self._windows: dict[PartitionKey, HoldWindow] = {}
-        self._held = 0
-
-    @property
-    def held(self) -> int:
+        self.held = 0
         """How many lookups are held."""
-        return self._held
 
     def begin(self, partition: PartitionKey, now: float) -> tuple[HoldOutcome, HoldWindow | None]:
         """Decide on a lookup that would fail; if it is held, return the window, too, for `end`."""
@@ -76,14 +72,14 @@ class Holds:
             window = self._windows[partition] = HoldWindow(now + limits.window_s)
         if window.ended_at is not None:
             return HoldOutcome.TOO_SOON, None
-        if self._held >= limits.most:
+        if self.held >= limits.most:
             return HoldOutcome.FULL, None
-        self._held += 1
+        self.held += 1
         return HoldOutcome.HELD, window
 
     def end(self, window: HoldWindow, now: float, *, is_answered: bool) -> None:
         """End the hold of a lookup. The first answer ends the window: all lookups still held ask immediately."""
-        self._held -= 1
+        self.held -= 1
         if window.ended_at is None and (is_answered or now >= window.until):
             window.ended_at = min(now, window.until)
 

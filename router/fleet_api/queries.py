@@ -33,7 +33,6 @@ class ProcessorQueries:
     """The last commit record of each store. Pure; times are seconds of one clock, unless told otherwise."""
 
     def __init__(self) -> None:
-        """Start without records."""
         self._commits: dict[str, commits_pb2.Commit] = {}
         self._dated_ms: dict[str, int] = {}
         self._reports = ProcessorReports()
@@ -89,7 +88,6 @@ class ControllerReport:
     """The acting controller's last record. Pure; times are seconds of one clock."""
 
     def __init__(self) -> None:
-        """Start without one."""
         self._controller: assignment_pb2.Controller | None = None
         self._written_at_s = 0.0
 

@@ -241,10 +241,10 @@ class AssignmentReader:
     """
 
     def __init__(self, on_unreadable: Callable[[str, Exception], None] = lambda _key, _error: None) -> None:
-        """Start with no snapshot."""
         self._records: dict[str, assignment_pb2.AssignmentRecord] = {}
         self._on_unreadable = on_unreadable
-        self._epoch = 0
+        self.epoch = 0
+        """The epoch of the log's newest snapshot, 0 if it has none."""
         self._before_end: dict[str, assignment_pb2.AssignmentRecord | None] | None = None
         self._named: frozenset[str] = frozenset()
         """The keys that the newest manifest names, whether or not it is whole."""
@@ -255,14 +255,9 @@ class AssignmentReader:
         self.current: Assignment | None = None
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the log's newest snapshot, 0 if it has none."""
-        return self._epoch
-
-    @property
     def is_current_of_log(self) -> bool:
         """Whether the newest snapshot is from the log as it is now: not after it was begun anew, until it has one."""
-        return self._epoch > 0
+        return self.epoch > 0
 
     def begin(self) -> None:
         """Take that the log is read from its beginning: for the first time, or because it was recreated or truncated.
@@ -275,7 +270,7 @@ class AssignmentReader:
         self._spoilt.clear()
         self._newer.clear()
         self._named = frozenset()
-        self._epoch, self._before_end = 0, {}
+        self.epoch, self._before_end = 0, {}
 
     def end_reached(self) -> Assignment | None:
         """Take that the log has been read to its end; return the snapshot that this completes, if any."""
@@ -338,14 +333,14 @@ class AssignmentReader:
     def _completed(self, manifest: assignment_pb2.Manifest) -> Assignment | None:
         """Return the manifest's snapshot; None if it is not newer, or not whole."""
         self._named = frozenset(manifest.keys)
-        if not is_newer(manifest.epoch, self._epoch):
+        if not is_newer(manifest.epoch, self.epoch):
             return None
         if any(key not in self._records or self._records[key].epoch != epoch for key, epoch in manifest.keys.items()):
             return None
         if fault := _fault_of_all(self._records[key] for key in manifest.keys):
             self._on_unreadable(MANIFEST_KEY, ContractError(fault))
             return None
-        self.current, self._epoch = self._snapshot(manifest), manifest.epoch
+        self.current, self.epoch = self._snapshot(manifest), manifest.epoch
         return self.current
 
     def of_newer_format(self) -> str:
@@ -368,7 +363,7 @@ class AssignmentReader:
         spoilt = self._spoilt & {*assignment.written_at, MANIFEST_KEY}
         if spoilt:
             return min(spoilt)
-        return self._other_record(assignment) or ("" if self._epoch == assignment.epoch else MANIFEST_KEY)
+        return self._other_record(assignment) or ("" if self.epoch == assignment.epoch else MANIFEST_KEY)
 
     def _other_record(self, assignment: Assignment) -> str:
         rebuilt = _records(assignment)
