@@ -9,7 +9,7 @@ ones are not rewritten.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -59,6 +59,8 @@ _EPOCHS_WITHOUT_CHANGE: Final = 2**20
 _RECORD_MAX: Final = 64 * 2**20
 """As the controller's client takes: a sub-topology's thousands of tasks are one record."""
 _VECTORS_MAX: Final = 1_000
+_OF_BOTH: Final = tuple(each.name for each in fields(StoreSpec) if each.name not in {"is_global", "key_columns"})
+"""The fields that a store's record has as the store has them."""
 _KEYS_MAX: Final = 2 * LIST_MAX
 _KEY_MAX: Final = 300
 """Characters of a key; none of ours has so many."""
@@ -165,16 +167,7 @@ def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, lis
         epoch=following.epoch, manifest=manifest, format_version=ASSIGNMENT.written
     )
     changed.append((MANIFEST_KEY.encode(), _bytes(record)))
-    complete = Assignment(
-        following.epoch,
-        following.reason,
-        following.controller,
-        following.stores,
-        following.sub_topologies,
-        following.tasks,
-        MappingProxyType(written_at),
-    )
-    return complete, changed
+    return replace(following, written_at=MappingProxyType(written_at)), changed
 
 
 def _may_have_written(epoch: int, written_at: Collection[int]) -> bool:
@@ -197,24 +190,9 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
     for spec in assignment.stores.values():
         vectors = [assignment_pb2.ConformanceVector(key=key, hash=value) for key, value in CONFORMANCE_VECTORS]
         store = assignment_pb2.StoreSpec(
-            name=spec.name,
-            kind=spec.kind,
-            key_serde=spec.key_serde,
-            value_serde=spec.value_serde,
-            changelog_topic=spec.changelog_topic,
-            partition_count=spec.partition_count,
-            sub_topology=spec.sub_topology,
-            partitioner=spec.partitioner,
             conformance_vectors=vectors,
-            in_memory=spec.in_memory,
-            retention_ms=spec.retention_ms,
-            window_size_ms=spec.window_size_ms,
-            retain_duplicates=spec.retain_duplicates,
-            ephemeral=spec.ephemeral,
-            layout=spec.layout,
-            committed=spec.committed,
-            foreign=spec.foreign,
             key_columns=[assignment_pb2.KeyColumn(name=each.name, type=each.type) for each in spec.key_columns],
+            **{name: getattr(spec, name) for name in _OF_BOTH},
         )
         setattr(store, "global", spec.is_global)  # `global` is a Python keyword
         records[f"store/{spec.name}"] = assignment_pb2.AssignmentRecord(store=store)
@@ -549,22 +527,7 @@ def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
     except ValueError as error:
         raise ContractError(f"store {store.name}: {error}") from error
     return StoreSpec(
-        store.name,
-        store.changelog_topic,
-        store.partition_count,
-        store.sub_topology,
-        store.kind,
-        store.key_serde,
-        store.value_serde,
-        store.partitioner,
-        store.in_memory,
-        store.retention_ms,
-        store.window_size_ms,
-        store.retain_duplicates,
-        getattr(store, "global"),
-        store.ephemeral,
-        store.layout,
-        store.committed,
-        store.foreign,
-        tuple(KeyColumn(each.name, each.type) for each in store.key_columns),
+        **{name: getattr(store, name) for name in _OF_BOTH},
+        is_global=getattr(store, "global"),
+        key_columns=tuple(KeyColumn(each.name, each.type) for each in store.key_columns),
     )
