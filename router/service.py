@@ -17,6 +17,7 @@ from router.calls.channels import QUERY_SERVICE
 from router.calls.express_way import why_handed
 from router.calls.health import NodeHealth
 from router.choice.attempt_log import AttemptLog
+from router.choice.hold import Holds
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
 from router.fleet.tracker import FleetTracker
@@ -25,7 +26,7 @@ from router.fleet_api.describe import describe_fleet, describe_key, describe_nod
 from router.fleet_api.inputs import Inputs
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from router.lookups.batch import BatchGetter
-from router.lookups.dispatch import Call, NodeAnswer
+from router.lookups.dispatch import Call, Dispatcher, NodeAnswer
 from router.lookups.explain import Explainer
 from router.lookups.keyed import KeyLookups
 from router.lookups.locate import keyed_call
@@ -67,18 +68,27 @@ Response = TypeVar("Response")
 
 
 @dataclass(frozen=True, slots=True)
+class LookupParts:
+    """The parts that answer lookups, by calls to nodes."""
+
+    holds: Holds
+    dispatcher: Dispatcher
+    keys: KeyLookups
+    limit: LookupLimit
+    batches: BatchGetter
+    scatter: Scatter
+    observer: LookupObserver
+
+
+@dataclass(frozen=True, slots=True)
 class QueryHandlers:
     """QueryService for all partitions. `times`: how long requests may take."""
 
     tables: CurrentTable
-    limit: LookupLimit
-    keys: KeyLookups
-    batches: BatchGetter
-    scatter: Scatter
+    lookups: LookupParts
     watches: WatchRelay
     metrics: RouterMetrics
     times: RequestTimes
-    observer: LookupObserver
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server; by hand, because the generated code would parse every message."""
@@ -125,27 +135,27 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
 
     async def handler(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
         started_at = asyncio.get_running_loop().time()
-        observed = self.observer.begin(method, data, context)
+        observed = self.lookups.observer.begin(method, data, context)
         attempt_log = AttemptLog() if observed is None else observed.attempt_log
         call: Call | None = None
         came: NodeAnswer | LookupFailure | None = None
         try:
             handed = context.handed if isinstance(context, LinkContext) else None
-            with self.limit.admitted(len(data), is_under_way=handed is not None) as place:
+            with self.lookups.limit.admitted(len(data), is_under_way=handed is not None) as place:
                 call = keyed_call(self.tables.current(), method, data)
                 if call.freshness.at_least is not None:
                     place.wait_for_positions(len(data))
                 for asked in handed or ():
                     self.metrics.handed(why_handed(asked))
                 first = handed[0] if handed else None
-                came = await self.keys.answer(call, self.times.deadline(context), attempt_log, handed=first)
+                came = await self.lookups.keys.answer(call, self.times.deadline(context), attempt_log, handed=first)
         except LookupFailure as failure:
             came = failure
             self.observe("" if call is None else call.store, failure.reason.name, None, started_at)
             raise
         finally:
             if observed is not None or isinstance(came, LookupFailure):
-                self.observer.over(observed, method, data, call, attempt_log, came, started_at)
+                self.lookups.observer.over(observed, method, data, call, attempt_log, came, started_at)
         self.observe(call.store, "OK", came.role, started_at)
         return came.data
 
@@ -159,10 +169,10 @@ async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> byte
         handed = context.handed if isinstance(context, LinkContext) else None
         for asked in handed or ():
             self.metrics.handed(why_handed(asked), asked.lookups)
-        return await self.batches.batch_get(data, self.times.deadline(context), handed)
+        return await self.lookups.batches.batch_get(data, self.times.deadline(context), handed)
     except LookupFailure as failure:
         self.observe("", failure.reason.name, None, None)
-        self.observer.failed("", "BatchGet", failure.reason.name)
+        self.lookups.observer.failed("", "BatchGet", failure.reason.name)
         raise
 
 
@@ -173,7 +183,7 @@ def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[by
     async def handler(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
         request = parsed(parse, data)
         refuse_unreadable(request)
-        return await _counted(self, method, self.scatter.page, request, context)
+        return await _counted(self, method, self.lookups.scatter.page, request, context)
 
     handler.__name__ = method
     return handler
@@ -184,7 +194,7 @@ async def _count(
     self: QueryHandlers, request: query_service_pb2.CountRequest, context: Context
 ) -> query_service_pb2.CountResponse:
     """Answer a Count."""
-    return await _counted(self, "Count", self.scatter.count, request, context)
+    return await _counted(self, "Count", self.lookups.scatter.count, request, context)
 
 
 @failing_cleanly
@@ -206,13 +216,13 @@ async def _counted(
 ) -> Response:
     started_at, size = asyncio.get_running_loop().time(), request.ByteSize()
     try:
-        with self.limit.admitted(size) as place:
+        with self.lookups.limit.admitted(size) as place:
             if request.freshness.HasField("at_least"):
                 place.wait_for_positions(size)
             response = await work(request, self.times.deadline(context))
     except LookupFailure as failure:
         self.observe(request.store, failure.reason.name, None, started_at)
-        self.observer.failed(request.store, method, failure.reason.name)
+        self.lookups.observer.failed(request.store, method, failure.reason.name)
         raise
     self.observe(request.store, "OK", None, started_at)
     return response

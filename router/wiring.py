@@ -22,7 +22,7 @@ from router.lookups.keyed import KeyLookups
 from router.lookups.observed import LookupObserver
 from router.lookups.overload import LookupLimit
 from router.lookups.scatter import Scatter
-from router.service import QueryHandlers
+from router.service import LookupParts
 from router.telemetry.metrics import RouterMetrics
 from router.watches.watch_relay import WatchRelay, WatchTimeouts
 from statehouse.link.proxy import Proxy
@@ -44,35 +44,6 @@ class NodeCalls:
     coalescer: Coalescer
     attempts: Attempts
     budget: RetryBudget
-
-
-@dataclass(frozen=True, slots=True)
-class LookupParts:
-    """The parts that answer lookups, by calls to nodes."""
-
-    holds: Holds
-    dispatcher: Dispatcher
-    keys: KeyLookups
-    limit: LookupLimit
-    batches: BatchGetter
-    scatter: Scatter
-    observer: LookupObserver
-
-    def handlers(
-        self, settings: RouterSettings, tables: CurrentTable, watches: WatchRelay, metrics: RouterMetrics
-    ) -> QueryHandlers:
-        """Return the query service over these parts."""
-        return QueryHandlers(
-            tables,
-            self.limit,
-            self.keys,
-            self.batches,
-            self.scatter,
-            watches,
-            metrics,
-            request_times(settings),
-            self.observer,
-        )
 
 
 def request_times(settings: RouterSettings) -> RequestTimes:
