@@ -33,20 +33,18 @@ class ProcessorQueries:
     """The last commit record of each store. Pure; times are seconds of one clock, unless told otherwise."""
 
     def __init__(self) -> None:
-        self._commits: dict[str, commits_pb2.Commit] = {}
-        self._dated_ms: dict[str, int] = {}
+        self._heard: dict[str, _Heard] = {}
         self._reports = ProcessorReports()
 
     def on_commit(self, commit: commits_pb2.Commit, written_at_s: float, timestamp_ms: int) -> None:
         """Take a record; `timestamp_ms`: its own time, by the driver's clock."""
-        self._commits[commit.store] = commit
-        self._dated_ms[commit.store] = min(max(0, timestamp_ms), COUNT_MAX)  # a writer may give any
         self._reports.take(commit, written_at_s)
+        dated_ms = min(max(0, timestamp_ms), COUNT_MAX)  # a writer may give any
+        self._heard[commit.store] = _Heard(commit, self._reports.latest[commit.store], dated_ms)
 
     def on_reset(self, store: str) -> None:
         """Forget a store: its application begins anew."""
-        self._commits.pop(store, None)
-        self._dated_ms.pop(store, None)
+        self._heard.pop(store, None)
         self._reports.forget(store)
 
     def is_not_built(self, spec: StoreSpec) -> bool:
@@ -57,29 +55,25 @@ class ProcessorQueries:
         """Return the queries that feed known stores, by name."""
         stores: dict[str, list[str]] = {}
         latest: dict[str, _Heard] = {}
-        for store, commit in sorted(self._commits.items()):
+        for store, heard in sorted(self._heard.items()):
             if store not in known_stores:
                 continue
-            name = commit.query or store  # a processor that names no query has one for each store
+            name = heard.commit.query or store  # a processor that names no query has one for each store
             stores.setdefault(name, []).append(store)
-            heard = self._heard(store)
             if name not in latest or heard.report.at_s > latest[name].report.at_s:
                 latest[name] = heard
         for name, heard in sorted(latest.items()):
             yield _query(name, stores[name], heard, now_s)
 
-    def _heard(self, store: str) -> _Heard:
-        return _Heard(self._commits[store], self._reports.latest[store], self._dated_ms[store])
-
     def changelogs(self, stores: Mapping[str, StoreSpec], now_s: float) -> Iterator[fleet_service_pb2.ChangelogInfo]:
         """Return the changelogs of stores, by store, as the processor compared them."""
         for name, spec in sorted(stores.items()):
             info = fleet_service_pb2.ChangelogInfo(store=name, topic=spec.changelog_topic)
-            commit = self._commits.get(name)
-            if commit is not None and commit.HasField("changelog"):
-                info.compared_age_ms = self._heard(name).age_of_ms(commit.changelog.compared_at_ms, now_s)
+            heard = self._heard.get(name)
+            if heard is not None and heard.commit.HasField("changelog"):
+                info.compared_age_ms = heard.age_of_ms(heard.commit.changelog.compared_at_ms, now_s)
                 info.settings.extend(
-                    _like(fleet_service_pb2.ChangelogSetting, each) for each in commit.changelog.settings
+                    _like(fleet_service_pb2.ChangelogSetting, each) for each in heard.commit.changelog.settings
                 )
             yield info
 
