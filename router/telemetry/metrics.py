@@ -98,7 +98,7 @@ class RouterMetrics:
         """
         self._counter(store, "OK", role).inc(count)
         self._express.labels(store, role.name).inc(count)
-        self.attempts_well(count)
+        self.attempt("OK", count)
         duration = self._durations.labels(store)
         for nth, took_s in enumerate(times_s):
             duration.add(took_s, count * (nth + 1) // len(times_s) - count * nth // len(times_s))
@@ -108,10 +108,6 @@ class RouterMetrics:
         self.lookups(store, "OK", count)
         self._express.labels(store, "").inc(count)
 
-    def attempts_well(self, number: int) -> None:
-        """Count calls that nodes answered."""
-        self._attempts("OK").inc(number)
-
     def handed(self, reason: str, lookups: int = 1) -> None:
         """Count lookups that the proxy sent to a node and handed over."""
         self._handed.labels(reason).inc(lookups)
@@ -119,9 +115,9 @@ class RouterMetrics:
     def _labelled(self, store: str, outcome: str, role: Role | None) -> Counter:
         return self._lookups.labels(store, outcome, "" if role is None else role.name)
 
-    def attempt(self, reason: str) -> None:
-        """Count a call to a node, by what came of it; of a watch, by why its stream ended."""
-        self._attempts(reason).inc()
+    def attempt(self, reason: str, calls: int = 1) -> None:
+        """Count calls to nodes, by what came of them; of a watch, by why its stream ended."""
+        self._attempts(reason).inc(calls)
 
     def coalesced(self, lookups: int) -> None:
         """Count a call that several lookups share."""
