@@ -178,9 +178,13 @@ class _PartitionWatch:
                 asked, self._gap_accepted = set(), True
                 continue
             if replica is None:
-                if loop.time() >= give_up_at or not self._may_pass(attempt_log):
+                # Once a watch has begun, asking again may always help; before that, as for a lookup.
+                may_pass = self._has_begun or attempt_log.passes
+                if loop.time() >= give_up_at or not may_pass:
                     raise self._failure(table, attempt_log)
-                await self._pause(table, attempt_log, min(backoff.failed(), max(0.0, give_up_at - loop.time())))
+                pause_s = min(backoff.failed(), max(0.0, give_up_at - loop.time()))
+                newer = newest(table.epoch + 1, attempt_log.newest_epoch)  # a node may have named one
+                await self._relay.tables.wait_for_epoch(newer, pause_s)
                 asked = set()
                 continue
             asked.add(replica.instance_id)
@@ -208,14 +212,6 @@ class _PartitionWatch:
         routes = table.store(self._request.store).partition(self._partition)
         order = ask_order(routes, self._bound, self._relay.health.suspects, self._turn)
         return next((replica for replica in order if replica.instance_id not in asked), None)
-
-    def _may_pass(self, attempt_log: AttemptLog) -> bool:
-        """Whether asking again may help: always once a watch has begun; before that, as for a lookup."""
-        return self._has_begun or attempt_log.passes
-
-    async def _pause(self, table: RoutingTable, attempt_log: AttemptLog, seconds: float) -> None:
-        """Wait for a newer assignment; if a node has named a newer epoch, for that one."""
-        await self._relay.tables.wait_for_epoch(newest(table.epoch + 1, attempt_log.newest_epoch), seconds)
 
     def _failure(self, table: RoutingTable, attempt_log: AttemptLog) -> LookupFailure:
         routes = table.store(self._request.store).partition(self._partition)
