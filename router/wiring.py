@@ -14,7 +14,7 @@ from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
 from router.choice.express import ExpressLimits, standing_obstacle
-from router.choice.hold import HoldLimits, Holds
+from router.choice.hold import Holds
 from router.fleet.current_table import CurrentTable
 from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Dispatcher
@@ -109,11 +109,9 @@ def new_lookups(
     lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
     observer = LookupObserver(lookup_log, tracing)
     holds = Holds(
-        HoldLimits(
-            window_s=settings.hold_window_ms / 1_000,
-            most=settings.hold_max,
-            min_interval_s=settings.hold_min_interval_ms / 1_000,
-        )
+        window_s=settings.hold_window_ms / 1_000,
+        most=settings.hold_max,
+        min_interval_s=settings.hold_min_interval_ms / 1_000,
     )
     dispatcher = Dispatcher(
         tables, calls.attempts, calls.budget, metrics, attempt_timeout_s=attempt_timeout_s, holds=holds
