@@ -164,7 +164,6 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
 
 
 async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
-    """Answer a BatchGet."""
     try:
         handed = context.handed if isinstance(context, LinkContext) else None
         for asked in handed or ():
@@ -193,7 +192,6 @@ def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[by
 async def _count(
     self: QueryHandlers, request: query_service_pb2.CountRequest, context: Context
 ) -> query_service_pb2.CountResponse:
-    """Answer a Count."""
     return await _counted(self, "Count", self.lookups.scatter.count, request, context)
 
 
@@ -276,7 +274,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _list_stores(
         self, _request: fleet_service_pb2.ListStoresRequest, _context: Context
     ) -> fleet_service_pb2.ListStoresResponse:
-        """Describe the stores."""
         table = self._tables.current()
         return fleet_service_pb2.ListStoresResponse(
             epoch=table.epoch, stores=describe_stores(table, self._queries.is_not_built)
@@ -285,7 +282,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _list_nodes(
         self, _request: fleet_service_pb2.ListNodesRequest, _context: Context
     ) -> fleet_service_pb2.ListNodesResponse:
-        """Describe the nodes."""
         table = self._tables.current()
         nodes = describe_nodes(table, self._tracker, self._health.suspects)
         return fleet_service_pb2.ListNodesResponse(epoch=table.epoch, nodes=nodes)
@@ -293,21 +289,18 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _list_partitions(
         self, request: fleet_service_pb2.ListPartitionsRequest, _context: Context
     ) -> fleet_service_pb2.ListPartitionsResponse:
-        """Describe a store's partitions."""
         partitions = describe_partitions(self._tables.current().store(request.store))
         return fleet_service_pb2.ListPartitionsResponse(partitions=partitions)
 
     async def _list_changelogs(
         self, _request: fleet_service_pb2.ListChangelogsRequest, _context: Context
     ) -> fleet_service_pb2.ListChangelogsResponse:
-        """Describe the stores' changelogs."""
         stores = self._tables.current().assignment.stores
         return fleet_service_pb2.ListChangelogsResponse(changelogs=self._queries.changelogs(stores, time.monotonic()))
 
     async def _locate_key(
         self, request: fleet_service_pb2.LocateKeyRequest, _context: Context
     ) -> fleet_service_pb2.LocateKeyResponse:
-        """Describe a key's place."""
         return describe_key(self._tables.current(), request, self._health.suspects)
 
     async def _watch_fleet(self, request: fleet_service_pb2.WatchFleetRequest, context: Context) -> None:

@@ -87,12 +87,10 @@ class _Kind:
             )
 
     def enter(self, lookups: int, size: int) -> None:
-        """Count lookups."""
         self.lookups += lookups
         self.size += size
 
     def leave(self, lookups: int, size: int) -> None:
-        """Count lookups no longer."""
         self.lookups -= lookups
         self.size -= size
 

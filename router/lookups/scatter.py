@@ -57,7 +57,6 @@ class _Scope:
 
     @property
     def method(self) -> str:
-        """The name of the method."""
         return self.request.DESCRIPTOR.name.removesuffix("Request")
 
 
