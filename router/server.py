@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final
 
 import grpc.aio
 import structlog
 
 from router.calls.channels import QUERY_SERVICE
+from router.calls.liveness import show_liveness
 from router.control_topics import ControlTopicReaders
 from router.fleet.current_table import CurrentTable
 from router.fleet.readiness import is_ready
@@ -23,7 +24,6 @@ from router.telemetry.collector import TableCollector
 from router.telemetry.metrics import RouterMetrics
 from router.web import WebProcess
 from router.wiring import new_calls, new_express_door, new_express_way, new_lookups, new_watches, request_times
-from statehouse.link.link import Link, ToProxy
 from statehouse.link.proxy import proxy_for
 from statehouse.observability import logs
 from statehouse.observability.denials import counted_gate
@@ -41,8 +41,6 @@ from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
 log = structlog.get_logger(__name__)
 
 _READINESS_JUDGED_EVERY_S: Final = 0.5
-# A loop that is busy for two seconds is no reason to fail calls.
-_LIVENESS_SAID_EVERY_S: Final = 0.5
 
 
 class RouterServer:
@@ -133,7 +131,7 @@ class RouterServer:
         await self._rpc.start()
         self._background.start(self._judge_readiness(), "judge readiness")
         if self._proxy is not None:
-            self._background.start(_show_liveness(self._proxy.link), "show liveness")
+            self._background.start(show_liveness(self._proxy.link), "show liveness")
             if self._express.obstacle is None:
                 way = new_express_way(self._settings, self._proxy, self.tables, self._calls, self.metrics)
                 self._express.open(way, self._proxy.link)
@@ -200,17 +198,6 @@ class RouterServer:
             log.warning("router is not ready: Kafka is silent", silence_s=silence_s, longest_s=longest_s)
         self._was_ready = ready
         self._rpc.set_serving(serving=self._is_serving, ready=ready)
-
-
-async def _show_liveness(link: Link) -> NoReturn:
-    """Show the proxy, for ever, that this process lives: one that is frozen, or hangs, keeps no caller waiting.
-
-    The proxy fails all calls with UNAVAILABLE when it has heard nothing for three seconds (`proxy/liveness.go`).
-    Callers that know another router go on there; the others learn why before their deadlines.
-    """
-    while True:
-        link.send(ToProxy.ALIVE)
-        await asyncio.sleep(_LIVENESS_SAID_EVERY_S)
 
 
 async def serve(settings: RouterSettings, stop: StopSignals, *, share_port: bool = False) -> None:
