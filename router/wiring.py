@@ -24,7 +24,7 @@ from router.lookups.overload import LookupLimit
 from router.lookups.scatter import Scatter
 from router.service import LookupParts
 from router.telemetry.metrics import RouterMetrics
-from router.watches.watch_relay import WatchRelay, WatchTimeouts
+from router.watches.watch_relay import WatchRelay
 from statehouse.link.proxy import Proxy
 from statehouse.observability.lookup_log import LookupLog
 from statehouse.observability.tracing import Tracing
@@ -146,7 +146,8 @@ def new_watches(
         calls.channels.stream,
         dispatcher,
         metrics,
-        timeouts=WatchTimeouts(settings.request_timeout_ms / 1_000, settings.watch_resume_timeout_ms / 1_000),
+        start_s=settings.request_timeout_ms / 1_000,
+        resume_s=settings.watch_resume_timeout_ms / 1_000,
         max_watches=settings.max_watches,
         max_watches_per_address=settings.max_watches_per_address,
         max_partitions=settings.max_watched_partitions,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -54,16 +53,12 @@ _BEGINNINGS_MAX: Final = 64
 _PAUSES: Final = BackoffPolicy("watch", first_s=0.1, longest_s=1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchTimeouts:
-    """Seconds to wait for a partition's first answer, and for a replica that continues a broken watch."""
-
-    start_s: float
-    resume_s: float
-
-
 class WatchRelay:
-    """Answers Watch. Lives on the event loop. `open_stream(node, method, body)` calls a node."""
+    """Answers Watch. Lives on the event loop. `open_stream(node, method, body)` calls a node.
+
+    `start_s`, `resume_s`: seconds to wait for a partition's first answer, and for a replica that continues a broken
+    watch.
+    """
 
     def __init__(
         self,
@@ -73,13 +68,14 @@ class WatchRelay:
         dispatcher: Dispatcher,
         metrics: RouterMetrics,
         *,
-        timeouts: WatchTimeouts,
+        start_s: float,
+        resume_s: float,
         max_watches: int,
         max_watches_per_address: int | None,
         max_partitions: int,
     ) -> None:
         self.tables, self.health, self.open_stream = tables, health, open_stream
-        self.dispatcher, self.metrics, self.timeouts = dispatcher, metrics, timeouts
+        self.dispatcher, self.metrics, self.start_s, self.resume_s = dispatcher, metrics, start_s, resume_s
         self.streams = OpenStreams(max_watches, "router", AddressLimit(max_watches, max_watches_per_address))
         self._max_partitions, self._partitions = max_partitions, 0
         self._round_robin = RoundRobin()
@@ -169,7 +165,7 @@ class _PartitionWatch:
 
         """
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._relay.timeouts.start_s
+        give_up_at = loop.time() + self._relay.start_s
         attempt_log, asked, backoff = AttemptLog(), set[str](), Backoff(_PAUSES, self._relay.metrics.paused)
         while True:
             table = self._relay.tables.current()
@@ -194,7 +190,7 @@ class _PartitionWatch:
             if not failure.elsewhere and failure.reason is not Reason.UNKNOWN_STORE:
                 raise failure
             if self._passed_on:
-                give_up_at = loop.time() + self._relay.timeouts.resume_s
+                give_up_at = loop.time() + self._relay.resume_s
             if self._answered:
                 self._bound = ANY  # the bound applies to the first answer only; after it, the position does
                 attempt_log, asked = AttemptLog(), {replica.instance_id}
