@@ -90,7 +90,7 @@ class ControlTopicReaders:
 
     def silence_s(self) -> float | None:
         """Return seconds since assignment and heartbeats were last known to be read to their ends; None if never."""
-        return longest_silence_s(each.seconds_since_contact() for each in (self._assignment_log, self._member_log))
+        return longest_silence_s([each.seconds_since_contact() for each in (self._assignment_log, self._member_log)])
 
     def start(self) -> None:
         """Begin to read."""
@@ -136,7 +136,10 @@ class ControlTopicReaders:
         except ContractError as error:
             self._skipped.note("members", key, error)
             return
-        self._call_on_loop(self._tracker.on_member, member, self._age_s(self._member_log, timestamp_ms))
+        # Records from before the start must not look fresh. Later ones count as new: other machines' clocks may differ.
+        is_new = self._member_log.caught_up
+        age_s = 0.0 if is_new else record_age_s(timestamp_ms, process_clock().now_ms())
+        self._call_on_loop(self._tracker.on_member, member, age_s)
 
     def _on_commit_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         if value is None:
@@ -153,14 +156,6 @@ class ControlTopicReaders:
         now_s, silence_s = time.monotonic(), self._commit_log.seconds_since_contact()
         at_s = self._report_times.written_at_s(commit, timestamp_ms, now_s, process_clock().now_ms(), silence_s)
         self._call_on_loop(self._queries.on_commit, commit, at_s, timestamp_ms)
-
-    @staticmethod
-    def _age_s(log: ControlLogReader, timestamp_ms: int) -> float:
-        """Return the age of a record that was read just now.
-
-        Records from before the start must not look fresh. Later ones count as new: other machines' clocks may differ.
-        """
-        return 0.0 if log.caught_up else record_age_s(timestamp_ms, process_clock().now_ms())
 
     def _call_on_loop(self, callback: Callable[..., None], *args: object) -> None:
         try:

@@ -19,7 +19,7 @@ from router.fleet.tracker import FleetTracker
 from router.fleet_api.inputs import Inputs
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from router.lookups.explain import Explainer
-from router.service import FLEET_SERVICE, FleetServicer
+from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.telemetry.collector import TableCollector
 from router.telemetry.metrics import RouterMetrics
 from router.web import WebProcess
@@ -83,7 +83,7 @@ class RouterServer:
             settings, self.tables, calls, metrics, self._tracing, self._express.lookups_elsewhere
         )
         self.watches = new_watches(settings, self.tables, calls, lookups.dispatcher, metrics)
-        self._handlers = lookups.handlers(settings, self.tables, self.watches, metrics)
+        self._handlers = QueryHandlers(self.tables, lookups, self.watches, metrics, request_times(settings))
         self.inputs, self.queries, self.controller = Inputs(), ProcessorQueries(), ControllerReport()
         self.fleet = FleetServicer(
             settings.application_id,

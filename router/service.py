@@ -17,6 +17,7 @@ from router.calls.channels import QUERY_SERVICE
 from router.calls.express_way import why_handed
 from router.calls.health import NodeHealth
 from router.choice.attempt_log import AttemptLog
+from router.choice.hold import Holds
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
 from router.fleet.tracker import FleetTracker
@@ -25,7 +26,7 @@ from router.fleet_api.describe import describe_fleet, describe_key, describe_nod
 from router.fleet_api.inputs import Inputs
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from router.lookups.batch import BatchGetter
-from router.lookups.dispatch import Call, NodeAnswer
+from router.lookups.dispatch import Call, Dispatcher, NodeAnswer
 from router.lookups.explain import Explainer
 from router.lookups.keyed import KeyLookups
 from router.lookups.locate import keyed_call
@@ -36,7 +37,7 @@ from router.telemetry.metrics import RouterMetrics
 from router.watches.fleet_watch import FleetWatch
 from router.watches.watch_relay import WatchRelay
 from statehouse.contract.paging import RangeRequest
-from statehouse.contract.topology import Role, StoreSpec
+from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure
 from statehouse.link.link import LinkContext, LinkHandler
 from statehouse.rpc.authorized import address_of
@@ -67,18 +68,27 @@ Response = TypeVar("Response")
 
 
 @dataclass(frozen=True, slots=True)
+class LookupParts:
+    """The parts that answer lookups, by calls to nodes."""
+
+    holds: Holds
+    dispatcher: Dispatcher
+    keys: KeyLookups
+    limit: LookupLimit
+    batches: BatchGetter
+    scatter: Scatter
+    observer: LookupObserver
+
+
+@dataclass(frozen=True, slots=True)
 class QueryHandlers:
     """QueryService for all partitions. `times`: how long requests may take."""
 
     tables: CurrentTable
-    limit: LookupLimit
-    keys: KeyLookups
-    batches: BatchGetter
-    scatter: Scatter
+    lookups: LookupParts
     watches: WatchRelay
     metrics: RouterMetrics
     times: RequestTimes
-    observer: LookupObserver
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server; by hand, because the generated code would parse every message."""
@@ -109,10 +119,6 @@ class QueryHandlers:
         pages = {method: partial(_page(method), self) for method in _PAGES}
         return {"Get": partial(_keyed("Get"), self), "BatchGet": partial(_batch_get, self), **pages}
 
-    def deadline(self, context: HasTime) -> Deadline:
-        """Return a call's deadline."""
-        return self.times.deadline(context)
-
     def observe(self, store: str, outcome: str, role: Role | None, started_at: float | None) -> None:
         """Count a lookup; a store that is not in the assignment has an empty label.
 
@@ -129,27 +135,27 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
 
     async def handler(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
         started_at = asyncio.get_running_loop().time()
-        observed = self.observer.begin(method, data, context)
+        observed = self.lookups.observer.begin(method, data, context)
         attempt_log = AttemptLog() if observed is None else observed.attempt_log
         call: Call | None = None
         came: NodeAnswer | LookupFailure | None = None
         try:
             handed = context.handed if isinstance(context, LinkContext) else None
-            with self.limit.admitted(len(data), is_under_way=handed is not None) as place:
+            with self.lookups.limit.admitted(len(data), is_under_way=handed is not None) as place:
                 call = keyed_call(self.tables.current(), method, data)
                 if call.freshness.at_least is not None:
                     place.wait_for_positions(len(data))
                 for asked in handed or ():
                     self.metrics.handed(why_handed(asked))
                 first = handed[0] if handed else None
-                came = await self.keys.answer(call, self.deadline(context), attempt_log, handed=first)
+                came = await self.lookups.keys.answer(call, self.times.deadline(context), attempt_log, handed=first)
         except LookupFailure as failure:
             came = failure
             self.observe("" if call is None else call.store, failure.reason.name, None, started_at)
             raise
         finally:
             if observed is not None or isinstance(came, LookupFailure):
-                self.observer.over(observed, method, data, call, attempt_log, came, started_at)
+                self.lookups.observer.over(observed, method, data, call, attempt_log, came, started_at)
         self.observe(call.store, "OK", came.role, started_at)
         return came.data
 
@@ -158,15 +164,14 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
 
 
 async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
-    """Answer a BatchGet."""
     try:
         handed = context.handed if isinstance(context, LinkContext) else None
         for asked in handed or ():
             self.metrics.handed(why_handed(asked), asked.lookups)
-        return await self.batches.batch_get(data, self.deadline(context), handed)
+        return await self.lookups.batches.batch_get(data, self.times.deadline(context), handed)
     except LookupFailure as failure:
         self.observe("", failure.reason.name, None, None)
-        self.observer.failed("", "BatchGet", failure.reason.name)
+        self.lookups.observer.failed("", "BatchGet", failure.reason.name)
         raise
 
 
@@ -177,7 +182,7 @@ def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[by
     async def handler(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
         request = parsed(parse, data)
         refuse_unreadable(request)
-        return await _counted(self, method, self.scatter.page, request, context)
+        return await _counted(self, method, self.lookups.scatter.page, request, context)
 
     handler.__name__ = method
     return handler
@@ -187,8 +192,7 @@ def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[by
 async def _count(
     self: QueryHandlers, request: query_service_pb2.CountRequest, context: Context
 ) -> query_service_pb2.CountResponse:
-    """Answer a Count."""
-    return await _counted(self, "Count", self.scatter.count, request, context)
+    return await _counted(self, "Count", self.lookups.scatter.count, request, context)
 
 
 @failing_cleanly
@@ -210,13 +214,13 @@ async def _counted(
 ) -> Response:
     started_at, size = asyncio.get_running_loop().time(), request.ByteSize()
     try:
-        with self.limit.admitted(size) as place:
+        with self.lookups.limit.admitted(size) as place:
             if request.freshness.HasField("at_least"):
                 place.wait_for_positions(size)
-            response = await work(request, self.deadline(context))
+            response = await work(request, self.times.deadline(context))
     except LookupFailure as failure:
         self.observe(request.store, failure.reason.name, None, started_at)
-        self.observer.failed(request.store, method, failure.reason.name)
+        self.lookups.observer.failed(request.store, method, failure.reason.name)
         raise
     self.observe(request.store, "OK", None, started_at)
     return response
@@ -244,17 +248,15 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
         self._inputs, self._queries, self._explainer = inputs, queries, explainer
-        self._controller, self._served_by = controller, served_by
-        self._times = times
+        self._controller, self._served_by, self._times = controller, served_by, times
         self.watches = FleetWatch(
             tables, self._describe, max_watches=max_watches, max_watches_per_address=max_watches_per_address
         )
 
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
-        return describe_fleet(self._application_id, table, self._tracker, self._health.suspects, self._is_not_built)
-
-    def _is_not_built(self, spec: StoreSpec) -> bool:
-        return self._queries.is_not_built(spec)
+        return describe_fleet(
+            self._application_id, table, self._tracker, self._health.suspects, self._queries.is_not_built
+        )
 
     async def _get_fleet(
         self, _request: fleet_service_pb2.GetFleetRequest, _context: Context
@@ -272,16 +274,14 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _list_stores(
         self, _request: fleet_service_pb2.ListStoresRequest, _context: Context
     ) -> fleet_service_pb2.ListStoresResponse:
-        """Describe the stores."""
         table = self._tables.current()
         return fleet_service_pb2.ListStoresResponse(
-            epoch=table.epoch, stores=describe_stores(table, self._is_not_built)
+            epoch=table.epoch, stores=describe_stores(table, self._queries.is_not_built)
         )
 
     async def _list_nodes(
         self, _request: fleet_service_pb2.ListNodesRequest, _context: Context
     ) -> fleet_service_pb2.ListNodesResponse:
-        """Describe the nodes."""
         table = self._tables.current()
         nodes = describe_nodes(table, self._tracker, self._health.suspects)
         return fleet_service_pb2.ListNodesResponse(epoch=table.epoch, nodes=nodes)
@@ -289,21 +289,18 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _list_partitions(
         self, request: fleet_service_pb2.ListPartitionsRequest, _context: Context
     ) -> fleet_service_pb2.ListPartitionsResponse:
-        """Describe a store's partitions."""
         partitions = describe_partitions(self._tables.current().store(request.store))
         return fleet_service_pb2.ListPartitionsResponse(partitions=partitions)
 
     async def _list_changelogs(
         self, _request: fleet_service_pb2.ListChangelogsRequest, _context: Context
     ) -> fleet_service_pb2.ListChangelogsResponse:
-        """Describe the stores' changelogs."""
         stores = self._tables.current().assignment.stores
         return fleet_service_pb2.ListChangelogsResponse(changelogs=self._queries.changelogs(stores, time.monotonic()))
 
     async def _locate_key(
         self, request: fleet_service_pb2.LocateKeyRequest, _context: Context
     ) -> fleet_service_pb2.LocateKeyResponse:
-        """Describe a key's place."""
         return describe_key(self._tables.current(), request, self._health.suspects)
 
     async def _watch_fleet(self, request: fleet_service_pb2.WatchFleetRequest, context: Context) -> None:

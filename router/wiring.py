@@ -14,7 +14,7 @@ from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
 from router.choice.express import ExpressLimits, standing_obstacle
-from router.choice.hold import HoldLimits, Holds
+from router.choice.hold import Holds
 from router.fleet.current_table import CurrentTable
 from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Dispatcher
@@ -22,9 +22,9 @@ from router.lookups.keyed import KeyLookups
 from router.lookups.observed import LookupObserver
 from router.lookups.overload import LookupLimit
 from router.lookups.scatter import Scatter
-from router.service import QueryHandlers
+from router.service import LookupParts
 from router.telemetry.metrics import RouterMetrics
-from router.watches.watch_relay import WatchRelay, WatchTimeouts
+from router.watches.watch_relay import WatchRelay
 from statehouse.link.proxy import Proxy
 from statehouse.observability.lookup_log import LookupLog
 from statehouse.observability.tracing import Tracing
@@ -44,35 +44,6 @@ class NodeCalls:
     coalescer: Coalescer
     attempts: Attempts
     budget: RetryBudget
-
-
-@dataclass(frozen=True, slots=True)
-class LookupParts:
-    """The parts that answer lookups, by calls to nodes."""
-
-    holds: Holds
-    dispatcher: Dispatcher
-    keys: KeyLookups
-    limit: LookupLimit
-    batches: BatchGetter
-    scatter: Scatter
-    observer: LookupObserver
-
-    def handlers(
-        self, settings: RouterSettings, tables: CurrentTable, watches: WatchRelay, metrics: RouterMetrics
-    ) -> QueryHandlers:
-        """Return the query service over these parts."""
-        return QueryHandlers(
-            tables,
-            self.limit,
-            self.keys,
-            self.batches,
-            self.scatter,
-            watches,
-            metrics,
-            request_times(settings),
-            self.observer,
-        )
 
 
 def request_times(settings: RouterSettings) -> RequestTimes:
@@ -138,11 +109,9 @@ def new_lookups(
     lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
     observer = LookupObserver(lookup_log, tracing)
     holds = Holds(
-        HoldLimits(
-            window_s=settings.hold_window_ms / 1_000,
-            most=settings.hold_max,
-            min_interval_s=settings.hold_min_interval_ms / 1_000,
-        )
+        window_s=settings.hold_window_ms / 1_000,
+        most=settings.hold_max,
+        min_interval_s=settings.hold_min_interval_ms / 1_000,
     )
     dispatcher = Dispatcher(
         tables, calls.attempts, calls.budget, metrics, attempt_timeout_s=attempt_timeout_s, holds=holds
@@ -177,7 +146,8 @@ def new_watches(
         calls.channels.stream,
         dispatcher,
         metrics,
-        timeouts=WatchTimeouts(settings.request_timeout_ms / 1_000, settings.watch_resume_timeout_ms / 1_000),
+        start_s=settings.request_timeout_ms / 1_000,
+        resume_s=settings.watch_resume_timeout_ms / 1_000,
         max_watches=settings.max_watches,
         max_watches_per_address=settings.max_watches_per_address,
         max_partitions=settings.max_watched_partitions,

@@ -121,7 +121,6 @@ class _NodeQueue:
                 entry.batch.left()
 
     def begin(self) -> None:
-        """Note a call."""
         self._under_way += 1
 
     def end(self) -> None:

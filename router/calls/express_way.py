@@ -109,7 +109,7 @@ class ExpressWay:
             self._metrics.express(self._known(each), Role(each.role), times_s, each.count)
             self._take_times(each, (each.store, _GET), now)
         for each in sums.batch_calls:
-            self._metrics.attempts_well(each.count)
+            self._metrics.attempt("OK", each.count)
             self._take_times(each, _BATCH_GET, now)
         for each in sums.batch_lookups:
             self._metrics.express_batches(self._known(each), each.count)
@@ -120,7 +120,7 @@ class ExpressWay:
 
     def _take_times(self, of: express_pb2.ExpressSum, kind: CallKind, now: float) -> None:
         """Note that a node has answered calls."""
-        self._budget.lookups(of.count, now)
+        self._budget.lookup(now, of.count)
         table = self._tables.table
         node = None if table is None else table.nodes.get(of.instance_id)
         if node is None:

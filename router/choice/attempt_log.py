@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Final, Protocol
+from typing import Final
 
 from router.fleet.table import RoutedReplica
 from statehouse.contract.epochs import newest
@@ -65,20 +65,6 @@ class AttemptRecord:
     ended_at: float | None = None
     outcome: bytes | LookupFailure | None = None
 
-    def end(self, now: float, outcome: bytes | LookupFailure | None) -> None:
-        """Note the call's outcome."""
-        self.ended_at, self.outcome = now, outcome
-
-
-class AttemptSpans(Protocol):
-    """Makes spans of a traced lookup's calls."""
-
-    def begin(self, record: AttemptRecord) -> bytes:
-        """Begin the span of a call; return what to add to its request, serialized."""
-
-    def end(self, record: AttemptRecord) -> None:
-        """End it."""
-
 
 @dataclass(slots=True)
 class AttemptLog:
@@ -95,8 +81,8 @@ class AttemptLog:
     """The call that the retry budget refused: "hedge" or "retry"."""
     attempts: list[AttemptRecord] | None = None
     """All calls in the order they were sent, for an explained lookup; None for any other."""
-    spans: AttemptSpans | None = None
-    """For a traced lookup, whose calls are recorded."""
+    is_traced: bool = False
+    """Whether calls are recorded though the lookup isn't explained."""
     calls: int = 0
     """How many there were."""
     _times_late: dict[str, int] = field(default_factory=dict)
@@ -120,13 +106,11 @@ class AttemptLog:
         """Note a call that is about to be sent; return what to add to its request, serialized."""
         if self.attempts is not None:
             self.attempts.append(record)
-        return b"" if self.spans is None else self.spans.begin(record)
+        return b""
 
     def ended(self, record: AttemptRecord, now: float, outcome: bytes | LookupFailure | None) -> None:
         """Note what came of a call."""
-        record.end(now, outcome)
-        if self.spans is not None:
-            self.spans.end(record)
+        record.ended_at, record.outcome = now, outcome
 
     def times_late(self, instance_id: str) -> int:
         """Return how many attempts at a node timed out."""

@@ -28,12 +28,8 @@ class RetryBudget:
         self._income = self._left = self._floor
         self._at: float | None = None
 
-    def lookup(self, now: float) -> None:
-        """Note a lookup."""
-        self.lookups(1, now)
-
-    def lookups(self, count: int, now: float) -> None:
-        """Note so many lookups."""
+    def lookup(self, now: float, count: int = 1) -> None:
+        """Note lookups."""
         self._expire(now)
         self._income += self._share * count
         self._left += self._share * count

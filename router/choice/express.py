@@ -111,19 +111,15 @@ class ExpressCompiler:
 
     def __init__(self, late_after_s: Callable[[StoreRoutes], float], bounds: ExpressLimits) -> None:
         self._late_after_s, self._bounds = late_after_s, bounds
-        self._latest = express_pb2.ExpressSnapshot()
-
-    @property
-    def latest(self) -> express_pb2.ExpressSnapshot:
+        self.latest = express_pb2.ExpressSnapshot()
         """The last snapshot; the first has the number 1."""
-        return self._latest
 
     def changed(
         self, table: RoutingTable | None, suspects: Mapping[str, Suspicion]
     ) -> express_pb2.ExpressSnapshot | None:
         """Return the snapshot if it differs from the last one; without a table it decides nothing."""
         snapshot = express_pb2.ExpressSnapshot(
-            number=self._latest.number,
+            number=self.latest.number,
             max_lookups=self._bounds.max_lookups,
             max_batch_entries=self._bounds.max_batch_entries,
             batch_late_after_us=_rounded(self._bounds.batch_late_after_s * _MICROSECONDS),
@@ -131,10 +127,10 @@ class ExpressCompiler:
         if table is not None:
             snapshot.forwarding = table.forwarding
             self._add_stores(snapshot, table, suspects)
-        if snapshot == self._latest:
+        if snapshot == self.latest:
             return None
         snapshot.number += 1
-        self._latest = snapshot
+        self.latest = snapshot
         return snapshot
 
     def _add_stores(

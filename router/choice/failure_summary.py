@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.choice.attempt_log import AttemptLog
-from router.choice.candidates import Eligibility, Suspicion, judge
-from router.fleet.table import PartitionRoutes, RoutedReplica, RoutingTable
+from router.choice.candidates import Eligibility, Suspicion, Verdict, judge
+from router.fleet.table import PartitionRoutes, RoutingTable
 from statehouse.contract.consistency import Freshness
 from statehouse.errors import LookupFailure, Reason
-from statehouse.v1 import errors_pb2, types_pb2
+from statehouse.v1 import errors_pb2
 
 _SUMMARY = {
     Reason.NO_REPLICA_AVAILABLE: "no replica could answer ({where})",
@@ -70,7 +70,10 @@ def _candidates(
     routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Suspicion], attempt_log: AttemptLog
 ) -> list[errors_pb2.Candidate]:
     """Return every replica and why it gave no answer, the asked ones first, in order."""
-    asked = [_asked(replica, failure) for replica, failure in attempt_log.failures.values()]
+    asked = [
+        Verdict(replica, Eligibility.EXCLUDED, failure.reason, failure.message).to_proto()
+        for replica, failure in attempt_log.failures.values()
+    ]
     unasked = []
     for verdict in judge(routes, bound, suspects):
         if verdict.replica.instance_id in attempt_log.failures:
@@ -80,18 +83,6 @@ def _candidates(
             candidate.detail = "not asked: the time was up"
         unasked.append(candidate)
     return asked + unasked
-
-
-def _asked(replica: RoutedReplica, failure: LookupFailure) -> errors_pb2.Candidate:
-    return errors_pb2.Candidate(
-        host=replica.host(),
-        role=types_pb2.ReplicaRole.ValueType(replica.role.value),
-        eligible=False,
-        reason=errors_pb2.ErrorReason.ValueType(failure.reason.value),
-        detail=failure.message,
-        position=replica.position,
-        lag=replica.lag,
-    )
 
 
 def _shape(table: RoutingTable | None, routes: PartitionRoutes) -> str:

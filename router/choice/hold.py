@@ -32,15 +32,6 @@ class HoldOutcome(Enum):
     TOO_SOON = "too_soon"
 
 
-@dataclass(frozen=True, slots=True)
-class HoldLimits:
-    """`window_s` 0: nothing is held."""
-
-    window_s: float
-    most: int
-    min_interval_s: float
-
-
 @dataclass(slots=True)
 class HoldWindow:
     """The window in which lookups for one partition are held. Times are seconds of one monotonic clock."""
@@ -52,38 +43,33 @@ class HoldWindow:
 
 
 class Holds:
-    """Decides which lookups are held. Without I/O; `now` is the event loop's time."""
+    """Decides which lookups are held. Without I/O; `now` is the event loop's time. `window_s` 0: nothing is held."""
 
-    def __init__(self, limits: HoldLimits) -> None:
-        self._limits = limits
+    def __init__(self, *, window_s: float, most: int, min_interval_s: float) -> None:
+        self._window_s, self._most, self._min_interval_s = window_s, most, min_interval_s
         self._windows: dict[PartitionKey, HoldWindow] = {}
-        self._held = 0
-
-    @property
-    def held(self) -> int:
+        self.held = 0
         """How many lookups are held."""
-        return self._held
 
     def begin(self, partition: PartitionKey, now: float) -> tuple[HoldOutcome, HoldWindow | None]:
         """Decide on a lookup that would fail; if it is held, return the window, too, for `end`."""
-        limits = self._limits
-        if limits.window_s <= 0:
+        if self._window_s <= 0:
             return HoldOutcome.OFF, None
         window = self._windows.get(partition)
         if window is not None and window.ended_at is None and now >= window.until:
             window.ended_at = window.until
-        if window is None or (window.ended_at is not None and now >= window.ended_at + limits.min_interval_s):
-            window = self._windows[partition] = HoldWindow(now + limits.window_s)
+        if window is None or (window.ended_at is not None and now >= window.ended_at + self._min_interval_s):
+            window = self._windows[partition] = HoldWindow(now + self._window_s)
         if window.ended_at is not None:
             return HoldOutcome.TOO_SOON, None
-        if self._held >= limits.most:
+        if self.held >= self._most:
             return HoldOutcome.FULL, None
-        self._held += 1
+        self.held += 1
         return HoldOutcome.HELD, window
 
     def end(self, window: HoldWindow, now: float, *, is_answered: bool) -> None:
         """End the hold of a lookup. The first answer ends the window: all lookups still held ask immediately."""
-        self._held -= 1
+        self.held -= 1
         if window.ended_at is None and (is_answered or now >= window.until):
             window.ended_at = min(now, window.until)
 

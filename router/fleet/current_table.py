@@ -15,17 +15,12 @@ class CurrentTable:
     """Keeps the newest table. Lives on the event loop; readers take `current()` once per decision."""
 
     def __init__(self) -> None:
-        """Start without a table."""
-        self._table: RoutingTable | None = None
+        self.table: RoutingTable | None = None
+        """The newest table, None before the first."""
         self._changed = asyncio.Event()
         self._least_epoch = 0
         self.made_at: float | None = None
         """When the newest table was made, monotonic seconds; None before the first."""
-
-    @property
-    def table(self) -> RoutingTable | None:
-        """The newest table, None before the first."""
-        return self._table
 
     def current(self) -> RoutingTable:
         """Return the newest table.
@@ -34,21 +29,21 @@ class CurrentTable:
             LookupFailure: ROUTING_NOT_READY, there is none yet.
 
         """
-        if self._table is None:
+        if self.table is None:
             raise LookupFailure(
                 Reason.ROUTING_NOT_READY,
                 "this router has not read a complete assignment yet: it needs Kafka, and the processor to have "
                 "started once",
             )
-        return self._table
+        return self.table
 
     def publish(self, table: RoutingTable) -> bool:
         """Swap the table in; return False for an older epoch, which never replaces a newer one."""
         if is_newer(self._least_epoch, table.epoch):
             return False
         self._least_epoch = table.epoch
-        routes_alike = self._table is not None and table.routes_like(self._table)
-        self._table, self.made_at = table, time.monotonic()
+        routes_alike = self.table is not None and table.routes_like(self.table)
+        self.table, self.made_at = table, time.monotonic()
         if not routes_alike:
             self._changed.set()
             self._changed = asyncio.Event()
@@ -68,7 +63,7 @@ class CurrentTable:
         """Wait until the table has this epoch or a newer one; False if that takes longer than `timeout_s`."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + timeout_s
-        while self._table is None or is_newer(epoch, self._table.epoch):
+        while self.table is None or is_newer(epoch, self.table.epoch):
             if not await is_set_within(self._changed, give_up_at - loop.time()):
                 return False
         return True

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 
-def longest_silence_s(silences_s: Iterable[float | None]) -> float | None:
+def longest_silence_s(silences_s: Collection[float | None]) -> float | None:
     """Return the longest silence of the topics that a table is made of, in seconds; None if one was never heard.
 
     `silences_s`: for each topic, the time since it was last known to be read to its end.
     """
-    longest_s: float | None = None
-    for silence_s in silences_s:
-        if silence_s is None:
-            return None
-        longest_s = silence_s if longest_s is None else max(longest_s, silence_s)
-    return longest_s
+    known_s = [silence_s for silence_s in silences_s if silence_s is not None]
+    return max(known_s, default=None) if len(known_s) == len(silences_s) else None
 
 
 def is_ready(*, has_table: bool, silence_s: float | None, longest_s: float) -> bool:

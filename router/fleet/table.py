@@ -234,12 +234,6 @@ class RoutingTable:
         return partitions[partition_for(key, len(partitions))]
 
 
-def forwarding_bytes(epoch: int) -> bytes:
-    """Return the suffix a router appends to a request; Get, Scan and Count have the field under one number."""
-    forwarding = query_service_pb2.GetRequest(forwarding=types_pb2.Forwarding(epoch=epoch, hops=1))
-    return forwarding.SerializeToString()
-
-
 def compile_table(
     assignment: Assignment,
     members: Mapping[str, Member],
@@ -275,6 +269,8 @@ def compile_table(
             stores[name] = _store_routes(assignment, spec, serde, nodes, reports, members, (stale, previous))
         except ConfigurationError as error:
             unusable[name] = str(error)
+    # All requests have the field under one number.
+    suffix = query_service_pb2.GetRequest(forwarding=types_pb2.Forwarding(epoch=assignment.epoch, hops=1))
     return RoutingTable(
         assignment,
         MappingProxyType(dict(members)),
@@ -282,7 +278,7 @@ def compile_table(
         MappingProxyType(stores),
         MappingProxyType(unusable),
         placements,
-        forwarding_bytes(assignment.epoch),
+        suffix.SerializeToString(),
     )
 
 

@@ -61,7 +61,6 @@ class CommitTail:
     """The latest commits of one store."""
 
     def __init__(self) -> None:
-        """Start without commits."""
         self._query_id = ""
         self._batch_id = -1
         self._commits: deque[_Commit] = deque(maxlen=_TAIL)

@@ -26,7 +26,6 @@ class Inputs:
     """The commits of all stores, and the calls that wait for one. Lives on the event loop."""
 
     def __init__(self) -> None:
-        """Start without commits."""
         self._tails: dict[str, CommitTail] = {}
         self._changed = asyncio.Event()
         self._waits, self._kept = 0, HeldBytes("calls that wait for the processor at this router")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from statehouse.contract.processor_reports import ProcessorReport, ProcessorReports
 from statehouse.contract.topology import StoreSpec
 from statehouse.control.v1 import assignment_pb2, commits_pb2
 from statehouse.errors.checked import COUNT_MAX
 from statehouse.v1 import fleet_service_pb2
+
+Wanted = TypeVar("Wanted", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +33,18 @@ class ProcessorQueries:
     """The last commit record of each store. Pure; times are seconds of one clock, unless told otherwise."""
 
     def __init__(self) -> None:
-        """Start without records."""
-        self._commits: dict[str, commits_pb2.Commit] = {}
-        self._dated_ms: dict[str, int] = {}
+        self._heard: dict[str, _Heard] = {}
         self._reports = ProcessorReports()
 
     def on_commit(self, commit: commits_pb2.Commit, written_at_s: float, timestamp_ms: int) -> None:
         """Take a record; `timestamp_ms`: its own time, by the driver's clock."""
-        self._commits[commit.store] = commit
-        self._dated_ms[commit.store] = min(max(0, timestamp_ms), COUNT_MAX)  # a writer may give any
         self._reports.take(commit, written_at_s)
+        dated_ms = min(max(0, timestamp_ms), COUNT_MAX)  # a writer may give any
+        self._heard[commit.store] = _Heard(commit, self._reports.latest[commit.store], dated_ms)
 
     def on_reset(self, store: str) -> None:
         """Forget a store: its application begins anew."""
-        self._commits.pop(store, None)
-        self._dated_ms.pop(store, None)
+        self._heard.pop(store, None)
         self._reports.forget(store)
 
     def is_not_built(self, spec: StoreSpec) -> bool:
@@ -53,28 +55,26 @@ class ProcessorQueries:
         """Return the queries that feed known stores, by name."""
         stores: dict[str, list[str]] = {}
         latest: dict[str, _Heard] = {}
-        for store, commit in sorted(self._commits.items()):
+        for store, heard in sorted(self._heard.items()):
             if store not in known_stores:
                 continue
-            name = commit.query or store  # a processor that names no query has one for each store
+            name = heard.commit.query or store  # a processor that names no query has one for each store
             stores.setdefault(name, []).append(store)
-            heard = self._heard(store)
             if name not in latest or heard.report.at_s > latest[name].report.at_s:
                 latest[name] = heard
         for name, heard in sorted(latest.items()):
             yield _query(name, stores[name], heard, now_s)
 
-    def _heard(self, store: str) -> _Heard:
-        return _Heard(self._commits[store], self._reports.latest[store], self._dated_ms[store])
-
     def changelogs(self, stores: Mapping[str, StoreSpec], now_s: float) -> Iterator[fleet_service_pb2.ChangelogInfo]:
         """Return the changelogs of stores, by store, as the processor compared them."""
         for name, spec in sorted(stores.items()):
             info = fleet_service_pb2.ChangelogInfo(store=name, topic=spec.changelog_topic)
-            commit = self._commits.get(name)
-            if commit is not None and commit.HasField("changelog"):
-                info.compared_age_ms = self._heard(name).age_of_ms(commit.changelog.compared_at_ms, now_s)
-                info.settings.extend(map(_setting, commit.changelog.settings))
+            heard = self._heard.get(name)
+            if heard is not None and heard.commit.HasField("changelog"):
+                info.compared_age_ms = heard.age_of_ms(heard.commit.changelog.compared_at_ms, now_s)
+                info.settings.extend(
+                    _like(fleet_service_pb2.ChangelogSetting, each) for each in heard.commit.changelog.settings
+                )
             yield info
 
 
@@ -82,7 +82,6 @@ class ControllerReport:
     """The acting controller's last record. Pure; times are seconds of one clock."""
 
     def __init__(self) -> None:
-        """Start without one."""
         self._controller: assignment_pb2.Controller | None = None
         self._written_at_s = 0.0
 
@@ -102,15 +101,6 @@ class ControllerReport:
         )
 
 
-def _setting(compared: commits_pb2.ComparedSetting) -> fleet_service_pb2.ChangelogSetting:
-    return fleet_service_pb2.ChangelogSetting(
-        name=compared.name,
-        wanted=compared.wanted,
-        found=compared.found if compared.HasField("found") else None,
-        remedy=compared.remedy,
-    )
-
-
 def _query(name: str, stores: list[str], heard: _Heard, now_s: float) -> fleet_service_pb2.QueryInfo:
     commit = heard.commit
     is_dated = commit.HasField("committed_at_ms")
@@ -122,19 +112,11 @@ def _query(name: str, stores: list[str], heard: _Heard, now_s: float) -> fleet_s
         record_age_ms=heard.report.age_ms(now_s),
         batch_id=commit.batch_id,
         batch_age_ms=heard.age_of_ms(commit.committed_at_ms, now_s) if is_dated else None,
-        status=_status(commit.figures) if commit.HasField("figures") else None,
+        status=_like(fleet_service_pb2.QueryStatus, commit.figures) if commit.HasField("figures") else None,
         input_backlog=heard.report.input_backlog,
     )
 
 
-def _status(figures: commits_pb2.QueryFigures) -> fleet_service_pb2.QueryStatus:
-    return fleet_service_pb2.QueryStatus(
-        input_rows_per_second=figures.input_rows_per_second,
-        backlog=figures.backlog,
-        backlog_eta_ms=figures.backlog_eta_ms if figures.HasField("backlog_eta_ms") else None,
-        watermark_ms=figures.watermark_ms if figures.HasField("watermark_ms") else None,
-        state_rows=figures.state_rows,
-        state_bytes=figures.state_bytes,
-        dead_letters=figures.dead_letters,
-        batch_ms=figures.batch_ms if figures.HasField("batch_ms") else None,
-    )
+def _like(kind: type[Wanted], reported: Message) -> Wanted:
+    """Return what is reported as a message of another kind, whose fields have the same names."""
+    return kind(**{field.name: value for field, value in reported.ListFields()})

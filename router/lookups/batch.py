@@ -83,7 +83,6 @@ class _AnswerCapacity:
         return self._left < 0
 
     def take(self, result: bytes) -> None:
-        """Note a result."""
         self._left -= len(result)
 
     def end(self, entry: _BatchEntry, result: bytes, outcome: str = "OK") -> None:

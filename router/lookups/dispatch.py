@@ -37,7 +37,8 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -166,7 +167,7 @@ class _Round:
 
     def record(self, replica: RoutedReplica, *, is_hedge: bool) -> AttemptRecord | None:
         """Return the record of a call, if they are recorded."""
-        if not self.attempt_log.is_explained and self.attempt_log.spans is None:
+        if not (self.attempt_log.is_explained or self.attempt_log.is_traced):
             return None
         return AttemptRecord(replica, self.number, is_hedge, asyncio.get_running_loop().time())
 
@@ -456,6 +457,21 @@ class Dispatcher:
     def failure(self, call: Call, routes: PartitionRoutes, attempt_log: AttemptLog, *, is_late: bool) -> LookupFailure:
         """Sum up a lookup that nobody answered."""
         return summed_up(self._tables.table, routes, call.freshness, self.suspects, attempt_log, is_late=is_late)
+
+
+@contextmanager
+def naming(partition: int) -> Iterator[None]:
+    """Have a failure name the partition, where several are asked."""
+    try:
+        yield
+    except LookupFailure as failure:
+        raise LookupFailure(
+            failure.reason,
+            f"partition {partition}: {failure.message}",
+            failure.metadata | {"partition": str(partition)},
+            route=failure.route,
+            candidates=failure.candidates,
+        ) from failure
 
 
 def _begun_first(order: Sequence[RoutedReplica], handed: HandedLookup | None) -> deque[RoutedReplica]:

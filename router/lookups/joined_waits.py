@@ -35,7 +35,6 @@ class _Wait:
     along: deque[asyncio.Future[CallOutcome | None]] = field(default_factory=deque)
 
     def tell(self, outcome: CallOutcome | None) -> None:
-        """Tell the outcome."""
         for _ in range(min(len(self.along), _TOLD_AT_ONCE)):
             if not (each := self.along.popleft()).done():
                 each.set_result(outcome)

@@ -14,7 +14,7 @@ from typing import Final
 from router.calls.concurrency import map_bounded
 from router.choice.attempt_log import AttemptLog
 from router.fleet.current_table import CurrentTable
-from router.lookups.dispatch import Call, Dispatcher, NodeAnswer
+from router.lookups.dispatch import Call, Dispatcher, NodeAnswer, naming
 from statehouse.contract.placement import misplaced_failure
 from statehouse.errors import LookupFailure, Reason
 from statehouse.link.handed import HandedLookup
@@ -75,19 +75,10 @@ class KeyLookups:
     async def _of_partition(
         self, call: Call, partition: int, deadline: Deadline, attempt_log: AttemptLog | None
     ) -> PartitionAnswer:
-        """Look the key up in one partition; a failure names it."""
         there = query_service_pb2.GetRequest(forwarding=types_pb2.Forwarding(partition=partition)).SerializeToString()
         alone = Call(_GET, call.store, partition, call.body + there, call.freshness)
-        try:
+        with naming(partition):
             answer = await self._dispatcher.dispatch(alone, deadline, attempt_log)
-        except LookupFailure as failure:
-            raise LookupFailure(
-                failure.reason,
-                f"partition {partition}: {failure.message}",
-                failure.metadata | {"partition": str(partition)},
-                route=failure.route,
-                candidates=failure.candidates,
-            ) from failure
         response = query_service_pb2.GetResponse.FromString(answer.data)
         if response.replica.partition != partition:
             raise LookupFailure(

@@ -31,14 +31,15 @@ _REFUSALS_SHOWN: Final = 5
 CANCELLED: Final = "CANCELLED"
 
 
-class _AttemptSpans:
-    """Makes a span of each call of a lookup, below the router's own."""
+class _TracedAttempts(AttemptLog):
+    """The attempts of a traced lookup: each call has a span, below the router's own."""
 
     def __init__(self, tracing: Tracing, own: OpenSpan) -> None:
+        super().__init__(is_traced=True)
         self._tracing, self._own = tracing, own
         self._open: dict[int, OpenSpan] = {}
 
-    def begin(self, record: AttemptRecord) -> bytes:
+    def begun(self, record: AttemptRecord) -> bytes:
         """Begin the span of a call; return the field of its request by which the node's span is below it."""
         span = self._tracing.begin(
             "hedge" if record.is_hedge else "attempt",
@@ -54,18 +55,13 @@ class _AttemptSpans:
         forwarding = types_pb2.Forwarding(traceparent=str(span.context))
         return query_service_pb2.GetRequest(forwarding=forwarding).SerializeToString()
 
-    def end(self, record: AttemptRecord) -> None:
+    def ended(self, record: AttemptRecord, now: float, outcome: bytes | LookupFailure | None) -> None:
         """End the span of a call."""
+        super().ended(record, now, outcome)
         span = self._open.pop(id(record))
-        if record.outcome is None:
-            span.set({"statehouse.outcome": "OVERTAKEN"})
-            span.end()
-        elif isinstance(record.outcome, LookupFailure):
-            span.set({"statehouse.outcome": record.outcome.reason.name})
-            span.end(record.outcome.reason.name)
-        else:
-            span.set({"statehouse.outcome": "OK"})
-            span.end()
+        failure = outcome.reason.name if isinstance(outcome, LookupFailure) else ""
+        span.set({"statehouse.outcome": failure or ("OVERTAKEN" if outcome is None else "OK")})
+        span.end(failure)
 
 
 class ObservedLookup:
@@ -75,8 +71,7 @@ class ObservedLookup:
 
     def __init__(self, tracing: Tracing | None, span: OpenSpan | None, *, is_sampled: bool) -> None:
         self.span, self.is_sampled = span, is_sampled
-        spans = None if span is None or tracing is None else _AttemptSpans(tracing, span)
-        self.attempt_log = AttemptLog(spans=spans)
+        self.attempt_log = AttemptLog() if span is None or tracing is None else _TracedAttempts(tracing, span)
 
 
 class LookupObserver:

@@ -51,22 +51,12 @@ class LookupLimit:
         if not is_under_way:
             self._quick.check(self._elsewhere())
         self._quick.enter(lookups, size)
-        place = OpenLookups(self, lookups, size)
+        place = OpenLookups(self._quick, self._patient)
         try:
             yield place
         finally:
-            self._quick.leave(place.quick, place.quick_bytes)
+            self._quick.leave(lookups - place.patient, size - place.patient_bytes)
             self._patient.leave(place.patient, place.patient_bytes)
-
-    def move(self, place: OpenLookups, lookups: int, size: int) -> None:
-        """See `OpenLookups.wait_for_positions`."""
-        self._patient.check()
-        self._patient.enter(lookups, size)
-        self._quick.leave(lookups, size)
-        place.quick -= lookups
-        place.quick_bytes -= size
-        place.patient += lookups
-        place.patient_bytes += size
 
 
 class _Kind:
@@ -97,23 +87,21 @@ class _Kind:
             )
 
     def enter(self, lookups: int, size: int) -> None:
-        """Count lookups."""
         self.lookups += lookups
         self.size += size
 
     def leave(self, lookups: int, size: int) -> None:
-        """Count lookups no longer."""
         self.lookups -= lookups
         self.size -= size
 
 
 class OpenLookups:
-    """What a request has of the limit: so many lookups that don't wait for positions, and so many that may."""
+    """A request that was admitted: how many of its lookups, and of its bytes, count among those that may wait."""
 
-    __slots__ = ("_limit", "patient", "patient_bytes", "quick", "quick_bytes")
+    __slots__ = ("_patient", "_quick", "patient", "patient_bytes")
 
-    def __init__(self, limit: LookupLimit, quick: int, quick_bytes: int) -> None:
-        self._limit, self.quick, self.quick_bytes = limit, quick, quick_bytes
+    def __init__(self, quick: _Kind, patient: _Kind) -> None:
+        self._quick, self._patient = quick, patient
         self.patient = self.patient_bytes = 0
 
     def wait_for_positions(self, size: int, lookups: int = 1) -> None:
@@ -123,4 +111,8 @@ class OpenLookups:
             LookupFailure: OVERLOADED.
 
         """
-        self._limit.move(self, lookups, size)
+        self._patient.check()
+        self._patient.enter(lookups, size)
+        self._quick.leave(lookups, size)
+        self.patient += lookups
+        self.patient_bytes += size

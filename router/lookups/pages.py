@@ -1,4 +1,4 @@
-"""Puts pages of several partitions together in key order, without reading their entries. Pure."""
+"""Puts pages of several partitions together in key order, without reading their entries where it can. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
-from router.lookups.pages_without_keys import entry_keys_of
-from statehouse.contract.paging import PartialPage, RangeRequest, merged, next_page_token, page_size
+from statehouse.contract.paging import PartialPage, RangeRequest, merged, next_page_token, page_size, serialized_key
 from statehouse.control.v1 import frames_pb2
+from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import WindowKey
 from statehouse.runtime.batches import BatchCapacity, fits, fitting
 from statehouse.serdes import Serde
+from statehouse.v1 import query_service_pb2
 
 # What framing adds to an entry, rounded up.
 _ENTRY_OVERHEAD: Final = 8
@@ -53,7 +55,25 @@ def joined(request: RangeRequest, pages: Sequence[bytes], max_bytes: int, key_se
 
 
 def _keys(request: RangeRequest, page: bytes, frames: frames_pb2.PageFrames, key_serde: Serde) -> Sequence[bytes]:
-    """Return the bytes by which a page's entries are in order."""
+    """Return the bytes by which a page's entries are in order.
+
+    Nodes of 0.2.0 don't send them with the entries: they are read from these, while a fleet is updated. Such a node
+    ignores what it doesn't know. Where that would make its page wrong, the page is refused.
+    """
     if len(frames.entry_keys) == len(frames.entries):
         return frames.entry_keys
-    return entry_keys_of(request, page, key_serde)
+    if isinstance(request, query_service_pb2.ScanSessionsRequest):
+        raise _too_old("it can't scan sessions")
+    if isinstance(request, query_service_pb2.ScanWindowsRequest):
+        return [
+            WindowKey(serialized_key(each.key, key_serde), each.window.start_ms, each.sequence).to_entry_key()
+            for each in query_service_pb2.ScanWindowsResponse.FromString(page).windows
+        ]
+    if request.HasField("as_of_ms"):
+        raise _too_old("it can't scan as of a time")
+    return [serialized_key(each.key, key_serde) for each in query_service_pb2.ScanResponse.FromString(page).entries]
+
+
+def _too_old(what: str) -> LookupFailure:
+    message = f"a node's page has not a key for each entry: the node is of an earlier version, and {what}; update it"
+    return LookupFailure(Reason.INTERNAL, message)

@@ -22,7 +22,7 @@ from router.choice.attempt_log import OF_NODE
 from router.choice.candidates import ask_order
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode, StoreRoutes
-from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher
+from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher, naming
 from router.lookups.locate import freshness_of, refuse_forwarded
 from router.lookups.pages import joined
 from router.telemetry.metrics import RouterMetrics
@@ -57,7 +57,6 @@ class _Scope:
 
     @property
     def method(self) -> str:
-        """The name of the method."""
         return self.request.DESCRIPTOR.name.removesuffix("Request")
 
 
@@ -203,19 +202,7 @@ class Scatter:
                 is_patient=True,
                 failed_before=failed_before,
             )
-            return await self._ask(call, deadline)
+            with naming(partition):
+                return (await self._dispatcher.dispatch(call, deadline)).data
 
         return await map_bounded(read, partitions, at_once=_AT_ONCE)
-
-    async def _ask(self, call: Call, deadline: Deadline) -> bytes:
-        """Read one partition; a failure names it."""
-        try:
-            return (await self._dispatcher.dispatch(call, deadline)).data
-        except LookupFailure as failure:
-            raise LookupFailure(
-                failure.reason,
-                f"partition {call.partition}: {failure.message}",
-                failure.metadata | {"partition": str(call.partition)},
-                route=failure.route,
-                candidates=failure.candidates,
-            ) from failure

@@ -20,82 +20,36 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 class RouterMetrics:
     """The router's own registry and what is in it. Lookups and calls are counted on the event loop.
 
-    statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is the answering node's role
-        in the routing table, empty if none answered.
-    statehouse_router_express_lookups_total{store, role}: those of them that the proxy sent to a node on its own and
-        that were answered in time; each of a batch counts, without a role.
-    statehouse_router_express_handed_total{reason}: lookups that the proxy sent to a node and then handed over. The
-        reason is "LATE" if the node had not answered in time; else the reason of its refusal or of the failed call. It
-        is "PARTLY" if the node answered them, but others of the batch, there or elsewhere, did not go well, and
-        "UNKNOWN" if nothing is known of the call.
-    statehouse_router_attempts_total{reason}: calls to nodes, where each coalesced lookup counts: OK, the reason of the
-        failure, or CANCELLED if another answer came first or a hedge's caller left. For a watch: the reason why a
-        node's stream ended.
-    statehouse_router_coalesced_lookups: lookups in a call that carried more than one.
-    statehouse_router_hedges_total{outcome}: lookups whose first answer was late and that had another replica to ask:
-        "won", it answered first; "lost", it did not; "refused", the retry budget had no room.
-    statehouse_router_retries_total{outcome}: attempts after one that ran out of time, "sent" or "refused".
-    statehouse_router_holds_total{outcome}: lookups that nobody could answer yet: "held"; or failed because the router
-        holds as many as it may ("full"), or the partition's last window is over or not long ago ("too_soon").
-    statehouse_router_held_lookups: how many are held.
-    statehouse_router_suspicions_total{state}: times a node became "slow", "silent" or "down"; it is then asked last.
-    statehouse_router_backoffs_total{cause}: pauses before another try: "probe" of a node that is asked last, "watch" of
-        a partition that nobody could go on with.
-    statehouse_router_lookup_duration_seconds{store}: from receipt to answer.
-    statehouse_router_open_lookups: how many are under way; max_lookups bounds them.
-    statehouse_router_max_lookups: that bound.
-    statehouse_router_open_watches: how many callers watch stores.
-    statehouse_router_open_fleet_watches: how many callers watch the fleet; clients that go straight to nodes do.
+    docs/metrics.md says what each means.
     """
 
     def __init__(self) -> None:
         self.registry = new_registry()
         self.security = SecurityMetrics(self.registry, "statehouse_router")
-        self._lookups = Counter(
-            "statehouse_router_lookups",
-            "Lookups by outcome and by the answering node's role",
-            ("store", "outcome", "role"),
-            registry=self.registry,
+        self._lookups = self._new_counter(
+            "lookups", "Lookups by outcome and by the answering node's role", "store", "outcome", "role"
         )
-        attempts = Counter(
-            "statehouse_router_attempts", "Calls to nodes by their outcome", ("reason",), registry=self.registry
-        )
-        self._express = Counter(
-            "statehouse_router_express_lookups",
+        attempts = self._new_counter("attempts", "Calls to nodes by their outcome", "reason")
+        self._express = self._new_counter(
+            "express_lookups",
             "Lookups that the proxy sent to a node by itself and that were answered in time",
-            ("store", "role"),
-            registry=self.registry,
+            "store",
+            "role",
         )
-        self._handed = Counter(
-            "statehouse_router_express_handed",
+        self._handed = self._new_counter(
+            "express_handed",
             "Lookups that the proxy sent to a node and handed over to the router, by the reason",
-            ("reason",),
-            registry=self.registry,
+            "reason",
         )
-        self._hedges = Counter(
-            "statehouse_router_hedges",
-            "Second replicas asked beside one that was late, by outcome",
-            ("outcome",),
-            registry=self.registry,
+        self._hedges = self._new_counter(
+            "hedges", "Second replicas asked beside one that was late, by outcome", "outcome"
         )
-        self._retries = Counter(
-            "statehouse_router_retries",
-            "Attempts after one that ran out of time: sent, or refused by the retry budget",
-            ("outcome",),
-            registry=self.registry,
+        self._retries = self._new_counter(
+            "retries", "Attempts after one that ran out of time: sent, or refused by the retry budget", "outcome"
         )
-        self._holds = Counter(
-            "statehouse_router_holds",
-            "Lookups that nobody could answer yet, by what was done",
-            ("outcome",),
-            registry=self.registry,
-        )
-        self.held = Gauge("statehouse_router_held_lookups", "Lookups that are held", registry=self.registry)
-        self._suspicions = Counter(
-            "statehouse_router_suspicions",
-            "Times a node became slow, silent or down and is asked last, by that state",
-            ("state",),
-            registry=self.registry,
+        self._holds = self._new_counter("holds", "Lookups that nobody could answer yet, by what was done", "outcome")
+        self._suspicions = self._new_counter(
+            "suspicions", "Times a node became slow, silent or down and is asked last, by that state", "state"
         )
         self._coalesced = OneThreadHistograms(
             "statehouse_router_coalesced_lookups",
@@ -111,20 +65,21 @@ class RouterMetrics:
             _BUCKETS,
             self.registry,
         )
-        self.open_lookups = Gauge("statehouse_router_open_lookups", "Lookups under way", registry=self.registry)
-        self.max_lookups = Gauge(
-            "statehouse_router_max_lookups", "Most lookups that may be under way", registry=self.registry
-        )
-        self.open_watches = Gauge(
-            "statehouse_router_open_watches", "Watches of stores that are open", registry=self.registry
-        )
-        self.open_fleet_watches = Gauge(
-            "statehouse_router_open_fleet_watches", "Watches of the fleet that are open", registry=self.registry
-        )
+        self.held = self._new_gauge("held_lookups", "Lookups that are held")
+        self.open_lookups = self._new_gauge("open_lookups", "Lookups under way")
+        self.max_lookups = self._new_gauge("max_lookups", "Most lookups that may be under way")
+        self.open_watches = self._new_gauge("open_watches", "Watches of stores that are open")
+        self.open_fleet_watches = self._new_gauge("open_fleet_watches", "Watches of the fleet that are open")
         self.paused = count_pauses("router", self.registry)
         # Finding a labelled child takes longer than counting in it.
         self._counter = cache(self._labelled)
         self._attempts = cache(attempts.labels)
+
+    def _new_counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"statehouse_router_{name}", meaning, labels, registry=self.registry)
+
+    def _new_gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(f"statehouse_router_{name}", meaning, registry=self.registry)
 
     def lookup(self, store: str, outcome: str, role: Role | None, seconds: float | None = None) -> None:
         """Count a lookup. `store` must be one of the assignment's, or empty."""
@@ -143,7 +98,7 @@ class RouterMetrics:
         """
         self._counter(store, "OK", role).inc(count)
         self._express.labels(store, role.name).inc(count)
-        self.attempts_well(count)
+        self.attempt("OK", count)
         duration = self._durations.labels(store)
         for nth, took_s in enumerate(times_s):
             duration.add(took_s, count * (nth + 1) // len(times_s) - count * nth // len(times_s))
@@ -153,10 +108,6 @@ class RouterMetrics:
         self.lookups(store, "OK", count)
         self._express.labels(store, "").inc(count)
 
-    def attempts_well(self, number: int) -> None:
-        """Count calls that nodes answered."""
-        self._attempts("OK").inc(number)
-
     def handed(self, reason: str, lookups: int = 1) -> None:
         """Count lookups that the proxy sent to a node and handed over."""
         self._handed.labels(reason).inc(lookups)
@@ -164,9 +115,9 @@ class RouterMetrics:
     def _labelled(self, store: str, outcome: str, role: Role | None) -> Counter:
         return self._lookups.labels(store, outcome, "" if role is None else role.name)
 
-    def attempt(self, reason: str) -> None:
-        """Count a call to a node."""
-        self._attempts(reason).inc()
+    def attempt(self, reason: str, calls: int = 1) -> None:
+        """Count calls to nodes, by what came of them; of a watch, by why its stream ended."""
+        self._attempts(reason).inc(calls)
 
     def coalesced(self, lookups: int) -> None:
         """Count a call that several lookups share."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -54,16 +53,12 @@ _BEGINNINGS_MAX: Final = 64
 _PAUSES: Final = BackoffPolicy("watch", first_s=0.1, longest_s=1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchTimeouts:
-    """Seconds to wait for a partition's first answer, and for a replica that continues a broken watch."""
-
-    start_s: float
-    resume_s: float
-
-
 class WatchRelay:
-    """Answers Watch. Lives on the event loop. `open_stream(node, method, body)` calls a node."""
+    """Answers Watch. Lives on the event loop. `open_stream(node, method, body)` calls a node.
+
+    `start_s`, `resume_s`: seconds to wait for a partition's first answer, and for a replica that continues a broken
+    watch.
+    """
 
     def __init__(
         self,
@@ -73,13 +68,14 @@ class WatchRelay:
         dispatcher: Dispatcher,
         metrics: RouterMetrics,
         *,
-        timeouts: WatchTimeouts,
+        start_s: float,
+        resume_s: float,
         max_watches: int,
         max_watches_per_address: int | None,
         max_partitions: int,
     ) -> None:
         self.tables, self.health, self.open_stream = tables, health, open_stream
-        self.dispatcher, self.metrics, self.timeouts = dispatcher, metrics, timeouts
+        self.dispatcher, self.metrics, self.start_s, self.resume_s = dispatcher, metrics, start_s, resume_s
         self.streams = OpenStreams(max_watches, "router", AddressLimit(max_watches, max_watches_per_address))
         self._max_partitions, self._partitions = max_partitions, 0
         self._round_robin = RoundRobin()
@@ -169,7 +165,7 @@ class _PartitionWatch:
 
         """
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._relay.timeouts.start_s
+        give_up_at = loop.time() + self._relay.start_s
         attempt_log, asked, backoff = AttemptLog(), set[str](), Backoff(_PAUSES, self._relay.metrics.paused)
         while True:
             table = self._relay.tables.current()
@@ -178,9 +174,13 @@ class _PartitionWatch:
                 asked, self._gap_accepted = set(), True
                 continue
             if replica is None:
-                if loop.time() >= give_up_at or not self._may_pass(attempt_log):
+                # Once a watch has begun, asking again may always help; before that, as for a lookup.
+                may_pass = self._has_begun or attempt_log.passes
+                if loop.time() >= give_up_at or not may_pass:
                     raise self._failure(table, attempt_log)
-                await self._pause(table, attempt_log, min(backoff.failed(), max(0.0, give_up_at - loop.time())))
+                pause_s = min(backoff.failed(), max(0.0, give_up_at - loop.time()))
+                newer = newest(table.epoch + 1, attempt_log.newest_epoch)  # a node may have named one
+                await self._relay.tables.wait_for_epoch(newer, pause_s)
                 asked = set()
                 continue
             asked.add(replica.instance_id)
@@ -190,7 +190,7 @@ class _PartitionWatch:
             if not failure.elsewhere and failure.reason is not Reason.UNKNOWN_STORE:
                 raise failure
             if self._passed_on:
-                give_up_at = loop.time() + self._relay.timeouts.resume_s
+                give_up_at = loop.time() + self._relay.resume_s
             if self._answered:
                 self._bound = ANY  # the bound applies to the first answer only; after it, the position does
                 attempt_log, asked = AttemptLog(), {replica.instance_id}
@@ -208,14 +208,6 @@ class _PartitionWatch:
         routes = table.store(self._request.store).partition(self._partition)
         order = ask_order(routes, self._bound, self._relay.health.suspects, self._turn)
         return next((replica for replica in order if replica.instance_id not in asked), None)
-
-    def _may_pass(self, attempt_log: AttemptLog) -> bool:
-        """Whether asking again may help: always once a watch has begun; before that, as for a lookup."""
-        return self._has_begun or attempt_log.passes
-
-    async def _pause(self, table: RoutingTable, attempt_log: AttemptLog, seconds: float) -> None:
-        """Wait for a newer assignment; if a node has named a newer epoch, for that one."""
-        await self._relay.tables.wait_for_epoch(newest(table.epoch + 1, attempt_log.newest_epoch), seconds)
 
     def _failure(self, table: RoutingTable, attempt_log: AttemptLog) -> LookupFailure:
         routes = table.store(self._request.store).partition(self._partition)

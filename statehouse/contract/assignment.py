@@ -9,7 +9,7 @@ ones are not rewritten.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -59,6 +59,8 @@ _EPOCHS_WITHOUT_CHANGE: Final = 2**20
 _RECORD_MAX: Final = 64 * 2**20
 """As the controller's client takes: a sub-topology's thousands of tasks are one record."""
 _VECTORS_MAX: Final = 1_000
+_OF_BOTH: Final = tuple(each.name for each in fields(StoreSpec) if each.name not in {"is_global", "key_columns"})
+"""The fields that a store's record has as the store has them."""
 _KEYS_MAX: Final = 2 * LIST_MAX
 _KEY_MAX: Final = 300
 """Characters of a key; none of ours has so many."""
@@ -165,16 +167,7 @@ def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, lis
         epoch=following.epoch, manifest=manifest, format_version=ASSIGNMENT.written
     )
     changed.append((MANIFEST_KEY.encode(), _bytes(record)))
-    complete = Assignment(
-        following.epoch,
-        following.reason,
-        following.controller,
-        following.stores,
-        following.sub_topologies,
-        following.tasks,
-        MappingProxyType(written_at),
-    )
-    return complete, changed
+    return replace(following, written_at=MappingProxyType(written_at)), changed
 
 
 def _may_have_written(epoch: int, written_at: Collection[int]) -> bool:
@@ -197,24 +190,9 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
     for spec in assignment.stores.values():
         vectors = [assignment_pb2.ConformanceVector(key=key, hash=value) for key, value in CONFORMANCE_VECTORS]
         store = assignment_pb2.StoreSpec(
-            name=spec.name,
-            kind=spec.kind,
-            key_serde=spec.key_serde,
-            value_serde=spec.value_serde,
-            changelog_topic=spec.changelog_topic,
-            partition_count=spec.partition_count,
-            sub_topology=spec.sub_topology,
-            partitioner=spec.partitioner,
             conformance_vectors=vectors,
-            in_memory=spec.in_memory,
-            retention_ms=spec.retention_ms,
-            window_size_ms=spec.window_size_ms,
-            retain_duplicates=spec.retain_duplicates,
-            ephemeral=spec.ephemeral,
-            layout=spec.layout,
-            committed=spec.committed,
-            foreign=spec.foreign,
             key_columns=[assignment_pb2.KeyColumn(name=each.name, type=each.type) for each in spec.key_columns],
+            **{name: getattr(spec, name) for name in _OF_BOTH},
         )
         setattr(store, "global", spec.is_global)  # `global` is a Python keyword
         records[f"store/{spec.name}"] = assignment_pb2.AssignmentRecord(store=store)
@@ -241,10 +219,10 @@ class AssignmentReader:
     """
 
     def __init__(self, on_unreadable: Callable[[str, Exception], None] = lambda _key, _error: None) -> None:
-        """Start with no snapshot."""
         self._records: dict[str, assignment_pb2.AssignmentRecord] = {}
         self._on_unreadable = on_unreadable
-        self._epoch = 0
+        self.epoch = 0
+        """The epoch of the log's newest snapshot, 0 if it has none."""
         self._before_end: dict[str, assignment_pb2.AssignmentRecord | None] | None = None
         self._named: frozenset[str] = frozenset()
         """The keys that the newest manifest names, whether or not it is whole."""
@@ -255,14 +233,9 @@ class AssignmentReader:
         self.current: Assignment | None = None
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the log's newest snapshot, 0 if it has none."""
-        return self._epoch
-
-    @property
     def is_current_of_log(self) -> bool:
         """Whether the newest snapshot is from the log as it is now: not after it was begun anew, until it has one."""
-        return self._epoch > 0
+        return self.epoch > 0
 
     def begin(self) -> None:
         """Take that the log is read from its beginning: for the first time, or because it was recreated or truncated.
@@ -275,7 +248,7 @@ class AssignmentReader:
         self._spoilt.clear()
         self._newer.clear()
         self._named = frozenset()
-        self._epoch, self._before_end = 0, {}
+        self.epoch, self._before_end = 0, {}
 
     def end_reached(self) -> Assignment | None:
         """Take that the log has been read to its end; return the snapshot that this completes, if any."""
@@ -338,14 +311,14 @@ class AssignmentReader:
     def _completed(self, manifest: assignment_pb2.Manifest) -> Assignment | None:
         """Return the manifest's snapshot; None if it is not newer, or not whole."""
         self._named = frozenset(manifest.keys)
-        if not is_newer(manifest.epoch, self._epoch):
+        if not is_newer(manifest.epoch, self.epoch):
             return None
         if any(key not in self._records or self._records[key].epoch != epoch for key, epoch in manifest.keys.items()):
             return None
         if fault := _fault_of_all(self._records[key] for key in manifest.keys):
             self._on_unreadable(MANIFEST_KEY, ContractError(fault))
             return None
-        self.current, self._epoch = self._snapshot(manifest), manifest.epoch
+        self.current, self.epoch = self._snapshot(manifest), manifest.epoch
         return self.current
 
     def of_newer_format(self) -> str:
@@ -368,7 +341,7 @@ class AssignmentReader:
         spoilt = self._spoilt & {*assignment.written_at, MANIFEST_KEY}
         if spoilt:
             return min(spoilt)
-        return self._other_record(assignment) or ("" if self._epoch == assignment.epoch else MANIFEST_KEY)
+        return self._other_record(assignment) or ("" if self.epoch == assignment.epoch else MANIFEST_KEY)
 
     def _other_record(self, assignment: Assignment) -> str:
         rebuilt = _records(assignment)
@@ -554,22 +527,7 @@ def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
     except ValueError as error:
         raise ContractError(f"store {store.name}: {error}") from error
     return StoreSpec(
-        store.name,
-        store.changelog_topic,
-        store.partition_count,
-        store.sub_topology,
-        store.kind,
-        store.key_serde,
-        store.value_serde,
-        store.partitioner,
-        store.in_memory,
-        store.retention_ms,
-        store.window_size_ms,
-        store.retain_duplicates,
-        getattr(store, "global"),
-        store.ephemeral,
-        store.layout,
-        store.committed,
-        store.foreign,
-        tuple(KeyColumn(each.name, each.type) for each in store.key_columns),
+        **{name: getattr(store, name) for name in _OF_BOTH},
+        is_global=getattr(store, "global"),
+        key_columns=tuple(KeyColumn(each.name, each.type) for each in store.key_columns),
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -114,11 +115,6 @@ class GlobalReport:
     state: str
     positions: Mapping[int, StorePosition]
 
-    @property
-    def is_restored(self) -> bool:
-        """Whether it answers lookups."""
-        return self.state == TaskState.RUNNING
-
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -147,6 +143,10 @@ class Member:
         return self.started_at_ms, self.incarnation
 
 
+_PLAIN: Final = tuple(each.name for each in fields(Member) if each.name not in {"replicas", "global_replicas"})
+"""The fields that are the same on the wire."""
+
+
 def target(host: str, port: int) -> str:
     """Return an advertised address in gRPC's form, `host:port` or `[host]:port`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -160,14 +160,7 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
             role=members_pb2.Role.ValueType(report.role.value),
             state=report.state,
             stores=[
-                members_pb2.StorePosition(
-                    store=store,
-                    position=at.position,
-                    end_offset=at.end_offset,
-                    misplaced=at.misplaced,
-                    topic_change=at.topic_change,
-                    placement_log=at.placement_log,
-                )
+                members_pb2.StorePosition(store=store, placement_log=at.placement_log, **_of_any_position(at))
                 for store, at in report.stores.items()
             ],
         )
@@ -178,36 +171,29 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
             store=store,
             state=report.state,
             partitions=[
-                members_pb2.PartitionPosition(
-                    partition=partition,
-                    position=at.position,
-                    end_offset=at.end_offset,
-                    misplaced=at.misplaced,
-                    topic_change=at.topic_change,
-                )
+                members_pb2.PartitionPosition(partition=partition, **_of_any_position(at))
                 for partition, at in sorted(report.positions.items())
             ],
         )
         for store, report in sorted(member.global_replicas.items())
     ]
     message = members_pb2.Member(
-        instance_id=member.instance_id,
-        incarnation=member.incarnation,
-        started_at_ms=member.started_at_ms,
-        host=member.host,
-        port=member.port,
-        rack=member.rack,
-        version=member.version,
-        state=member.state,
-        epoch=member.epoch,
-        heartbeat=member.heartbeat,
         replicas=replicas,
         global_replicas=global_replicas,
-        capacity=member.capacity,
-        dynamic=member.dynamic,
         format_version=MEMBER.written,
+        **{name: getattr(member, name) for name in _PLAIN},
     )
     return member.instance_id.encode(), message.SerializeToString()
+
+
+def _of_any_position(at: StorePosition) -> dict[str, Any]:
+    """Return the fields that both kinds of positions have on the wire."""
+    return {
+        "position": at.position,
+        "end_offset": at.end_offset,
+        "misplaced": at.misplaced,
+        "topic_change": at.topic_change,
+    }
 
 
 def counted(value: bytes, heartbeat: int) -> bytes:

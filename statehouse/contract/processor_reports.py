@@ -55,25 +55,16 @@ class ProcessorReport:
 
 
 class ProcessorReports:
-    """Keeps the last report for each store, and what the reports prove of its first batch."""
+    """Keeps the last report for each store, and what the reports prove of its first batch.
+
+    Each record changes `latest` and `proven`; to look a store up is safe from any thread.
+    """
 
     def __init__(self) -> None:
-        """Know of none."""
-        self._latest: dict[str, ProcessorReport] = {}
-        self._proven: dict[str, Ends] = {}
-
-    @property
-    def latest(self) -> Mapping[str, ProcessorReport]:
-        """The last report by store. It changes with each record; to look a store up is safe from any thread."""
-        return self._latest
-
-    @property
-    def proven(self) -> Mapping[str, Ends]:
-        """By store, where a replica has a whole batch; a store is absent if no record proves one.
-
-        It changes with each record; to look a store up is safe from any thread.
-        """
-        return self._proven
+        self.latest: dict[str, ProcessorReport] = {}
+        """The last report by store."""
+        self.proven: dict[str, Ends] = {}
+        """By store, where a replica has a whole batch; a store is absent if no record proves one."""
 
     def take(self, commit: commits_pb2.Commit, at_s: float) -> None:
         """Take a store's next record in the order of the log, written at `at_s` by our monotonic clock.
@@ -81,17 +72,17 @@ class ProcessorReports:
         The record that is later in the log was written later, whatever the clocks of two drivers say. So an age never
         grows by a report. The later record also says what was left to process.
         """
-        before = self._latest.get(commit.store)
+        before = self.latest.get(commit.store)
         backlog = commit.input_backlog if commit.HasField("input_backlog") else None
-        self._latest[commit.store] = ProcessorReport(at_s if before is None else max(before.at_s, at_s), backlog)
-        proven = earliest(self._proven.get(commit.store), ends_proven(commit))
+        self.latest[commit.store] = ProcessorReport(at_s if before is None else max(before.at_s, at_s), backlog)
+        proven = earliest(self.proven.get(commit.store), ends_proven(commit))
         if proven is not None:
-            self._proven[commit.store] = proven
+            self.proven[commit.store] = proven
 
     def forget(self, store: str) -> None:
         """Forget a store: its application begins anew."""
-        self._latest.pop(store, None)
-        self._proven.pop(store, None)
+        self.latest.pop(store, None)
+        self.proven.pop(store, None)
 
 
 class ReportTimes:
@@ -108,7 +99,6 @@ class ReportTimes:
     """
 
     def __init__(self) -> None:
-        """Know nothing of the driver's clock."""
         self._ahead_s: tuple[float, float] | None = None
         """Our monotonic clock less the driver's, at the least and at the most."""
         self._at_s = 0.0

@@ -67,7 +67,11 @@ def range_between(first: types_pb2.Key | None, last: types_pb2.Key | None, serde
         if end is None or start <= end:  # a range in the order of bytes, as from 2 to -2, and no number is in it
             return KeyRange(start, start)
     if end is not None and start > end:
-        raise _empty(first, last)
+        raise LookupFailure(
+            Reason.INVALID_REQUEST,
+            f"no key can be from {_shown(first)} to {_shown(last)}: in the order of their bytes the first is after the "
+            "last; exchange them (reverse turns only the order of the answer)",
+        )
     return KeyRange(start, None if end is None else end + b"\0")
 
 
@@ -110,15 +114,6 @@ def _between_numbers(serde: str, first: types_pb2.Key | None, last: types_pb2.Ke
         return None
     gaps = tuple((one.stop or b"", following.start) for one, following in pairwise(ranges))
     return KeyRange(ranges[0].start, ranges[-1].stop, gaps=gaps)
-
-
-def _empty(*bounds: types_pb2.Key | None) -> LookupFailure:
-    first, last = (_shown(each) for each in bounds)
-    return LookupFailure(
-        Reason.INVALID_REQUEST,
-        f"no key can be from {first} to {last}: in the order of their bytes the first is after the last; exchange them "
-        "(reverse turns only the order of the answer)",
-    )
 
 
 def _shown(key: types_pb2.Key | None) -> str:

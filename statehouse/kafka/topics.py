@@ -109,22 +109,26 @@ def topic_states(
         for name, topic in found.items()
         if topic is not None
     }
-    policies = _cleanup_policies(admin, there, timeout_s) if with_policies and there else {}
-    return {name: replace(state, policy=policies.get(name)) for name, state in there.items()}
+    if not (with_policies and there):
+        return there
+    found_settings = _settings(admin, ResourceType.TOPIC, there, timeout_s)
+    policies = {name: settings["cleanup.policy"].split(",") for name, settings in found_settings.items()}
+    return {
+        name: replace(state, policy=frozenset(filter(None, map(str.strip, policies[name]))))
+        for name, state in there.items()
+    }
 
 
-def _cleanup_policies(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, frozenset[str]]:
-    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    found: dict[str, frozenset[str]] = {}
+def _settings(
+    admin: AdminClient, kind: ResourceType, names: Collection[str], timeout_s: float
+) -> dict[str, dict[str, str]]:
+    """Return the settings of topics or brokers, defaults included, in one request."""
+    resources = [ConfigResource(kind, name) for name in names]
+    found: dict[str, dict[str, str]] = {}
     for resource, future in admin.describe_configs(resources, request_timeout=timeout_s).items():
-        with needing("DESCRIBE_CONFIGS", f"topic {resource.name}"):
-            found[resource.name] = cleanup_policy({name: entry.value for name, entry in future.result().items()})
+        with needing("DESCRIBE_CONFIGS", "the cluster" if kind is ResourceType.BROKER else f"topic {resource.name}"):
+            found[resource.name] = {name: entry.value for name, entry in future.result().items()}
     return found
-
-
-def cleanup_policy(settings: Mapping[str, str]) -> frozenset[str]:
-    """Return the parts of a topic's cleanup.policy."""
-    return frozenset(filter(None, map(str.strip, settings["cleanup.policy"].split(","))))
 
 
 def _described(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, TopicDescription | None]:
@@ -172,10 +176,7 @@ def topic_settings(admin: AdminClient, topic: str, timeout_s: float = 10.0) -> d
         KafkaException: the topic doesn't exist, or the brokers can't be reached.
 
     """
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    (future,) = admin.describe_configs([resource], request_timeout=timeout_s).values()
-    with needing("DESCRIBE_CONFIGS", f"topic {topic}"):
-        return {name: entry.value for name, entry in future.result().items()}
+    return _settings(admin, ResourceType.TOPIC, [topic], timeout_s)[topic]
 
 
 def check_replicas(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float = 10.0) -> None:
@@ -211,12 +212,8 @@ def check_replicas(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: fl
 
 def _broker_settings(admin: AdminClient, timeout_s: float) -> dict[str, str]:
     """Return the settings of some broker; those that new topics take are the same at each."""
-    broker = next(iter(admin.list_topics(timeout=timeout_s).brokers))
-    (future,) = admin.describe_configs(
-        [ConfigResource(ResourceType.BROKER, str(broker))], request_timeout=timeout_s
-    ).values()
-    with needing("DESCRIBE_CONFIGS", "the cluster"):
-        return {name: entry.value for name, entry in future.result().items()}
+    broker = str(next(iter(admin.list_topics(timeout=timeout_s).brokers)))
+    return _settings(admin, ResourceType.BROKER, [broker], timeout_s)[broker]
 
 
 def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float = 30.0) -> list[str]:

@@ -24,7 +24,6 @@ from statehouse.errors import ConfigurationError, ContractError
 from statehouse.errors.checked import checked_count, checked_list, checked_record, checked_time_ms
 from statehouse.security.certificates import UNREADABLE
 
-HEADER: Final = "statehouse-signature"
 CERTIFICATES_MAX: Final = 8
 _HEADER_MAX: Final = 65_536
 RUN_BYTES: Final = 8

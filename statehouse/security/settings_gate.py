@@ -1,4 +1,4 @@
-"""What a gate is, and the gate that the settings ask for. All code that lets callers in asks here (`ways_in.py`).
+"""What a gate is, and the gate that the settings ask for. All code that lets callers in asks here.
 
 Without a gate none of its libraries is loaded: they take a fifth of a start.
 """

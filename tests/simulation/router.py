@@ -16,7 +16,7 @@ from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
 from router.choice.express import ExpressLimits
-from router.choice.hold import HoldLimits, Holds
+from router.choice.hold import Holds
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode, RoutingTable
 from router.fleet.tracker import FleetTracker
@@ -91,7 +91,7 @@ class SimulatedRouter(Process):
             budget,
             metrics,
             attempt_timeout_s=ATTEMPT_TIMEOUT_S,
-            holds=Holds(HoldLimits(window_s=settings.hold_window_s, most=10, min_interval_s=5.0)),
+            holds=Holds(window_s=settings.hold_window_s, most=10, min_interval_s=5.0),
         )
         self.proxy: SimulatedProxy | None = None
         if settings.express:

@@ -1,4 +1,7 @@
-"""No way in is left out: whatever listens in our code is in the list, and its door asks for a gate."""
+"""No way in is left out: whatever listens in our code is in the list, and its door asks for a gate.
+
+Other tests ask each way with each kind of gate (`settings_gate.gates_named`).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,11 @@ import inspect
 import re
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
 from statehouse.link.link import CALLS
-from statehouse.security.ways_in import WAYS_IN, WayIn
 
 ROOT: Final = Path(__file__).parents[2]
 ROOMS: Final = ("statehouse", "router", "query_service", "processor", "pyspark_statehouse")
@@ -26,6 +28,52 @@ LISTENS: Final = frozenset(
 )
 """Names of whatever accepts connections from others, in the standard library and in what we use."""
 NO_WAYS_IN: Final = MappingProxyType({"router/workers.py": "looks whether a port is free, and answers nobody"})
+
+
+class WayIn(NamedTuple):
+    """A way in.
+
+    Attributes:
+        what: what comes this way.
+        module: the file that opens it.
+        door: what is built to open it, as module:name; its parameter `parameter` is the gate, or says what gates there
+            are, and has no default.
+        parameter: see above.
+
+    """
+
+    what: str
+    module: str
+    door: str
+    parameter: str = "gate"
+
+
+WAYS_IN: Final = (
+    WayIn(
+        "calls of gRPC, health and reflection among them, whether grpcio takes them or the proxy passes them on, and "
+        "what the proxy hands over on the link",
+        "statehouse/rpc/server.py",
+        "statehouse.rpc.server:RpcServer",
+    ),
+    WayIn(
+        "lookups that the proxy sends to nodes by itself; it judges nobody, so a router with a gate has no such way",
+        "proxy/main.go",
+        "router.choice.express:standing_obstacle",
+        "gates",
+    ),
+    WayIn(
+        "/metrics, and probes of processors and controllers",
+        "statehouse/observability/metrics.py",
+        "statehouse.observability.metrics:MetricsServer",
+    ),
+    WayIn(
+        "the HTTP API and the page; each route asks its gateway, and /healthz, the OpenAPI document and the page's own "
+        "files, which say nothing of a fleet, are open to whoever can connect",
+        "statehouse/web/connection_limit.py",
+        "statehouse.web.gateway:Gateway",
+        "settings",
+    ),
+)
 
 
 def listening(source: str) -> bool:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from statehouse.contract.assignment import TaskAssignment
-from statehouse.contract.membership import decode_member
+from statehouse.contract.membership import TaskState, decode_member
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import StoreSpec, members_topic
 from statehouse.errors import LookupFailure, Reason
@@ -194,7 +194,11 @@ def test_says_per_partition_how_far_it_is(fleet: GlobalFleet) -> None:
             assert value is not None
             now_ms = int(time.time() * 1000)
             copy = decode_member(key, value, now_ms, now_ms).global_replicas.get(fleet.name)
-            if copy is not None and copy.is_restored and sum(at.position or 0 for at in copy.positions.values()) == 12:
+            if (
+                copy is not None
+                and copy.state == TaskState.RUNNING
+                and sum(at.position or 0 for at in copy.positions.values()) == 12
+            ):
                 return True
         return False
 

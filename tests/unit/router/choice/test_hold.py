@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.choice.hold import HoldLimits, HoldOutcome, Holds, HoldWindow
+from router.choice.hold import HoldOutcome, Holds, HoldWindow
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
@@ -20,7 +19,10 @@ from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]
 PLACE, OTHER = ("scores", 0), ("scores", 1)
-LIMITS = HoldLimits(window_s=10, most=2, min_interval_s=60)
+
+
+def new_holds(window_s: float = 10, most: int = 2, min_interval_s: float = 60) -> Holds:
+    return Holds(window_s=window_s, most=most, min_interval_s=min_interval_s)
 
 
 def verdicts(holds: Holds, *times: float, place: tuple[str, int] = PLACE) -> list[HoldOutcome]:
@@ -28,11 +30,11 @@ def verdicts(holds: Holds, *times: float, place: tuple[str, int] = PLACE) -> lis
 
 
 def test_without_a_window_nothing_is_held() -> None:
-    assert verdicts(Holds(replace(LIMITS, window_s=0)), 1) == [HoldOutcome.OFF]
+    assert verdicts(new_holds(window_s=0), 1) == [HoldOutcome.OFF]
 
 
 def test_a_window_begins_with_the_first_lookup_and_the_next_one_later() -> None:
-    holds = Holds(HoldLimits(window_s=10, most=100, min_interval_s=60))
+    holds = new_holds(most=100)
     assert verdicts(holds, 0, 9.9, 10, 69.9, 70, 79.9, 80) == [
         HoldOutcome.HELD,
         HoldOutcome.HELD,
@@ -45,12 +47,12 @@ def test_a_window_begins_with_the_first_lookup_and_the_next_one_later() -> None:
 
 
 def test_a_window_nobody_came_back_to_does_not_delay_the_next_one() -> None:
-    holds = Holds(LIMITS)
+    holds = new_holds()
     assert verdicts(holds, 0, 1_000) == [HoldOutcome.HELD, HoldOutcome.HELD]
 
 
 def test_an_answer_ends_the_window() -> None:
-    holds = Holds(LIMITS)
+    holds = new_holds()
     _, window = holds.begin(PLACE, 0)
     assert window is not None
     holds.end(window, 3, is_answered=True)
@@ -58,7 +60,7 @@ def test_an_answer_ends_the_window() -> None:
 
 
 def test_the_room_is_for_all_partitions_together() -> None:
-    holds = Holds(LIMITS)
+    holds = new_holds()
     assert verdicts(holds, 0, 1) + verdicts(holds, 1, place=OTHER) == [
         HoldOutcome.HELD,
         HoldOutcome.HELD,
@@ -68,8 +70,8 @@ def test_the_room_is_for_all_partitions_together() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.booleans(), st.booleans()), max_size=60))
 def test_the_bounds_hold_whatever_happens(steps: list[tuple[float, bool, bool]]) -> None:
-    limits = HoldLimits(window_s=5, most=3, min_interval_s=20)
-    holds, now, held, spans = Holds(limits), 0.0, [], []
+    window_s, most, min_interval_s = 5, 3, 20
+    holds, now, held, spans = new_holds(window_s, most, min_interval_s), 0.0, [], []
     for pause_s, ends, is_answered in steps:
         now += pause_s
         if ends and held:
@@ -79,12 +81,12 @@ def test_the_bounds_hold_whatever_happens(steps: list[tuple[float, bool, bool]])
         if window is not None:
             held.append(window)
             spans.append((window, now))
-        assert holds.held == len(held) <= limits.most
+        assert holds.held == len(held) <= most
     began: dict[int, HoldWindow] = {id(window): window for window, _ in spans}
     for window, at in spans:
         assert at < window.until, "nobody is held after the window"
-    starts = sorted(window.until - limits.window_s for window in began.values())
-    assert all(later - earlier >= limits.min_interval_s for earlier, later in itertools.pairwise(starts))
+    starts = sorted(window.until - window_s for window in began.values())
+    assert all(later - earlier >= min_interval_s for earlier, later in itertools.pairwise(starts))
 
 
 def _count(fleet: Fleet, outcome: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from google.protobuf.message import Message
 
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from statehouse.contract.topology import StoreSpec
@@ -135,3 +136,14 @@ def test_who_acts_is_told_with_the_age_of_its_record() -> None:
     told = report.describe(10.0)
     assert told is not None
     assert (told.host, told.standby, told.stopped, told.record_age_ms) == ("h, process 9", False, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("reported", "shown"),
+    [
+        (commits_pb2.QueryFigures, fleet_service_pb2.QueryStatus),
+        (commits_pb2.ComparedSetting, fleet_service_pb2.ChangelogSetting),
+    ],
+)
+def test_whatever_is_reported_has_a_place_where_it_is_shown(reported: type[Message], shown: type[Message]) -> None:
+    assert reported.DESCRIPTOR.fields_by_name.keys() <= shown.DESCRIPTOR.fields_by_name.keys()

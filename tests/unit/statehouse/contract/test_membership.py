@@ -46,7 +46,7 @@ def test_only_a_replica_that_runs_is_restored(state: str) -> None:
     assert read == member
     for report in (read.replicas[TASK], read.global_replicas["players"]):
         assert report.state == state
-        assert report.is_restored == (state == TaskState.RUNNING)
+    assert read.replicas[TASK].is_restored == (state == TaskState.RUNNING)
 
 
 @pytest.mark.parametrize("state", [*NodeState, "FROM_THE_FUTURE"])
