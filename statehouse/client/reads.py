@@ -7,7 +7,7 @@ import numbers
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol, TypedDict, TypeVar
+from typing import Any, Final, Protocol, TypedDict, TypeVar
 
 from statehouse.client import conversion
 from statehouse.client.answers import (
@@ -77,19 +77,6 @@ class _HasNextPageToken(Protocol):
 
 PageRequest = TypeVar("PageRequest", bound=_PageRequest)
 PageResponse = TypeVar("PageResponse", bound=_HasNextPageToken)
-KeyRequest = TypeVar(
-    "KeyRequest",
-    query_service_pb2.FetchWindowsRequest,
-    query_service_pb2.FetchSessionsRequest,
-    query_service_pb2.GetHistoryRequest,
-)
-KeyResponse = TypeVar(
-    "KeyResponse",
-    query_service_pb2.FetchWindowsResponse,
-    query_service_pb2.FetchSessionsResponse,
-    query_service_pb2.GetHistoryResponse,
-)
-AnyPage = TypeVar("AnyPage", Page, WindowPage, SessionPage)
 
 
 class KeyRangeFields(TypedDict):
@@ -252,9 +239,9 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        pages = self._scanned(lambda query: query.Scan, request, conversion.from_scan, freshness, at_least, timeout)
-        async for page in pages:
-            yield page
+        responses = self._paged(self._router.make, lambda query: query.Scan, request, freshness, at_least, timeout)
+        async for response in responses:
+            yield conversion.from_scan(response, store)
 
     async def scan(
         self,
@@ -323,11 +310,11 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        pages = self._scanned(
-            lambda query: query.ScanWindows, request, conversion.from_scan_windows, freshness, at_least, timeout
+        responses = self._paged(
+            self._router.make, lambda query: query.ScanWindows, request, freshness, at_least, timeout
         )
-        async for page in pages:
-            yield page
+        async for response in responses:
+            yield conversion.from_scan_windows(response, store)
 
     async def scan_windows(
         self,
@@ -398,11 +385,11 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        pages = self._scanned(
-            lambda query: query.ScanSessions, request, conversion.from_scan_sessions, freshness, at_least, timeout
+        responses = self._paged(
+            self._router.make, lambda query: query.ScanSessions, request, freshness, at_least, timeout
         )
-        async for page in pages:
-            yield page
+        async for response in responses:
+            yield conversion.from_scan_sessions(response, store)
 
     async def scan_sessions(
         self,
@@ -471,7 +458,10 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        async for response in self._fetched(lambda query: query.FetchWindows, request, freshness, at_least, timeout):
+        responses = self._paged(
+            self._lookups.call, lambda query: query.FetchWindows, request, freshness, at_least, timeout
+        )
+        async for response in responses:
             for window in response.windows:
                 yield conversion.from_window(window)
 
@@ -507,7 +497,10 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        async for response in self._fetched(lambda query: query.FetchSessions, request, freshness, at_least, timeout):
+        responses = self._paged(
+            self._lookups.call, lambda query: query.FetchSessions, request, freshness, at_least, timeout
+        )
+        async for response in responses:
             for session in response.sessions:
                 yield conversion.from_session(session)
 
@@ -545,7 +538,10 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        async for response in self._fetched(lambda query: query.GetHistory, request, freshness, at_least, timeout):
+        responses = self._paged(
+            self._lookups.call, lambda query: query.GetHistory, request, freshness, at_least, timeout
+        )
+        async for response in responses:
             for version in response.versions:
                 yield conversion.from_version(version)
 
@@ -690,51 +686,30 @@ class AsyncReads:
     def _seconds(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else in_seconds(timeout_s)
 
-    async def _scanned(
-        self,
-        method: Method[PageRequest, PageResponse],
-        request: PageRequest,
-        page_of: Callable[[PageResponse, str], AnyPage],
-        freshness: Freshness,
-        at_least: Token | None,
-        timeout_s: float | None,
-    ) -> AsyncIterator[AnyPage]:
-        """Read the pages of a scan over all partitions, and note what each has seen."""
-        call = partial(self._router.make, method)
-        async for response in self._paged(call, request, freshness, at_least, timeout_s):
-            page = page_of(response, request.store)
-            self._saw(page.token)
-            yield page
-
-    async def _fetched(
-        self,
-        method: Method[KeyRequest, KeyResponse],
-        request: KeyRequest,
-        freshness: Freshness,
-        at_least: Token | None,
-        timeout_s: float | None,
-    ) -> AsyncIterator[KeyResponse]:
-        """Read the pages of one key's entries, and note what each has seen."""
-        call = partial(self._lookups.call, method)
-        async for response in self._paged(call, request, freshness, at_least, timeout_s):
-            self._saw(conversion.token_of(request.store, (response.replica,)))
-            yield response
-
     async def _paged(
         self,
-        call: Callable[[PageRequest, float], Awaitable[PageResponse]],
+        call: Callable[[Method[PageRequest, PageResponse], PageRequest, float], Awaitable[PageResponse]],
+        method: Method[PageRequest, PageResponse],
         request: PageRequest,
         freshness: Freshness,
         at_least: Token | None,
         timeout_s: float | None,
     ) -> AsyncIterator[PageResponse]:
-        """Read page after page, each when the caller asks for it, with the bounds of that moment."""
+        """Read page after page, each when the caller asks for it, with the bounds of that moment; note what it saw."""
         seconds = self._seconds(timeout_s)
         while True:
             if (bounds := self._wire(request.store, freshness, at_least)) is not None:
                 request.freshness.CopyFrom(bounds)
-            response = await call(request, seconds)
+            response = await call(method, request, seconds)
+            self._saw(conversion.token_of(request.store, _stamps(response)))
             yield response
             if not response.next_page_token:
                 return
             request.page_token = response.next_page_token
+
+
+def _stamps(response: Any) -> Iterable[types_pb2.ReplicaStamp]:  # noqa: ANN401 - of all partitions, or of one key
+    stamps: Iterable[types_pb2.ReplicaStamp] = (
+        response.replicas if hasattr(response, "replicas") else (response.replica,)
+    )
+    return stamps
