@@ -6,8 +6,9 @@ import math
 import numbers
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, Final, Protocol, TypedDict, TypeVar
+from functools import partial, wraps
+from inspect import signature
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypedDict, TypeVar
 
 from statehouse.client import conversion
 from statehouse.client.answers import (
@@ -77,6 +78,9 @@ class _HasNextPageToken(Protocol):
 
 PageRequest = TypeVar("PageRequest", bound=_PageRequest)
 PageResponse = TypeVar("PageResponse", bound=_HasNextPageToken)
+Arguments = ParamSpec("Arguments")
+Read = TypeVar("Read")
+Item = TypeVar("Item")
 
 
 class KeyRangeFields(TypedDict):
@@ -85,6 +89,31 @@ class KeyRangeFields(TypedDict):
     from_key: types_pb2.Key | None
     to_key: types_pb2.Key | None
     prefix: types_pb2.Key | None
+
+
+def _items_of(
+    pages: Callable[Concatenate[AsyncReads, Arguments], AsyncIterator[Read]],
+    name: str,
+    kind: type[Item],
+    items: Callable[[Read], Iterable[Item]],
+    doc: str,
+) -> Callable[Concatenate[AsyncReads, Arguments], AsyncIterator[Item]]:
+    """Make of a method that reads pages one of that name that reads what is in them; its arguments are the same."""
+
+    async def read(pages: AsyncIterator[Read]) -> AsyncIterator[Item]:
+        async for page in pages:
+            for item in items(page):
+                yield item
+
+    @wraps(pages)
+    def call(self: AsyncReads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> AsyncIterator[Item]:
+        return read(pages(self, *args, **kwargs))
+
+    # People read these by help().
+    call.__name__, call.__doc__ = name, doc
+    returned = f"AsyncIterator[{kind.__name__}]"
+    call.__signature__ = signature(pages).replace(return_annotation=returned)  # type: ignore[attr-defined] # any function may have it
+    return call
 
 
 class AsyncReads:
@@ -243,38 +272,9 @@ class AsyncReads:
         async for response in responses:
             yield conversion.from_scan(response, store)
 
-    async def scan(
-        self,
-        store: str,
-        *,
-        from_key: AnyKey | None = None,
-        to_key: AnyKey | None = None,
-        prefix: KeyLike | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        as_of_ms: int | None = None,
-        freshness: Freshness = ANY,
-        at_least: Token | None = None,
-        raw: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109 - as above
-    ) -> AsyncIterator[Entry]:
-        """Scan a store entry by entry: the entries of `pages`."""
-        pages = self.pages(
-            store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
-            reverse=reverse,
-            page_size=page_size,
-            as_of_ms=as_of_ms,
-            freshness=freshness,
-            at_least=at_least,
-            raw=raw,
-            timeout=timeout,
-        )
-        async for page in pages:
-            for entry in page.entries:
-                yield entry
+    scan = _items_of(
+        pages, "scan", Entry, lambda page: page.entries, "Scan a store entry by entry: the entries of `pages`."
+    )
 
     async def window_pages(
         self,
@@ -316,40 +316,13 @@ class AsyncReads:
         async for response in responses:
             yield conversion.from_scan_windows(response, store)
 
-    async def scan_windows(
-        self,
-        store: str,
-        *,
-        from_key: AnyKey | None = None,
-        to_key: AnyKey | None = None,
-        prefix: KeyLike | None = None,
-        from_ms: int | None = None,
-        to_ms: int | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        freshness: Freshness = ANY,
-        at_least: Token | None = None,
-        raw: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109 - as above
-    ) -> AsyncIterator[KeyedWindow]:
-        """Scan windows one by one: the windows of `window_pages`."""
-        pages = self.window_pages(
-            store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            reverse=reverse,
-            page_size=page_size,
-            freshness=freshness,
-            at_least=at_least,
-            raw=raw,
-            timeout=timeout,
-        )
-        async for page in pages:
-            for window in page.windows:
-                yield window
+    scan_windows = _items_of(
+        window_pages,
+        "scan_windows",
+        KeyedWindow,
+        lambda page: page.windows,
+        "Scan windows one by one: the windows of `window_pages`.",
+    )
 
     async def session_pages(
         self,
@@ -391,40 +364,13 @@ class AsyncReads:
         async for response in responses:
             yield conversion.from_scan_sessions(response, store)
 
-    async def scan_sessions(
-        self,
-        store: str,
-        *,
-        from_key: AnyKey | None = None,
-        to_key: AnyKey | None = None,
-        prefix: KeyLike | None = None,
-        from_ms: int | None = None,
-        to_ms: int | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        freshness: Freshness = ANY,
-        at_least: Token | None = None,
-        raw: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109 - as above
-    ) -> AsyncIterator[KeyedSession]:
-        """Scan sessions one by one: the sessions of `session_pages`."""
-        pages = self.session_pages(
-            store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            reverse=reverse,
-            page_size=page_size,
-            freshness=freshness,
-            at_least=at_least,
-            raw=raw,
-            timeout=timeout,
-        )
-        async for page in pages:
-            for session in page.sessions:
-                yield session
+    scan_sessions = _items_of(
+        session_pages,
+        "scan_sessions",
+        KeyedSession,
+        lambda page: page.sessions,
+        "Scan sessions one by one: the sessions of `session_pages`.",
+    )
 
     async def fetch_windows(
         self,
