@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
@@ -116,17 +116,10 @@ class AsyncWatch:
         await self.close()
 
 
-class _Run(Protocol):
-    """Runs a coroutine on the client's event loop."""
-
-    def __call__(self, work: Coroutine[Any, Any, Any], /) -> Any:  # noqa: ANN401 - what the coroutine returns
-        ...
-
-
 class Watch:
     """`AsyncWatch` for programs without an event loop."""
 
-    def __init__(self, watch: AsyncWatch, run: _Run) -> None:
+    def __init__(self, watch: AsyncWatch, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._watch, self._run = watch, run
 
     @property
