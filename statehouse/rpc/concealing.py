@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
 from grpc_status import rpc_status
@@ -11,37 +11,26 @@ from grpc_status import rpc_status
 from statehouse.errors import DETAILS_KEY, LookupFailure
 from statehouse.errors.statuses import to_status
 from statehouse.link.link import LinkContext, LinkHandler
-from statehouse.rpc.authorized import ServicesServer, ShownIn
+from statehouse.rpc.authorized import ShownIn
 from statehouse.rpc.failures import from_status
-from statehouse.rpc.requests import GrpcHandler
+from statehouse.rpc.requests import AdaptingServer, GrpcHandler, ServicesServer
 from statehouse.rpc.status import Context
 from statehouse.security.concealed import concealed_answer, concealed_failure
 from statehouse.security.rights import RIGHTS, STORE_RIGHTS
 from statehouse.security.shown import Shown
 
-
-class Conceals(Protocol):
-    """Returns whether the answer to a call that has been admitted must say nothing of where nodes are."""
-
-    def __call__(self, method: str, shown: Shown) -> bool:
-        """`method`: its path."""
+Conceals = Callable[[str, Shown], bool]
+"""Takes the path of an admitted call's method; returns whether the answer must say nothing of where nodes are."""
 
 
-class ConcealingServer:
+class ConcealingServer(AdaptingServer):
     """The part of a server that services are added to; `conceals` is asked about each answer of theirs."""
 
     def __init__(self, server: ServicesServer, conceals: Conceals, shown_in: ShownIn) -> None:
-        self._server, self._conceals, self._shown_in = server, conceals, shown_in
+        super().__init__(server)
+        self._conceals, self._shown_in = conceals, shown_in
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
-        """Add the methods of a service."""
-        concealing = {name: self._concealing(f"/{service}/{name}", handler) for name, handler in handlers.items()}
-        self._server.add_registered_method_handlers(service, concealing)
-
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Do nothing: generated code adds the same methods in both ways."""
-
-    def _concealing(self, path: str, handler: GrpcHandler) -> GrpcHandler:
+    def _adapted(self, path: str, handler: GrpcHandler) -> GrpcHandler:
         if RIGHTS.get(path) not in STORE_RIGHTS or handler.request_streaming:
             return handler
         ends = (handler.request_deserializer, handler.response_serializer)

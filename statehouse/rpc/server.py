@@ -15,12 +15,12 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from statehouse.link.link import LinkContext, LinkHandler
 from statehouse.link.proxy import Proxy
-from statehouse.rpc.authorized import AuthorizedServer, ServicesServer, asked_again, shown_directly, shown_to_proxy
+from statehouse.rpc.authorized import AuthorizedServer, asked_again, shown_directly, shown_to_proxy
 from statehouse.rpc.channels import KEEPALIVE
 from statehouse.rpc.concealing import ConcealingServer, concealing_handler
 from statehouse.rpc.health import Health
 from statehouse.rpc.reflection import Reflection
-from statehouse.rpc.requests import TolerantServer
+from statehouse.rpc.requests import ServicesServer, TolerantServer
 from statehouse.rpc.server_credentials import server_credentials
 from statehouse.runtime.background import BackgroundWork
 from statehouse.runtime.listening import cant_listen
