@@ -63,6 +63,7 @@ class Serde(Protocol):
 
     def wire(self, data: bytes) -> bytes:
         """Return `value(data)` serialized, for callers that only pass it on."""
+        return self.value(data).SerializeToString()
 
 
 class FetchNeeded(Exception):
@@ -87,7 +88,7 @@ class SerdeUnavailable(LookupFailure):
         super().__init__(Reason.SERDE_UNAVAILABLE, message)
 
 
-class StringSerde:
+class StringSerde(Serde):
     """UTF-8 text."""
 
     def parse(self, text: str) -> bytes:
@@ -108,7 +109,7 @@ class StringSerde:
         return delimited(_TEXT, data)
 
 
-class LongSerde:
+class LongSerde(Serde):
     """64-bit signed integer, big-endian (Java's Long)."""
 
     def parse(self, text: str) -> bytes:
@@ -128,12 +129,8 @@ class LongSerde:
         """Unpack."""
         return types_pb2.Value(long=_unpack(_LONG, data))
 
-    def wire(self, data: bytes) -> bytes:
-        """Serialize."""
-        return self.value(data).SerializeToString()
 
-
-class DoubleSerde:
+class DoubleSerde(Serde):
     """64-bit IEEE float, big-endian (Java's Double)."""
 
     def parse(self, text: str) -> bytes:
@@ -161,12 +158,8 @@ class DoubleSerde:
         """Unpack."""
         return types_pb2.Value(double=_unpack(_DOUBLE, data))
 
-    def wire(self, data: bytes) -> bytes:
-        """Serialize."""
-        return self.value(data).SerializeToString()
 
-
-class BytesSerde:
+class BytesSerde(Serde):
     """Any bytes; shown and typed as hexadecimal."""
 
     def parse(self, text: str) -> bytes:
@@ -188,7 +181,7 @@ class BytesSerde:
         return delimited(_RAW, data)
 
 
-class JsonSerde:
+class JsonSerde(Serde):
     """A JSON document in UTF-8. Typed reads give numbers as 64-bit floats (protobuf's Value), exact ones its text."""
 
     def parse(self, text: str) -> bytes:
@@ -205,17 +198,13 @@ class JsonSerde:
         """Parse; an integer beyond 2^53 becomes text."""
         return types_pb2.Value(json=json_value(read_json(data)))
 
-    def wire(self, data: bytes) -> bytes:
-        """Serialize."""
-        return self.value(data).SerializeToString()
-
     def exact(self, data: bytes) -> types_pb2.Value:
         """Return the document as it is written. What `value` refuses, this refuses, too."""
         read_json(data)
         return types_pb2.Value(json_text=data.decode())
 
 
-class DocumentSerde:
+class DocumentSerde(Serde):
     """Base of serdes whose values are JSON documents to their readers: a plug-in adds `document`."""
 
     def document(self, data: bytes) -> JsonValue:
@@ -249,10 +238,6 @@ class DocumentSerde:
         except RecursionError as error:
             raise ValueError(TOO_DEEP) from error
 
-    def wire(self, data: bytes) -> bytes:
-        """Serialize."""
-        return self.value(data).SerializeToString()
-
     def exact(self, data: bytes) -> types_pb2.Value:
         """Return the document as JSON text. What `value` refuses, this refuses, too."""
         try:
@@ -263,7 +248,7 @@ class DocumentSerde:
             raise ValueError(TOO_DEEP) from error
 
 
-class MissingSerde:
+class MissingSerde(Serde):
     """Stands for a serde that this process has no plug-in for: it can route by raw keys, and pass raw values on."""
 
     def __init__(self, name: str, reason: str = "") -> None:
@@ -284,15 +269,11 @@ class MissingSerde:
         """Refuse."""
         raise self._unavailable()
 
-    def wire(self, data: bytes) -> bytes:  # noqa: ARG002 - as above
-        """Refuse."""
-        raise self._unavailable()
-
     def _unavailable(self) -> SerdeUnavailable:
         return SerdeUnavailable(f"{self._message}; raw reads work")
 
 
-class JsonTextSerde:
+class JsonTextSerde(Serde):
     """Shows documents as JSON text, in place of protobuf's Value, which has 64-bit floats only. See `exact_json`."""
 
     def __init__(self, serde: JsonSerde | DocumentSerde) -> None:
