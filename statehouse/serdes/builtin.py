@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from google.protobuf import struct_pb2
 
@@ -23,6 +23,8 @@ PLUGIN_GROUP = "statehouse.serdes"
 """The group of entry points by which packages add serdes."""
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+Shown = TypeVar("Shown")
 
 # Tags of Value's fields, and of Key's.
 _TEXT = b"\x12"
@@ -226,24 +228,24 @@ class DocumentSerde(Serde):
 
     def text(self, data: bytes) -> str:
         """Show the document as compact JSON, with sorted names."""
-        try:
-            return _compact(named_floats(self.document(data)))
-        except RecursionError as error:
-            raise ValueError(TOO_DEEP) from error
+        return self._shown(data, _compact)
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Return the document; an integer beyond 2^53 becomes text."""
-        try:
-            return types_pb2.Value(json=json_value(named_floats(self.document(data))))
-        except RecursionError as error:
-            raise ValueError(TOO_DEEP) from error
+        return types_pb2.Value(json=self._shown(data, json_value))
 
     def exact(self, data: bytes) -> types_pb2.Value:
         """Return the document as JSON text. What `value` refuses, this refuses, too."""
-        try:
-            document = named_floats(self.document(data))
+
+        def text_of(document: JsonValue) -> str:
             json_value(document)
-            return types_pb2.Value(json_text=_compact(document))
+            return _compact(document)
+
+        return types_pb2.Value(json_text=self._shown(data, text_of))
+
+    def _shown(self, data: bytes, show: Callable[[JsonValue], Shown]) -> Shown:
+        try:
+            return show(named_floats(self.document(data)))
         except RecursionError as error:
             raise ValueError(TOO_DEEP) from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time
@@ -17,6 +16,7 @@ from fastavro.read import LOGICAL_READERS
 from fastavro.schema import UnknownType, parse_schema
 
 from statehouse.serdes import DocumentSerde, JsonValue
+from statehouse.serdes.json_documents import named
 from statehouse.serdes.plugins import SerdeOptions
 from statehouse.serdes.registry.client import RegisteredText, RegistryClient
 from statehouse.serdes.registry.schemas import Schemas
@@ -209,9 +209,9 @@ def _reads(kind: AvroSchema, named: dict[str, Any], source: io.BytesIO) -> bool:
 def _plain(value: Any) -> JsonValue:  # noqa: ANN401, PLR0911 - whatever fastavro makes of logical types, one line each
     """Return a decoded value as JSON: bytes in base64, times in ISO 8601, UUIDs and what is no number as text."""
     match value:
-        case float() if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        case None | bool() | int() | float() | str():
+        case float():
+            return named(value)
+        case None | bool() | int() | str():
             return value
         case bytes():
             return base64.b64encode(value).decode()
