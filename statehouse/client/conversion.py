@@ -360,7 +360,7 @@ def _fields_of(kind: Any) -> tuple[tuple[str, bool], ...]:  # noqa: ANN401 - a d
     return tuple((field.name, "None" in str(field.type)) for field in fields(kind))
 
 
-def _same_named(kind: Callable[..., Made], message: Message, **others: Any) -> Made:  # noqa: ANN401 - of any field
+def same_named(kind: Callable[..., Made], message: Message, **others: Any) -> Made:  # noqa: ANN401 - of any field
     """Return a value with a message's fields, by their names, but for `others`. What the message lacks is None."""
     for name, may_lack in _fields_of(kind):
         if name not in others:
@@ -370,7 +370,7 @@ def _same_named(kind: Callable[..., Made], message: Message, **others: Any) -> M
 
 def from_candidate(candidate: errors_pb2.Candidate) -> Candidate:
     """Return a candidate's verdict."""
-    return _same_named(
+    return same_named(
         Candidate,
         candidate,
         host=from_host(candidate.host),
@@ -387,7 +387,7 @@ def from_locate(response: fleet_service_pb2.LocateKeyResponse) -> Location:
 def from_explain(response: fleet_service_pb2.ExplainGetResponse) -> Explanation:
     """Return an explained lookup."""
     is_answered = response.HasField("response")
-    return _same_named(
+    return same_named(
         Explanation,
         response,
         answer=from_get(response.response, response.route.store) if is_answered else None,
@@ -404,7 +404,7 @@ def from_explain(response: fleet_service_pb2.ExplainGetResponse) -> Explanation:
 
 def _routed(kind: Callable[..., Made], route: errors_pb2.Route, **others: Any) -> Made:  # noqa: ANN401 - as above
     """Return a value with a route's fields, and `others`."""
-    return _same_named(
+    return same_named(
         kind,
         route,
         active=from_host(route.active) if route.HasField("active") else None,
@@ -414,7 +414,7 @@ def _routed(kind: Callable[..., Made], route: errors_pb2.Route, **others: Any) -
 
 
 def _attempt(attempt: fleet_service_pb2.LookupAttempt) -> Attempt:
-    return _same_named(
+    return same_named(
         Attempt,
         attempt,
         host=from_host(attempt.host),
@@ -432,14 +432,14 @@ def _name(kind: EnumDescriptor, number: int, prefix: str) -> str:
 
 def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
     """Return the fleet."""
-    return _same_named(
+    return same_named(
         Fleet,
         response,
         stores=tuple(map(from_store, response.stores)),
         nodes=tuple(map(_node, response.nodes)),
         tasks=tuple(map(_task, response.tasks)),
         queries=tuple(map(_query, response.queries)),
-        controller=_same_named(Controller, response.controller) if response.HasField("controller") else None,
+        controller=same_named(Controller, response.controller) if response.HasField("controller") else None,
         served_by=_name(_SERVED_BY, response.served_by, "SERVED_BY_").lower().replace("_", " ")
         if response.served_by
         else None,
@@ -454,10 +454,10 @@ def from_stores(response: fleet_service_pb2.ListStoresResponse) -> tuple[Store, 
 def from_changelogs(response: fleet_service_pb2.ListChangelogsResponse) -> tuple[ChangelogSettings, ...]:
     """Return the stores' changelogs."""
     return tuple(
-        _same_named(
+        same_named(
             ChangelogSettings,
             each,
-            settings=tuple(_same_named(ChangelogSetting, setting) for setting in each.settings),
+            settings=tuple(same_named(ChangelogSetting, setting) for setting in each.settings),
         )
         for each in response.changelogs
     )
@@ -473,8 +473,8 @@ def _partition(partition: fleet_service_pb2.PartitionInfo) -> Partition:
 
 
 def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:
-    status = _same_named(QueryStatus, query.status) if query.HasField("status") else None
-    return _same_named(ProcessorQuery, query, stores=tuple(query.stores), status=status)
+    status = same_named(QueryStatus, query.status) if query.HasField("status") else None
+    return same_named(ProcessorQuery, query, stores=tuple(query.stores), status=status)
 
 
 def from_key_columns(store: fleet_service_pb2.StoreInfo) -> tuple[KeyColumn, ...]:
@@ -484,7 +484,7 @@ def from_key_columns(store: fleet_service_pb2.StoreInfo) -> tuple[KeyColumn, ...
 
 def from_store(store: fleet_service_pb2.StoreInfo) -> Store:
     """Return a store."""
-    return _same_named(
+    return same_named(
         Store,
         store,
         is_global=getattr(store, "global"),  # `global` is a Python keyword
@@ -494,11 +494,11 @@ def from_store(store: fleet_service_pb2.StoreInfo) -> Store:
 
 
 def _node(node: fleet_service_pb2.NodeInfo) -> Node:
-    return _same_named(Node, node, host=from_host(node.host))
+    return same_named(Node, node, host=from_host(node.host))
 
 
 def _task(task: fleet_service_pb2.TaskInfo) -> Task:
-    return _same_named(
+    return same_named(
         Task,
         task,
         active=task.active or None,
@@ -509,4 +509,4 @@ def _task(task: fleet_service_pb2.TaskInfo) -> Task:
 
 
 def _replica(report: fleet_service_pb2.ReplicaReport) -> Replica:
-    return _same_named(Replica, report, role=role_name(report.role))
+    return same_named(Replica, report, role=role_name(report.role))
