@@ -81,12 +81,8 @@ class _Calls:
         self._name, self._abandoned = name, abandoned
         self._locks: dict[int, threading.Lock] = {}
         self._begun: _CallThread | None = None
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
+        self.is_closed = False
         """Whether the last work has begun: what comes later would be waited for without end."""
-        return self._is_closed
 
     def begin(self, work: Coroutine[Any, Any, Item]) -> concurrent.futures.Future[Item]:
         """Begin work; return what comes of it.
@@ -107,9 +103,9 @@ class _Calls:
     def end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do the last work, and end the thread. A process that was forked leaves it to the other one."""
         with self._lock():
-            if self._is_closed:
+            if self.is_closed:
                 return
-            self._is_closed = True
+            self.is_closed = True
             begun = self._begun
             if begun is None or begun.pid != os.getpid():
                 return
@@ -121,7 +117,7 @@ class _Calls:
             self._begun = None
 
     def _loop(self) -> asyncio.AbstractEventLoop:
-        if self._is_closed:
+        if self.is_closed:
             raise closed()
         if self._begun is None:
             forks.use()  # before there is a thread: where gRPC doesn't work, nothing is to be left behind
