@@ -465,11 +465,10 @@ def from_changelogs(response: fleet_service_pb2.ListChangelogsResponse) -> tuple
 
 def from_partitions(response: fleet_service_pb2.ListPartitionsResponse) -> tuple[Partition, ...]:
     """Return a store's partitions."""
-    return tuple(map(_partition, response.partitions))
-
-
-def _partition(partition: fleet_service_pb2.PartitionInfo) -> Partition:
-    return _routed(Partition, partition.route, task=partition.task, replicas=tuple(map(_replica, partition.replicas)))
+    return tuple(
+        _routed(Partition, each.route, task=each.task, replicas=tuple(map(_replica, each.replicas)))
+        for each in response.partitions
+    )
 
 
 def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:

@@ -107,11 +107,11 @@ def _parsed(root: AvroSchema, references: Sequence[AvroSchema]) -> Any:  # noqa:
         if len(again) == len(waiting):
             break  # the schema may do without them
         waiting = again
-    return _record(_with_our_readers(root), named)
+    return parse_schema(_record_of(_with_our_readers(root)), dict(named))
 
 
-def _record(kind: AvroSchema, named: dict[str, Any]) -> Any:  # noqa: ANN401 - fastavro's
-    return parse_schema({"type": "record", "name": _ROOT, "fields": [{"name": "value", "type": kind}]}, dict(named))
+def _record_of(kind: AvroSchema) -> dict[str, Any]:
+    return {"type": "record", "name": _ROOT, "fields": [{"name": "value", "type": kind}]}
 
 
 def _type_of(root: AvroSchema) -> AvroSchema:
@@ -191,13 +191,7 @@ def _failed_field(parsed: Any, payload: bytes) -> str:  # noqa: ANN401 - fastavr
 def _reads(kind: AvroSchema, named: dict[str, Any], source: io.BytesIO) -> bool:
     """Whether a value can be read; if not, the source stays where the value begins."""
     began_at = source.tell()
-    around = {
-        "type": "record",
-        "name": _ROOT,
-        "fields": [{"name": "value", "type": kind}],
-        "__fastavro_parsed__": True,
-        "__named_schemas": named,
-    }
+    around = _record_of(kind) | {"__fastavro_parsed__": True, "__named_schemas": named}
     try:
         fastavro.schemaless_reader(source, around, None)
     except Exception:  # noqa: BLE001 - as in `decoder`
