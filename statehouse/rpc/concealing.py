@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -40,7 +41,7 @@ class ConcealingServer(AdaptingServer):
 
     def _call(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - of any messages
         async def call(request: object, context: Context) -> Any:  # noqa: ANN401 - as above
-            within = _ConcealingContext(context, path, self._must)
+            within = _ConcealingContext(context, path, partial(self._must, path, context))
             answer = await behaviour(request, within)
             return concealed_answer(path, answer) if self._must(path, context) else answer
 
@@ -48,7 +49,7 @@ class ConcealingServer(AdaptingServer):
 
     def _stream(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - as above
         async def stream(request: object, context: Context) -> None:
-            await behaviour(request, _ConcealingContext(context, path, self._must))
+            await behaviour(request, _ConcealingContext(context, path, partial(self._must, path, context)))
 
         return stream
 
@@ -59,7 +60,7 @@ class ConcealingServer(AdaptingServer):
 class _ConcealingContext:
     """The context of a call's work, by which answers and failures are sent."""
 
-    def __init__(self, context: Context, path: str, must: Callable[[str, Context], bool]) -> None:
+    def __init__(self, context: Context, path: str, must: Callable[[], bool]) -> None:
         self._context, self._path, self._must = context, path, must
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever contexts have
@@ -67,13 +68,12 @@ class _ConcealingContext:
 
     async def write(self, response: Any) -> None:  # noqa: ANN401 - a message, or one that is serialized already
         """Send a response of a stream."""
-        must = self._must(self._path, self._context)
-        await self._context.write(concealed_answer(self._path, response) if must else response)
+        await self._context.write(concealed_answer(self._path, response) if self._must() else response)
 
     async def abort_with_status(self, status: Any) -> None:  # noqa: ANN401 - as grpcio has it
         """End the call."""
         try:
-            must = self._must(self._path, self._context)
+            must = self._must()
         except LookupFailure:  # the caller can't be identified, and this is what the call ends with
             must = True
         if must:
