@@ -20,7 +20,7 @@ from statehouse.client.keys import KeyForm, needs_serde, to_key
 from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
 from statehouse.client.node_connections import ConnectedRoute, NodeConnection, NodeConnections, may_help_elsewhere
 from statehouse.client.peers import Method
-from statehouse.client.routers import Routers
+from statehouse.client.routers import Routers, too_late
 from statehouse.client.store_frame import named_store
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
@@ -136,7 +136,8 @@ class KeyReads:
                 _for_router(request)
             outcome = await self._through_router(request, give_up_at)
         except TimeoutError:
-            raise self._router.too_late(seconds) from refusal
+            target = self._router.current.target
+            raise too_late(target, seconds, {"target": target}) from refusal
         if isinstance(outcome, Answer):
             return outcome
         raise _own(outcome) from refusal
