@@ -364,7 +364,7 @@ class QueryNode:
         states = self._tasks.states()
         self._state_changed(self._ownership.settle(states))
         self._heartbeats.due()
-        self._server.set_serving(serving=self._ownership.is_serving(states), ready=self._ownership.is_ready(states))
+        self._server.health.set(serving=self._ownership.is_serving(states), ready=self._ownership.is_ready(states))
 
     def _take_view(self, view: FleetView) -> None:
         self._reads.admission.view = view

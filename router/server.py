@@ -140,7 +140,7 @@ class RouterServer:
 
     def leave(self) -> None:
         """Tell health checks that the router serves no more. It answers all the same until `stop`."""
-        self._rpc.leave()
+        self._rpc.health.end()
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Refuse new calls, let those under way end within `grace_s` (default: `stop_grace_ms`), close connections."""
@@ -197,7 +197,7 @@ class RouterServer:
         if self._was_ready and not ready:
             log.warning("router is not ready: Kafka is silent", silence_s=silence_s, longest_s=longest_s)
         self._was_ready = ready
-        self._rpc.set_serving(serving=self._is_serving, ready=ready)
+        self._rpc.health.set(serving=self._is_serving, ready=ready)
 
 
 async def serve(settings: RouterSettings, stop: StopSignals, *, share_port: bool = False) -> None:

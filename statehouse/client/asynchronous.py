@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from statehouse.client import conversion
@@ -221,9 +220,7 @@ class AsyncClient(AsyncFrameReads):
             raise closed()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -252,9 +249,7 @@ class AsyncReadSession(AsyncFrameReads):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End; there is nothing to release."""
 
     def _bounds(self, freshness: Freshness, at_least: Token | None = None) -> Freshness:

@@ -140,7 +140,7 @@ class PageColumns:
         entries = [_timed(entry) for entry in found[: len(data)]]
         size, stamps = len(entries), response.replicas
         stamp = stamps[0] if len(stamps) == 1 else None
-        is_positioned = stamp is not None and stamp.HasField("position")
+        position = stamp.position if stamp and stamp.HasField("position") else None
         made: Mapping[str, Callable[[], Any]] = {
             "key": lambda: self._bytes(data) if self._frame.raw else self._keys(data),
             "value": lambda: self._values([self._value(entry.value) for entry in entries]),
@@ -151,9 +151,7 @@ class PageColumns:
                 [entry.timestamp_ms if entry.HasField("timestamp_ms") else None for entry in entries]
             ),
             "partition": lambda: self._constant(stamp.partition if stamp else None, size, self._pa.int32()),
-            "position": lambda: self._constant(
-                stamp.position if stamp and is_positioned else None, size, self._pa.int64()
-            ),
+            "position": lambda: self._constant(position, size, self._pa.int64()),
         }
         batch = self._pa.RecordBatch.from_arrays([made[name]() for name in self._schema.names], schema=self._schema)
         if keys != KeyRange():

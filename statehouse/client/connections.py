@@ -39,7 +39,7 @@ class Connections:
         self.target = target
         self._make = make
         self._connected: _Connected | None = None
-        self._is_closed = False
+        self.is_closed = False
 
     @property
     def router(self) -> Routers:
@@ -56,11 +56,6 @@ class Connections:
     def lookups(self) -> KeyReads:
         """The reads of single keys; raises as `router`."""
         return self._here().lookups
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the client was closed."""
-        return self._is_closed
 
     def __reduce__(self) -> tuple[object, ...]:
         """Refuse to be pickled, as a part of a session, say.
@@ -82,16 +77,16 @@ class Connections:
         if connected is not None and connected.pid == os.getpid() and not connected.loop.is_closed():
             if connected.loop is not asyncio.get_running_loop():
                 raise _on_another_loop()
-            if not self._is_closed:
-                self._is_closed = True
+            if not self.is_closed:
+                self.is_closed = True
                 await connected.lookups.close()
                 await connected.router.close()
                 self._connected = None
-        self._is_closed = True
+        self.is_closed = True
 
     def _here(self) -> _Connected:
         connected, pid = self._connected, os.getpid()
-        if connected is not None and connected.pid != pid and not self._is_closed:
+        if connected is not None and connected.pid != pid and not self.is_closed:
             raise forks.forked(connected.pid)
         try:
             loop = asyncio.get_running_loop()
@@ -101,7 +96,7 @@ class Connections:
             ) from None
         if connected is not None and connected.loop is loop:
             return connected
-        if self._is_closed:
+        if self.is_closed:
             raise closed()
         if connected is not None and not connected.loop.is_closed():
             raise _on_another_loop()

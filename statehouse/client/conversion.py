@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import lru_cache
-from typing import TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from functools import cache, lru_cache
+from typing import Any, TypedDict, TypeVar
 
 from google.protobuf import struct_pb2
 from google.protobuf.descriptor import EnumDescriptor
+from google.protobuf.message import Message
 
 from statehouse.client.answers import (
     Answer,
@@ -54,6 +55,8 @@ from statehouse.errors import LookupFailure, reason_name
 from statehouse.keys.columns import KeyColumn
 from statehouse.serdes import JsonValue, from_json_value, json_value
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
+
+Made = TypeVar("Made")
 
 _ROLE_PREFIX = "REPLICA_ROLE_"
 _OUTCOMES = fleet_service_pb2.AttemptOutcome.DESCRIPTOR
@@ -351,65 +354,73 @@ def _change(event: query_service_pb2.WatchEvent) -> Change:
     )
 
 
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[str, bool], ...]:  # noqa: ANN401 - a dataclass
+    """Return the names of a dataclass's fields, and whether each may be None."""
+    return tuple((field.name, "None" in str(field.type)) for field in fields(kind))
+
+
+def same_named(kind: Callable[..., Made], message: Message, **others: Any) -> Made:  # noqa: ANN401 - of any field
+    """Return a value with a message's fields, by their names, but for `others`. What the message lacks is None."""
+    for name, may_lack in _fields_of(kind):
+        if name not in others:
+            others[name] = None if may_lack and not message.HasField(name) else getattr(message, name)
+    return kind(**others)
+
+
 def from_candidate(candidate: errors_pb2.Candidate) -> Candidate:
     """Return a candidate's verdict."""
-    return Candidate(
+    return same_named(
+        Candidate,
+        candidate,
         host=from_host(candidate.host),
         role=role_name(candidate.role),
-        eligible=candidate.eligible,
         reason=reason_name(candidate.reason) if candidate.reason else None,
-        detail=candidate.detail,
-        position=candidate.position if candidate.HasField("position") else None,
-        lag=candidate.lag if candidate.HasField("lag") else None,
     )
 
 
 def from_locate(response: fleet_service_pb2.LocateKeyResponse) -> Location:
     """Return a key's place."""
-    return _location(response.route, response.candidates)
+    return _routed(Location, response.route, candidates=tuple(map(from_candidate, response.candidates)))
 
 
 def from_explain(response: fleet_service_pb2.ExplainGetResponse) -> Explanation:
     """Return an explained lookup."""
     is_answered = response.HasField("response")
-    return Explanation(
+    return same_named(
+        Explanation,
+        response,
         answer=from_get(response.response, response.route.store) if is_answered else None,
         failure=None if is_answered else LookupFailure.from_proto(response.error),
-        location=_location(response.route, response.candidates),
+        location=_routed(Location, response.route, candidates=tuple(map(from_candidate, response.candidates))),
         attempts=tuple(map(_attempt, response.attempts)),
-        took_ms=response.took_ms,
-        hedge_after_ms=response.hedge_after_ms,
         retry_budget_refused=response.retry_budget_refused or None,
         takes_express_way=not response.express_obstacle if response.HasField("express_obstacle") else None,
         express_obstacle=_name(_OBSTACLES, response.express_obstacle, "EXPRESS_OBSTACLE_")
         if response.express_obstacle
         else "",
-        express_detail=response.express_detail,
     )
 
 
-def _location(route: errors_pb2.Route, candidates: Iterable[errors_pb2.Candidate]) -> Location:
-    return Location(
-        store=route.store,
-        partition=route.partition,
-        epoch=route.epoch,
+def _routed(kind: Callable[..., Made], route: errors_pb2.Route, **others: Any) -> Made:  # noqa: ANN401 - as above
+    """Return a value with a route's fields, and `others`."""
+    return same_named(
+        kind,
+        route,
         active=from_host(route.active) if route.HasField("active") else None,
         standbys=tuple(map(from_host, route.standbys)),
-        candidates=tuple(map(from_candidate, candidates)),
+        **others,
     )
 
 
 def _attempt(attempt: fleet_service_pb2.LookupAttempt) -> Attempt:
-    return Attempt(
+    return same_named(
+        Attempt,
+        attempt,
         host=from_host(attempt.host),
         role=role_name(attempt.role),
-        round=attempt.round,
-        hedge=attempt.hedge,
-        sent_after_ms=attempt.sent_after_ms,
-        took_ms=attempt.took_ms,
         outcome=_name(_OUTCOMES, attempt.outcome, "ATTEMPT_OUTCOME_"),
         reason=reason_name(attempt.reason) if attempt.reason else None,
-        detail=attempt.detail,
     )
 
 
@@ -421,15 +432,14 @@ def _name(kind: EnumDescriptor, number: int, prefix: str) -> str:
 
 def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
     """Return the fleet."""
-    return Fleet(
-        application_id=response.application_id,
-        epoch=response.epoch,
-        reason=response.reason,
+    return same_named(
+        Fleet,
+        response,
         stores=tuple(map(from_store, response.stores)),
         nodes=tuple(map(_node, response.nodes)),
         tasks=tuple(map(_task, response.tasks)),
         queries=tuple(map(_query, response.queries)),
-        controller=_controller(response.controller) if response.HasField("controller") else None,
+        controller=same_named(Controller, response.controller) if response.HasField("controller") else None,
         served_by=_name(_SERVED_BY, response.served_by, "SERVED_BY_").lower().replace("_", " ")
         if response.served_by
         else None,
@@ -444,19 +454,10 @@ def from_stores(response: fleet_service_pb2.ListStoresResponse) -> tuple[Store, 
 def from_changelogs(response: fleet_service_pb2.ListChangelogsResponse) -> tuple[ChangelogSettings, ...]:
     """Return the stores' changelogs."""
     return tuple(
-        ChangelogSettings(
-            each.store,
-            each.topic,
-            each.compared_age_ms if each.HasField("compared_age_ms") else None,
-            tuple(
-                ChangelogSetting(
-                    setting.name,
-                    setting.wanted,
-                    setting.found if setting.HasField("found") else None,
-                    setting.remedy,
-                )
-                for setting in each.settings
-            ),
+        same_named(
+            ChangelogSettings,
+            each,
+            settings=tuple(same_named(ChangelogSetting, setting) for setting in each.settings),
         )
         for each in response.changelogs
     )
@@ -464,51 +465,15 @@ def from_changelogs(response: fleet_service_pb2.ListChangelogsResponse) -> tuple
 
 def from_partitions(response: fleet_service_pb2.ListPartitionsResponse) -> tuple[Partition, ...]:
     """Return a store's partitions."""
-    return tuple(map(_partition, response.partitions))
-
-
-def _partition(partition: fleet_service_pb2.PartitionInfo) -> Partition:
-    route = partition.route
-    return Partition(
-        store=route.store,
-        partition=route.partition,
-        task=partition.task,
-        epoch=route.epoch,
-        active=from_host(route.active) if route.HasField("active") else None,
-        standbys=tuple(map(from_host, route.standbys)),
-        replicas=tuple(map(_replica, partition.replicas)),
+    return tuple(
+        _routed(Partition, each.route, task=each.task, replicas=tuple(map(_replica, each.replicas)))
+        for each in response.partitions
     )
-
-
-def _controller(controller: fleet_service_pb2.ControllerInfo) -> Controller:
-    return Controller(controller.host, controller.standby, controller.stopped, controller.record_age_ms)
 
 
 def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:
-    return ProcessorQuery(
-        name=query.name,
-        stores=tuple(query.stores),
-        idle=query.idle,
-        stopped=query.stopped,
-        record_age_ms=query.record_age_ms,
-        batch_id=query.batch_id,
-        batch_age_ms=query.batch_age_ms if query.HasField("batch_age_ms") else None,
-        status=_query_status(query.status) if query.HasField("status") else None,
-        input_backlog=query.input_backlog if query.HasField("input_backlog") else None,
-    )
-
-
-def _query_status(status: fleet_service_pb2.QueryStatus) -> QueryStatus:
-    return QueryStatus(
-        input_rows_per_second=status.input_rows_per_second,
-        backlog=status.backlog,
-        backlog_eta_ms=status.backlog_eta_ms if status.HasField("backlog_eta_ms") else None,
-        watermark_ms=status.watermark_ms if status.HasField("watermark_ms") else None,
-        state_rows=status.state_rows,
-        state_bytes=status.state_bytes,
-        dead_letters=status.dead_letters,
-        batch_ms=status.batch_ms if status.HasField("batch_ms") else None,
-    )
+    status = same_named(QueryStatus, query.status) if query.HasField("status") else None
+    return same_named(ProcessorQuery, query, stores=tuple(query.stores), status=status)
 
 
 def from_key_columns(store: fleet_service_pb2.StoreInfo) -> tuple[KeyColumn, ...]:
@@ -518,54 +483,29 @@ def from_key_columns(store: fleet_service_pb2.StoreInfo) -> tuple[KeyColumn, ...
 
 def from_store(store: fleet_service_pb2.StoreInfo) -> Store:
     """Return a store."""
-    return Store(
-        name=store.name,
-        kind=store.kind,
-        key_serde=store.key_serde,
-        value_serde=store.value_serde,
-        changelog_topic=store.changelog_topic,
-        partition_count=store.partition_count,
-        sub_topology=store.sub_topology if store.HasField("sub_topology") else None,
+    return same_named(
+        Store,
+        store,
         is_global=getattr(store, "global"),  # `global` is a Python keyword
-        ephemeral=store.ephemeral,
-        partitioner=store.partitioner,
-        not_built=store.not_built,
         warnings=tuple(store.warnings),
         key_columns=from_key_columns(store),
     )
 
 
 def _node(node: fleet_service_pb2.NodeInfo) -> Node:
-    return Node(
-        host=from_host(node.host),
-        incarnation=node.incarnation,
-        rack=node.rack,
-        state=node.state,
-        version=node.version,
-        epoch=node.epoch,
-        heartbeat_age_ms=node.heartbeat_age_ms,
-        reachable=node.reachable,
-        capacity=node.capacity,
-        dynamic=node.dynamic,
-    )
+    return same_named(Node, node, host=from_host(node.host))
 
 
 def _task(task: fleet_service_pb2.TaskInfo) -> Task:
-    return Task(
-        task=task.task,
+    return same_named(
+        Task,
+        task,
         active=task.active or None,
         standbys=tuple(task.standbys),
         warm_ups=tuple(task.warm_ups),
-        reason=task.reason,
         replicas=tuple(map(_replica, task.replicas)),
     )
 
 
 def _replica(report: fleet_service_pb2.ReplicaReport) -> Replica:
-    return Replica(
-        report.instance_id,
-        role_name(report.role),
-        report.state,
-        report.position if report.HasField("position") else None,
-        report.lag if report.HasField("lag") else None,
-    )
+    return same_named(Replica, report, role=role_name(report.role))

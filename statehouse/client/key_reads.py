@@ -7,25 +7,31 @@ Lookups made at the same time are coalesced on both paths.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from statehouse.client import batches, conversion
 from statehouse.client.answers import Answer, AnyKey
 from statehouse.client.batches import LookupOutcome
-from statehouse.client.key_forms import KeyForms
 from statehouse.client.keys import KeyForm, needs_serde, to_key
 from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
 from statehouse.client.node_connections import ConnectedRoute, NodeConnection, NodeConnections, may_help_elsewhere
 from statehouse.client.peers import Method
-from statehouse.client.routers import Routers
-from statehouse.errors import LookupFailure
-from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.client.routers import Routers, too_late
+from statehouse.client.store_frame import named_store
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
 if TYPE_CHECKING:
     from statehouse.client.spans import LookupSpans
+
+FORMS_KEPT_S: Final = 30.0
+"""What is known of a store's keys is taken so long: one of the same name may be made anew, with another serde."""
+# What a server says that has no list of stores, as a node, and one that doesn't show it to this caller.
+_UNTOLD: Final = frozenset({"UNIMPLEMENTED", "PERMISSION_DENIED"})
 
 
 class _KeyedRequest(Protocol):
@@ -61,7 +67,8 @@ class KeyReads:
         self._spans = spans
         self._router, self._nodes, self._max_message_bytes = router, nodes, max_message_bytes
         self._queue = LookupQueue(self._send, max_message_bytes)
-        self._key_forms = KeyForms(router, (lambda _store: None) if nodes is None else nodes.key_form)
+        self._key_forms: Mapping[str, KeyForm] = {}
+        self._forms_asked_at = float("-inf")
 
     async def wire_key(self, store: str, key: AnyKey, seconds: float) -> types_pb2.Key:
         """Return a key as requests have it. For a number or columns, the fleet is asked how keys are written.
@@ -71,7 +78,7 @@ class KeyReads:
             LookupFailure: INVALID_KEY, UNKNOWN_STORE, or nobody could answer in time.
 
         """
-        return to_key(key, await self._key_forms.of(store, seconds) if needs_serde(key) else None)
+        return to_key(key, await self._key_form(store, seconds) if needs_serde(key) else None)
 
     async def wire_keys(
         self, keys: Sequence[tuple[str, AnyKey]], seconds: float
@@ -85,7 +92,7 @@ class KeyReads:
         forms: dict[str, KeyForm | LookupFailure] = {}
         for store in dict.fromkeys(store for store, key in keys if needs_serde(key)):
             try:
-                forms[store] = await self._key_forms.of(store, seconds)
+                forms[store] = await self._key_form(store, seconds)
             except LookupFailure as failure:
                 forms[store] = failure
         found: list[types_pb2.Key | LookupFailure] = []
@@ -129,7 +136,8 @@ class KeyReads:
                 _for_router(request)
             outcome = await self._through_router(request, give_up_at)
         except TimeoutError:
-            raise self._router.too_late(seconds) from refusal
+            target = self._router.current.target
+            raise too_late(target, seconds, {"target": target}) from refusal
         if isinstance(outcome, Answer):
             return outcome
         raise _own(outcome) from refusal
@@ -185,6 +193,36 @@ class KeyReads:
 
     def _route(self, request: _KeyedRequest) -> ConnectedRoute | None:
         return None if self._nodes is None else self._nodes.route(request.store, request.key)
+
+    async def _key_form(self, store: str, seconds: float) -> KeyForm:
+        """Return the form of a store's keys, as the fleet was last described, or as it is listed.
+
+        Raises:
+            TypeError: the server doesn't say: so callers must give text or bytes.
+            LookupFailure: UNKNOWN_STORE; or no router answers.
+
+        """
+        followed = None if self._nodes is None else self._nodes.key_form(store)
+        if followed is not None:
+            return followed
+        if store in self._key_forms and time.monotonic() - self._forms_asked_at < FORMS_KEPT_S:
+            return self._key_forms[store]
+        request = fleet_service_pb2.ListStoresRequest()
+        try:
+            listed = await self._router.ask(
+                lambda peer, left_s: peer.fleet.ListStores(request, timeout=left_s), seconds
+            )
+        except LookupFailure as failure:
+            if failure.reason is Reason.PERMISSION_DENIED or failure.metadata.get("grpc_status") in _UNTOLD:
+                raise TypeError(
+                    f"{self._router.target} doesn't say which key serde store {store} has ({failure.message}): give "
+                    "the key as text or as its serialized bytes"
+                ) from failure
+            raise
+        stores = conversion.from_stores(listed)
+        self._key_forms = {each.name: KeyForm(each.name, each.key_serde, each.key_columns) for each in stores}
+        self._forms_asked_at = time.monotonic()
+        return self._key_forms[named_store(stores, store).name]
 
     async def _straight(
         self, requests: Sequence[query_service_pb2.GetRequest], seconds: float

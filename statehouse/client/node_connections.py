@@ -82,7 +82,7 @@ class NodeConnection:
         self.node, self._max_message_bytes = node, max_message_bytes
         self.queue = LookupQueue(self._send, max_message_bytes)
         self._peer = Peer(node.target, max_message_bytes, files)
-        self._left_alone: CircuitBreakers[str] = CircuitBreakers()  # by task or global store; "" is the whole node
+        self._left_alone = CircuitBreakers()  # by task or global store; "" is the whole node
 
     def may_try(self, task: str) -> bool:
         """Whether to ask the node about this task or global store."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from statehouse.client import conversion
+from statehouse.client.conversion import role_name, same_named
 from statehouse.client.restore_rates import RestoreSample
 from statehouse.contract.membership import TaskState
 from statehouse.v1 import node_service_pb2
@@ -76,30 +76,22 @@ class NodeReading:
 
 def read_node(answer: node_service_pb2.GetNodeResponse, at_s: float) -> NodeReading:
     """Read a node's answer."""
-    return NodeReading(
-        answer.host.instance_id,
-        answer.incarnation,
-        answer.state,
-        answer.epoch,
-        tuple(_replica(task, store) for task in answer.tasks for store in task.stores),
-        answer.heartbeats_failing_ms if answer.HasField("heartbeats_failing_ms") else None,
-        at_s,
+    return same_named(
+        NodeReading,
+        answer,
+        instance_id=answer.host.instance_id,
+        replicas=tuple(_replica(task, store) for task in answer.tasks for store in task.stores),
+        at_s=at_s,
     )
 
 
 def _replica(task: node_service_pb2.TaskReplica, store: node_service_pb2.StoreReplica) -> ReplicaReading:
-    return ReplicaReading(
-        task.task,
-        conversion.role_name(task.role),
-        task.state,
-        task.error,
-        store.store,
-        store.partition,
-        store.position if store.HasField("position") else None,
-        store.end_offset if store.HasField("end_offset") else None,
-        store.lag if store.HasField("lag") else None,
-        store.staleness_ms if store.HasField("staleness_ms") else None,
-        store.restored_from if store.HasField("restored_from") else None,
-        store.restored_records,
-        store.lookups if store.HasField("lookups") else None,
+    return same_named(
+        ReplicaReading,
+        store,
+        task=task.task,
+        role=role_name(task.role),
+        state=task.state,
+        error=task.error,
+        end=store.end_offset if store.HasField("end_offset") else None,
     )

@@ -36,39 +36,34 @@ class _Stubs(NamedTuple):
         return cls(query_service_pb2_grpc.QueryServiceStub(channel), fleet_service_pb2_grpc.FleetServiceStub(channel))
 
 
-class Peer:
+class Peer(RenewedChannel[_Stubs]):
     """A channel and its stubs. Lives on the event loop. `files`: if given, it is called over TLS."""
 
     def __init__(self, target: str, max_message_bytes: int, files: CredentialFiles | None = None) -> None:
+        super().__init__(target, max_message_bytes, files, _Stubs.of)
         self.target = target
-        self._files = files
-        self._channel = RenewedChannel(target, max_message_bytes, files, _Stubs.of)
 
     @property
     def query(self) -> Stub:
         """For a call of QueryService that begins now."""
-        return self._channel.made.query
+        return self.made.query
 
     @property
     def fleet(self) -> FleetStub:
         """For a call of FleetService that begins now."""
-        return self._channel.made.fleet
+        return self.made.fleet
 
     def watch(
         self, request: query_service_pb2.WatchRequest
     ) -> grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse]:
         """Begin to watch a store."""
-        return self._channel.hold(self.query.Watch(request))
+        return self.hold(self.query.Watch(request))
 
     def watch_fleet(
         self,
     ) -> grpc.aio.UnaryStreamCall[fleet_service_pb2.WatchFleetRequest, fleet_service_pb2.WatchFleetResponse]:
         """Begin to watch the fleet, at a router."""
-        return self._channel.hold(self.fleet.WatchFleet(fleet_service_pb2.WatchFleetRequest()))
-
-    def is_connected(self) -> bool:
-        """Whether a connection is open; if not, begin to connect, without waiting."""
-        return self._channel.is_connected()
+        return self.hold(self.fleet.WatchFleet(fleet_service_pb2.WatchFleetRequest()))
 
     @staticmethod
     async def call(call: Awaitable[Response]) -> Response:
@@ -89,7 +84,3 @@ class Peer:
                 raise
             # Our task was not cancelled, the call was: its channel was closed, or its server was silent.
             raise LookupFailure(Reason.UNREACHABLE, "the connection was closed", {CLOSED: "true"}) from None
-
-    async def close(self, grace_s: float | None = None) -> None:
-        """Close the channel; calls under way may go on for `grace_s` seconds."""
-        await self._channel.close(grace_s)

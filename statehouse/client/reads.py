@@ -6,8 +6,9 @@ import math
 import numbers
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Final, Protocol, TypedDict, TypeVar
+from functools import partial, wraps
+from inspect import signature
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypedDict, TypeVar
 
 from statehouse.client import conversion
 from statehouse.client.answers import (
@@ -77,19 +78,9 @@ class _HasNextPageToken(Protocol):
 
 PageRequest = TypeVar("PageRequest", bound=_PageRequest)
 PageResponse = TypeVar("PageResponse", bound=_HasNextPageToken)
-KeyRequest = TypeVar(
-    "KeyRequest",
-    query_service_pb2.FetchWindowsRequest,
-    query_service_pb2.FetchSessionsRequest,
-    query_service_pb2.GetHistoryRequest,
-)
-KeyResponse = TypeVar(
-    "KeyResponse",
-    query_service_pb2.FetchWindowsResponse,
-    query_service_pb2.FetchSessionsResponse,
-    query_service_pb2.GetHistoryResponse,
-)
-AnyPage = TypeVar("AnyPage", Page, WindowPage, SessionPage)
+Arguments = ParamSpec("Arguments")
+Read = TypeVar("Read")
+Item = TypeVar("Item")
 
 
 class KeyRangeFields(TypedDict):
@@ -98,6 +89,31 @@ class KeyRangeFields(TypedDict):
     from_key: types_pb2.Key | None
     to_key: types_pb2.Key | None
     prefix: types_pb2.Key | None
+
+
+def _items_of(
+    pages: Callable[Concatenate[AsyncReads, Arguments], AsyncIterator[Read]],
+    name: str,
+    kind: type[Item],
+    items: Callable[[Read], Iterable[Item]],
+    doc: str,
+) -> Callable[Concatenate[AsyncReads, Arguments], AsyncIterator[Item]]:
+    """Make of a method that reads pages one of that name that reads what is in them; its arguments are the same."""
+
+    async def read(pages: AsyncIterator[Read]) -> AsyncIterator[Item]:
+        async for page in pages:
+            for item in items(page):
+                yield item
+
+    @wraps(pages)
+    def call(self: AsyncReads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> AsyncIterator[Item]:
+        return read(pages(self, *args, **kwargs))
+
+    # People read these by help().
+    call.__name__, call.__doc__ = name, doc
+    returned = f"AsyncIterator[{kind.__name__}]"
+    call.__signature__ = signature(pages).replace(return_annotation=returned)  # type: ignore[attr-defined] # any function may have it
+    return call
 
 
 class AsyncReads:
@@ -252,42 +268,13 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        pages = self._scanned(lambda query: query.Scan, request, conversion.from_scan, freshness, at_least, timeout)
-        async for page in pages:
-            yield page
+        responses = self._paged(self._router.make, lambda query: query.Scan, request, freshness, at_least, timeout)
+        async for response in responses:
+            yield conversion.from_scan(response, store)
 
-    async def scan(
-        self,
-        store: str,
-        *,
-        from_key: AnyKey | None = None,
-        to_key: AnyKey | None = None,
-        prefix: KeyLike | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        as_of_ms: int | None = None,
-        freshness: Freshness = ANY,
-        at_least: Token | None = None,
-        raw: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109 - as above
-    ) -> AsyncIterator[Entry]:
-        """Scan a store entry by entry: the entries of `pages`."""
-        pages = self.pages(
-            store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
-            reverse=reverse,
-            page_size=page_size,
-            as_of_ms=as_of_ms,
-            freshness=freshness,
-            at_least=at_least,
-            raw=raw,
-            timeout=timeout,
-        )
-        async for page in pages:
-            for entry in page.entries:
-                yield entry
+    scan = _items_of(
+        pages, "scan", Entry, lambda page: page.entries, "Scan a store entry by entry: the entries of `pages`."
+    )
 
     async def window_pages(
         self,
@@ -323,46 +310,19 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        pages = self._scanned(
-            lambda query: query.ScanWindows, request, conversion.from_scan_windows, freshness, at_least, timeout
+        responses = self._paged(
+            self._router.make, lambda query: query.ScanWindows, request, freshness, at_least, timeout
         )
-        async for page in pages:
-            yield page
+        async for response in responses:
+            yield conversion.from_scan_windows(response, store)
 
-    async def scan_windows(
-        self,
-        store: str,
-        *,
-        from_key: AnyKey | None = None,
-        to_key: AnyKey | None = None,
-        prefix: KeyLike | None = None,
-        from_ms: int | None = None,
-        to_ms: int | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        freshness: Freshness = ANY,
-        at_least: Token | None = None,
-        raw: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109 - as above
-    ) -> AsyncIterator[KeyedWindow]:
-        """Scan windows one by one: the windows of `window_pages`."""
-        pages = self.window_pages(
-            store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            reverse=reverse,
-            page_size=page_size,
-            freshness=freshness,
-            at_least=at_least,
-            raw=raw,
-            timeout=timeout,
-        )
-        async for page in pages:
-            for window in page.windows:
-                yield window
+    scan_windows = _items_of(
+        window_pages,
+        "scan_windows",
+        KeyedWindow,
+        lambda page: page.windows,
+        "Scan windows one by one: the windows of `window_pages`.",
+    )
 
     async def session_pages(
         self,
@@ -398,46 +358,19 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        pages = self._scanned(
-            lambda query: query.ScanSessions, request, conversion.from_scan_sessions, freshness, at_least, timeout
+        responses = self._paged(
+            self._router.make, lambda query: query.ScanSessions, request, freshness, at_least, timeout
         )
-        async for page in pages:
-            yield page
+        async for response in responses:
+            yield conversion.from_scan_sessions(response, store)
 
-    async def scan_sessions(
-        self,
-        store: str,
-        *,
-        from_key: AnyKey | None = None,
-        to_key: AnyKey | None = None,
-        prefix: KeyLike | None = None,
-        from_ms: int | None = None,
-        to_ms: int | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        freshness: Freshness = ANY,
-        at_least: Token | None = None,
-        raw: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109 - as above
-    ) -> AsyncIterator[KeyedSession]:
-        """Scan sessions one by one: the sessions of `session_pages`."""
-        pages = self.session_pages(
-            store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            reverse=reverse,
-            page_size=page_size,
-            freshness=freshness,
-            at_least=at_least,
-            raw=raw,
-            timeout=timeout,
-        )
-        async for page in pages:
-            for session in page.sessions:
-                yield session
+    scan_sessions = _items_of(
+        session_pages,
+        "scan_sessions",
+        KeyedSession,
+        lambda page: page.sessions,
+        "Scan sessions one by one: the sessions of `session_pages`.",
+    )
 
     async def fetch_windows(
         self,
@@ -471,7 +404,10 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        async for response in self._fetched(lambda query: query.FetchWindows, request, freshness, at_least, timeout):
+        responses = self._paged(
+            self._lookups.call, lambda query: query.FetchWindows, request, freshness, at_least, timeout
+        )
+        async for response in responses:
             for window in response.windows:
                 yield conversion.from_window(window)
 
@@ -507,7 +443,10 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        async for response in self._fetched(lambda query: query.FetchSessions, request, freshness, at_least, timeout):
+        responses = self._paged(
+            self._lookups.call, lambda query: query.FetchSessions, request, freshness, at_least, timeout
+        )
+        async for response in responses:
             for session in response.sessions:
                 yield conversion.from_session(session)
 
@@ -545,7 +484,10 @@ class AsyncReads:
             raw=raw,
             json_text=not raw,
         )
-        async for response in self._fetched(lambda query: query.GetHistory, request, freshness, at_least, timeout):
+        responses = self._paged(
+            self._lookups.call, lambda query: query.GetHistory, request, freshness, at_least, timeout
+        )
+        async for response in responses:
             for version in response.versions:
                 yield conversion.from_version(version)
 
@@ -690,51 +632,30 @@ class AsyncReads:
     def _seconds(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else in_seconds(timeout_s)
 
-    async def _scanned(
-        self,
-        method: Method[PageRequest, PageResponse],
-        request: PageRequest,
-        page_of: Callable[[PageResponse, str], AnyPage],
-        freshness: Freshness,
-        at_least: Token | None,
-        timeout_s: float | None,
-    ) -> AsyncIterator[AnyPage]:
-        """Read the pages of a scan over all partitions, and note what each has seen."""
-        call = partial(self._router.make, method)
-        async for response in self._paged(call, request, freshness, at_least, timeout_s):
-            page = page_of(response, request.store)
-            self._saw(page.token)
-            yield page
-
-    async def _fetched(
-        self,
-        method: Method[KeyRequest, KeyResponse],
-        request: KeyRequest,
-        freshness: Freshness,
-        at_least: Token | None,
-        timeout_s: float | None,
-    ) -> AsyncIterator[KeyResponse]:
-        """Read the pages of one key's entries, and note what each has seen."""
-        call = partial(self._lookups.call, method)
-        async for response in self._paged(call, request, freshness, at_least, timeout_s):
-            self._saw(conversion.token_of(request.store, (response.replica,)))
-            yield response
-
     async def _paged(
         self,
-        call: Callable[[PageRequest, float], Awaitable[PageResponse]],
+        call: Callable[[Method[PageRequest, PageResponse], PageRequest, float], Awaitable[PageResponse]],
+        method: Method[PageRequest, PageResponse],
         request: PageRequest,
         freshness: Freshness,
         at_least: Token | None,
         timeout_s: float | None,
     ) -> AsyncIterator[PageResponse]:
-        """Read page after page, each when the caller asks for it, with the bounds of that moment."""
+        """Read page after page, each when the caller asks for it, with the bounds of that moment; note what it saw."""
         seconds = self._seconds(timeout_s)
         while True:
             if (bounds := self._wire(request.store, freshness, at_least)) is not None:
                 request.freshness.CopyFrom(bounds)
-            response = await call(request, seconds)
+            response = await call(method, request, seconds)
+            self._saw(conversion.token_of(request.store, _stamps(response)))
             yield response
             if not response.next_page_token:
                 return
             request.page_token = response.next_page_token
+
+
+def _stamps(response: Any) -> Iterable[types_pb2.ReplicaStamp]:  # noqa: ANN401 - of all partitions, or of one key
+    stamps: Iterable[types_pb2.ReplicaStamp] = (
+        response.replicas if hasattr(response, "replicas") else (response.replica,)
+    )
+    return stamps

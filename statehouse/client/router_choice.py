@@ -16,30 +16,22 @@ class RouterChoice:
 
     def __init__(self, count: int, first: int = 0) -> None:
         self._failed_at = [_NEVER] * count
-        self._current = first
-        self._has_answered = False
-
-    @property
-    def current(self) -> int:
+        self.current = first
         """The router to ask."""
-        return self._current
-
-    @property
-    def has_answered(self) -> bool:
+        self.has_answered = False
         """Whether any router has ever answered: what has, may come back."""
-        return self._has_answered
 
     def succeeded(self, router: int) -> None:
         """Take that a router has answered."""
-        self._has_answered = True
-        if self._failed_at[self._current] > self._failed_at[router]:
-            self._current = router
+        self.has_answered = True
+        if self._failed_at[self.current] > self._failed_at[router]:
+            self.current = router
         self._failed_at[router] = _NEVER
 
     def failed(self, router: int, now_s: float) -> None:
         """Take that a router has failed. The next one is asked: the one whose last failure is longest ago."""
         self._failed_at[router] = now_s
-        if router == self._current:
+        if router == self.current:
             count = len(self._failed_at)
             turns = ((router + step) % count for step in range(1, count + 1))
-            self._current = min(turns, key=self._failed_at.__getitem__)
+            self.current = min(turns, key=self._failed_at.__getitem__)

@@ -180,10 +180,6 @@ class Routers:
         if is_routers(failure):
             self._choice.failed(self._peers.index(peer), asyncio.get_running_loop().time())
 
-    def too_late(self, seconds: float) -> LookupFailure:
-        """Return the failure of a call that timed out after so many seconds."""
-        return too_late(self.current.target, seconds, {"target": self.current.target})
-
     async def close(self) -> None:
         """Close the connections; calls under way fail."""
         self._is_closed = True

@@ -56,7 +56,7 @@ class StoreFrame:
     @property
     def reads_bytes(self) -> bool:
         """Whether keys and values are asked for as bytes: we decode what we know quicker than nodes send it decoded."""
-        return self.raw or is_decoded_here(self.store)
+        return self.raw or {self.store.key_serde, self.store.value_serde} <= SERDES.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,6 @@ class FramePart:
 
     partition: int | None
     ranges: tuple[KeyRange, ...]
-
-
-def is_decoded_here(store: Store) -> bool:
-    """Whether this package knows the store's serdes without a plug-in."""
-    return store.key_serde in SERDES and store.value_serde in SERDES
 
 
 def named_store(stores: Iterable[Store], name: str) -> Store:

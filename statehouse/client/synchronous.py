@@ -8,21 +8,9 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from types import TracebackType
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from statehouse.client.answers import (
-    AnyKey,
-    Explanation,
-    Fleet,
-    InputRecord,
-    KeyLike,
-    Location,
-    Partition,
-    Store,
-    WatchPosition,
-)
 from statehouse.client.asynchronous import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET,
@@ -33,7 +21,6 @@ from statehouse.client.asynchronous import (
 from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.routers import closed
 from statehouse.client.watches import AsyncWatch, Watch
-from statehouse.contract.consistency import ANY, Freshness
 from statehouse.contract.positions import Token
 from statehouse.rpc import forks
 from statehouse.rpc.credentials import ClientTls
@@ -45,7 +32,7 @@ _SHUT_DOWN_S: Final = 1.0
 
 
 def _blocking(
-    method: Callable[Concatenate[AsyncFrameReads, Arguments], Coroutine[Any, Any, Item]],
+    method: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Item]],
 ) -> Callable[Concatenate[_Reads, Arguments], Item]:
     """Turn an awaited method into a blocking one."""
 
@@ -68,6 +55,21 @@ def _iterating(
     return call
 
 
+def _watching(
+    method: Callable[Concatenate[AsyncFrameReads, Arguments], AsyncWatch],
+) -> Callable[Concatenate[_Reads, Arguments], Watch]:
+    """Turn a method that begins an asynchronous watch into one that begins a blocking one."""
+
+    @functools.wraps(method)
+    def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Watch:
+        async def begin() -> AsyncWatch:
+            return method(self._reads, *args, **kwargs)
+
+        return Watch(self._run(begin()), self._run)
+
+    return call
+
+
 class _Calls:
     """Has an event loop do work, in a thread of its own that begins with the first work and ends with the last.
 
@@ -78,12 +80,8 @@ class _Calls:
         self._name, self._abandoned = name, abandoned
         self._locks: dict[int, threading.Lock] = {}
         self._begun: _CallThread | None = None
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
+        self.is_closed = False
         """Whether the last work has begun: what comes later would be waited for without end."""
-        return self._is_closed
 
     def begin(self, work: Coroutine[Any, Any, Item]) -> concurrent.futures.Future[Item]:
         """Begin work; return what comes of it.
@@ -104,9 +102,9 @@ class _Calls:
     def end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do the last work, and end the thread. A process that was forked leaves it to the other one."""
         with self._lock():
-            if self._is_closed:
+            if self.is_closed:
                 return
-            self._is_closed = True
+            self.is_closed = True
             begun = self._begun
             if begun is None or begun.pid != os.getpid():
                 return
@@ -118,7 +116,7 @@ class _Calls:
             self._begun = None
 
     def _loop(self) -> asyncio.AbstractEventLoop:
-        if self._is_closed:
+        if self.is_closed:
             raise closed()
         if self._begun is None:
             forks.use()  # before there is a thread: where gRPC doesn't work, nothing is to be left behind
@@ -194,33 +192,7 @@ class _Reads:
     to_arrow = _blocking(AsyncFrameReads.to_arrow)
     to_pandas = _blocking(AsyncFrameReads.to_pandas)
 
-    def watch(
-        self,
-        store: str,
-        key: AnyKey | None = None,
-        *,
-        prefix: KeyLike | None = None,
-        partition: int | None = None,
-        resume: Iterable[WatchPosition] = (),
-        freshness: Freshness = ANY,
-        at_least: Token | None = None,
-        raw: bool = False,
-    ) -> Watch:
-        """Watch a key, a prefix or a store."""
-
-        async def begin() -> AsyncWatch:
-            return self._reads.watch(
-                store,
-                key,
-                prefix=prefix,
-                partition=partition,
-                resume=resume,
-                freshness=freshness,
-                at_least=at_least,
-                raw=raw,
-            )
-
-        return Watch(self._run(begin()), self._run)
+    watch = _watching(AsyncFrameReads.watch)
 
     def _run(self, work: Coroutine[Any, Any, Item]) -> Item:
         future = self._calls.begin(work)
@@ -271,40 +243,12 @@ class Client(_Reads):
         """Say how to make a client of the same settings: threads and connections can't be taken along."""
         return functools.partial(type(self), **self._client.settings), (self.target,)
 
-    def locate(self, store: str, key: AnyKey, *, freshness: Freshness = ANY, timeout: float | None = None) -> Location:
-        """Return where a key lives."""
-        return self._run(self._client.locate(store, key, freshness=freshness, timeout=timeout))
-
-    def explain(
-        self,
-        store: str,
-        key: AnyKey,
-        *,
-        freshness: Freshness = ANY,
-        at_least: Token | None = None,
-        raw: bool = False,
-        timeout: float | None = None,
-    ) -> Explanation:
-        """Look one key up through the router, and return each step."""
-        return self._run(
-            self._client.explain(store, key, freshness=freshness, at_least=at_least, raw=raw, timeout=timeout)
-        )
-
-    def fleet(self, *, timeout: float | None = None) -> Fleet:
-        """Return the newest assignment and the nodes."""
-        return self._run(self._client.fleet(timeout=timeout))
-
-    def stores(self, *, timeout: float | None = None) -> tuple[Store, ...]:
-        """Return the stores of the newest assignment, by name."""
-        return self._run(self._client.stores(timeout=timeout))
-
-    def partitions(self, store: str, *, timeout: float | None = None) -> tuple[Partition, ...]:
-        """Return a store's partitions, from 0, with each replica's last report."""
-        return self._run(self._client.partitions(store, timeout=timeout))
-
-    def await_input(self, store: str, *records: InputRecord, timeout: float | None = None) -> Token:
-        """Wait until the processor has committed records of the store's inputs; return what a read must see."""
-        return self._run(self._client.await_input(store, *records, timeout=timeout))
+    locate = _blocking(AsyncClient.locate)
+    explain = _blocking(AsyncClient.explain)
+    fleet = _blocking(AsyncClient.fleet)
+    stores = _blocking(AsyncClient.stores)
+    partitions = _blocking(AsyncClient.partitions)
+    await_input = _blocking(AsyncClient.await_input)
 
     def session(self, at_least: Token | None = None) -> ReadSession:
         """Begin a session. Each read in it sees at least what the session's earlier reads saw, on any replica."""
@@ -325,9 +269,7 @@ class Client(_Reads):
             raise closed()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _shut_down(self) -> None:
@@ -357,7 +299,5 @@ class ReadSession(_Reads):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End; there is nothing to release."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
@@ -110,23 +109,14 @@ class AsyncWatch:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-class _Run(Protocol):
-    """Runs a coroutine on the client's event loop."""
-
-    def __call__(self, work: Coroutine[Any, Any, Any], /) -> Any:  # noqa: ANN401 - what the coroutine returns
-        ...
 
 
 class Watch:
     """`AsyncWatch` for programs without an event loop."""
 
-    def __init__(self, watch: AsyncWatch, run: _Run) -> None:
+    def __init__(self, watch: AsyncWatch, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._watch, self._run = watch, run
 
     @property
@@ -151,7 +141,5 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -311,7 +311,7 @@ class Link(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(b"".join(out))
 
-    def _take(self, kind: int, number: int, data: bytes, start: int, end: int) -> None:
+    def _take(self, kind: int, number: int, data: bytes, start: int, end: int) -> None:  # noqa: C901, PLR0912 - a table of kinds
         """Take a frame, whose content stands in `data`: a request may be large, and is copied once."""
         if kind in self._handlers:
             timeout_ms, caller, self.elsewhere = _LOOKUP.unpack_from(data, start)
@@ -323,29 +323,29 @@ class Link(asyncio.Protocol):
             self._begin(*self._handlers[kind], number, request, timeout_ms, caller)
             return
         content = data[start:end]
-        if kind in {FromProxy.HANDED, FromProxy.EXPRESS_ENDED, FromProxy.EXPRESS_SUMS}:
-            self._take_express(kind, number, content)
-        elif kind == FromProxy.PART:
-            self._take_part(number, content)
-        elif kind == FromProxy.LEFT:
-            self._parts.pop(number, None)
-            if (task := self._tasks.get(number)) is not None:
-                task.cancel()
-        elif kind in {FromProxy.CALLED, FromProxy.CALL_FAILED}:
-            self._end_call(kind, number, content)
-        elif kind == FromProxy.PROXY_SUMS:
-            self.proxy_sums = content
-        else:
-            self._take_callers(kind, number, content)
-
-    def _take_callers(self, kind: int, number: int, content: bytes) -> None:
-        """Take what the proxy says of callers."""
-        if kind == FromProxy.CALLER:
-            self.callers[number] = _shown(content)
-        elif kind == FromProxy.CALLER_GONE:
-            self.callers.pop(number, None)
-        else:
-            self._break_off(f"a frame of kind {kind}")
+        match kind:
+            case FromProxy.HANDED:
+                self._take_over(number, content)
+            case FromProxy.EXPRESS_ENDED:
+                self._handed.ended(number, content)
+            case FromProxy.EXPRESS_SUMS:
+                self.on_sums(content)
+            case FromProxy.PART:
+                self._take_part(number, content)
+            case FromProxy.LEFT:
+                self._parts.pop(number, None)
+                if (task := self._tasks.get(number)) is not None:
+                    task.cancel()
+            case FromProxy.CALLED | FromProxy.CALL_FAILED:
+                self._end_call(kind, number, content)
+            case FromProxy.PROXY_SUMS:
+                self.proxy_sums = content
+            case FromProxy.CALLER:
+                self.callers[number] = _shown(content)
+            case FromProxy.CALLER_GONE:
+                self.callers.pop(number, None)
+            case _:
+                self._break_off(f"a frame of kind {kind}")
 
     def _take_part(self, number: int, content: bytes) -> None:
         """Take a part of a request. One that will be refused is refused at its first: the rest needn't be carried."""
@@ -359,15 +359,6 @@ class Link(asyncio.Protocol):
             self._parts[number] = []
         if (parts := self._parts[number]) is not None:
             parts.append(content)
-
-    def _take_express(self, kind: int, number: int, content: bytes) -> None:
-        """Take what the proxy says of lookups that it sends to nodes."""
-        if kind == FromProxy.HANDED:
-            self._take_over(number, content)
-        elif kind == FromProxy.EXPRESS_SUMS:
-            self.on_sums(content)
-        else:
-            self._handed.ended(number, content)
 
     def _take_over(self, number: int, content: bytes) -> None:
         """Begin a request that the proxy has sent to nodes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.requests import GrpcHandler, Unreadable, readable, refuse_unreadable
+from statehouse.rpc.requests import AdaptingServer, GrpcHandler, ServicesServer, Unreadable, readable, refuse_unreadable
 from statehouse.rpc.status import Context, end_with
 from statehouse.security.shown import Shown
 
@@ -42,17 +42,7 @@ class CallCheck(Protocol):
         """`method`: its path. `request`: None if there is none yet. `again`: the call is under way."""
 
 
-class ServicesServer(Protocol):
-    """The part of a server that services are added to."""
-
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
-        """Add the methods of a service."""
-
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Add methods, by handlers that choose for themselves."""
-
-
-class AuthorizedServer:
+class AuthorizedServer(AdaptingServer):
     """The part of a server that services are added to; each call of theirs is admitted first, and then read.
 
     For a stream `admit` is asked again each `ASKED_AGAIN_S`. `only`: the paths of the methods that it is asked about;
@@ -62,17 +52,10 @@ class AuthorizedServer:
     def __init__(
         self, server: ServicesServer, admit: CallCheck, shown_in: ShownIn, only: Collection[str] | None = None
     ) -> None:
-        self._server, self._admit, self._shown_in, self._only = server, admit, shown_in, only
+        super().__init__(server)
+        self._admit, self._shown_in, self._only = admit, shown_in, only
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
-        """Add the methods of a service."""
-        guarded = {name: self._guarded(f"/{service}/{name}", handler) for name, handler in handlers.items()}
-        self._server.add_registered_method_handlers(service, guarded)
-
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Do nothing: generated code adds the same methods in both ways."""
-
-    def _guarded(self, path: str, handler: GrpcHandler) -> GrpcHandler:
+    def _adapted(self, path: str, handler: GrpcHandler) -> GrpcHandler:
         if self._only is not None and path not in self._only:
             return handler
         ends = (handler.request_deserializer, handler.response_serializer)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 import grpc
 from grpc_status import rpc_status
@@ -11,37 +12,26 @@ from grpc_status import rpc_status
 from statehouse.errors import DETAILS_KEY, LookupFailure
 from statehouse.errors.statuses import to_status
 from statehouse.link.link import LinkContext, LinkHandler
-from statehouse.rpc.authorized import ServicesServer, ShownIn
+from statehouse.rpc.authorized import ShownIn
 from statehouse.rpc.failures import from_status
-from statehouse.rpc.requests import GrpcHandler
+from statehouse.rpc.requests import AdaptingServer, GrpcHandler, ServicesServer
 from statehouse.rpc.status import Context
 from statehouse.security.concealed import concealed_answer, concealed_failure
 from statehouse.security.rights import RIGHTS, STORE_RIGHTS
 from statehouse.security.shown import Shown
 
-
-class Conceals(Protocol):
-    """Returns whether the answer to a call that has been admitted must say nothing of where nodes are."""
-
-    def __call__(self, method: str, shown: Shown) -> bool:
-        """`method`: its path."""
+Conceals = Callable[[str, Shown], bool]
+"""Takes the path of an admitted call's method; returns whether the answer must say nothing of where nodes are."""
 
 
-class ConcealingServer:
+class ConcealingServer(AdaptingServer):
     """The part of a server that services are added to; `conceals` is asked about each answer of theirs."""
 
     def __init__(self, server: ServicesServer, conceals: Conceals, shown_in: ShownIn) -> None:
-        self._server, self._conceals, self._shown_in = server, conceals, shown_in
+        super().__init__(server)
+        self._conceals, self._shown_in = conceals, shown_in
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
-        """Add the methods of a service."""
-        concealing = {name: self._concealing(f"/{service}/{name}", handler) for name, handler in handlers.items()}
-        self._server.add_registered_method_handlers(service, concealing)
-
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Do nothing: generated code adds the same methods in both ways."""
-
-    def _concealing(self, path: str, handler: GrpcHandler) -> GrpcHandler:
+    def _adapted(self, path: str, handler: GrpcHandler) -> GrpcHandler:
         if RIGHTS.get(path) not in STORE_RIGHTS or handler.request_streaming:
             return handler
         ends = (handler.request_deserializer, handler.response_serializer)
@@ -51,7 +41,7 @@ class ConcealingServer:
 
     def _call(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - of any messages
         async def call(request: object, context: Context) -> Any:  # noqa: ANN401 - as above
-            within = _ConcealingContext(context, path, self._must)
+            within = _ConcealingContext(context, path, partial(self._must, path, context))
             answer = await behaviour(request, within)
             return concealed_answer(path, answer) if self._must(path, context) else answer
 
@@ -59,7 +49,7 @@ class ConcealingServer:
 
     def _stream(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - as above
         async def stream(request: object, context: Context) -> None:
-            await behaviour(request, _ConcealingContext(context, path, self._must))
+            await behaviour(request, _ConcealingContext(context, path, partial(self._must, path, context)))
 
         return stream
 
@@ -70,7 +60,7 @@ class ConcealingServer:
 class _ConcealingContext:
     """The context of a call's work, by which answers and failures are sent."""
 
-    def __init__(self, context: Context, path: str, must: Callable[[str, Context], bool]) -> None:
+    def __init__(self, context: Context, path: str, must: Callable[[], bool]) -> None:
         self._context, self._path, self._must = context, path, must
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever contexts have
@@ -78,13 +68,12 @@ class _ConcealingContext:
 
     async def write(self, response: Any) -> None:  # noqa: ANN401 - a message, or one that is serialized already
         """Send a response of a stream."""
-        must = self._must(self._path, self._context)
-        await self._context.write(concealed_answer(self._path, response) if must else response)
+        await self._context.write(concealed_answer(self._path, response) if self._must() else response)
 
     async def abort_with_status(self, status: Any) -> None:  # noqa: ANN401 - as grpcio has it
         """End the call."""
         try:
-            must = self._must(self._path, self._context)
+            must = self._must()
         except LookupFailure:  # the caller can't be identified, and this is what the call ends with
             must = True
         if must:

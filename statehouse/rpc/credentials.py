@@ -102,7 +102,8 @@ class CredentialFiles:
         # The files' state is noted before they are read: if one changes meanwhile, they are read once more.
         self._files = ChangedFiles((tls.ca, tls.certificate, tls.key), clock)
         self._token_file = ChangedFiles((tls.token,), clock)
-        self._token = _read_token(tls.token)
+        self.token = _read_token(tls.token)
+        """The bearer token; "" if there is none."""
         self.credentials = self._load()
 
     @property
@@ -110,7 +111,7 @@ class CredentialFiles:
         """A number that grows when the files have changed: then `credentials` are others, for new channels."""
         try:
             if self._token_file.have_changed():
-                self._token = _read_token(self.tls.token)
+                self.token = _read_token(self.tls.token)
             if self._files.have_changed():
                 self.credentials = self._load()
                 self._version += 1
@@ -126,11 +127,6 @@ class CredentialFiles:
         if tls.token is None:
             return credentials
         return grpc.composite_channel_credentials(credentials, grpc.metadata_call_credentials(_Bearer(self)))
-
-    @property
-    def token(self) -> str:
-        """The bearer token; "" if there is none."""
-        return self._token
 
 
 class _Bearer(grpc.AuthMetadataPlugin):

@@ -57,7 +57,10 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # it has no 
         self.watches = StreamLimit(_WATCHES_MAX, "watches of the health")
 
     def set(self, *, serving: bool, ready: bool) -> None:
-        """Set the status of the services, and the readiness, unless `end` was called."""
+        """Set the answers, unless `end` was called; of several calls the latest counts. Call this on the event loop.
+
+        `serving`: whether there is anything to serve. `ready`: whether all that there should be is there.
+        """
         if self._has_ended:
             return
         kinds = health_pb2.HealthCheckResponse

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -27,7 +27,7 @@ ARRIVES_WITHIN_S: Final = 30.0
 """A call whose request is not there by then is refused: it holds a place. The proxy waits as long."""
 
 # Its handlers see to its lookups: how many there are, and how long each is.
-_BATCH: Final = "BatchGet"
+_BATCH: Final = "/BatchGet"
 
 GrpcHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -70,7 +70,32 @@ def parsed(parse: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN401 -
         return Unreadable(f"not a message of this method: {error}")
 
 
-class TolerantServer:
+class ServicesServer(Protocol):
+    """The part of a server that services are added to."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
+        """Add the methods of a service."""
+
+
+class AdaptingServer:
+    """The part of a server that services are added to, in front of another one: it gets each handler `_adapted`."""
+
+    def __init__(self, server: ServicesServer) -> None:
+        self._server = server
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
+        """Add the methods of a service."""
+        adapted = {name: self._adapted(f"/{service}/{name}", handler) for name, handler in handlers.items()}
+        self._server.add_registered_method_handlers(service, adapted)
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Do nothing: generated code adds the same methods in both ways."""
+
+    def _adapted(self, path: str, handler: GrpcHandler) -> GrpcHandler:
+        raise NotImplementedError
+
+
+class TolerantServer(AdaptingServer):
     """The part of a server that services are added to.
 
     If a request can't be read, or has more than `max_request_bytes`, the handler gets `Unreadable`; only a BatchGet may
@@ -78,18 +103,11 @@ class TolerantServer:
     """
 
     def __init__(self, server: grpc.aio.Server, max_request_bytes: int = LOOKUP_BYTES_MAX) -> None:
-        self._server, self._max_request_bytes = server, max_request_bytes
+        super().__init__(server)
+        self._max_request_bytes = max_request_bytes
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
-        """Add the methods of a service."""
-        tolerant = {
-            name: _tolerant(handler, None if name == _BATCH else self._max_request_bytes)
-            for name, handler in handlers.items()
-        }
-        self._server.add_registered_method_handlers(service, tolerant)
-
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Do nothing: generated code adds the same methods in both ways."""
+    def _adapted(self, path: str, handler: GrpcHandler) -> GrpcHandler:
+        return _tolerant(handler, None if path.endswith(_BATCH) else self._max_request_bytes)
 
 
 def _tolerant(handler: GrpcHandler, max_bytes: int | None) -> GrpcHandler:

@@ -15,12 +15,12 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from statehouse.link.link import LinkContext, LinkHandler
 from statehouse.link.proxy import Proxy
-from statehouse.rpc.authorized import AuthorizedServer, ServicesServer, asked_again, shown_directly, shown_to_proxy
+from statehouse.rpc.authorized import AuthorizedServer, asked_again, shown_directly, shown_to_proxy
 from statehouse.rpc.channels import KEEPALIVE
 from statehouse.rpc.concealing import ConcealingServer, concealing_handler
 from statehouse.rpc.health import Health
 from statehouse.rpc.reflection import Reflection
-from statehouse.rpc.requests import TolerantServer
+from statehouse.rpc.requests import ServicesServer, TolerantServer
 from statehouse.rpc.server_credentials import server_credentials
 from statehouse.runtime.background import BackgroundWork
 from statehouse.runtime.listening import cant_listen
@@ -54,7 +54,7 @@ _CALLS_MAX: Final = 20_000
 class RpcServer:
     """An aio server with the standard side services, `health` and `reflection`.
 
-    `services`: the fully qualified names that get a health entry; all are NOT_SERVING until `set_serving`.
+    `services`: the fully qualified names that get a health entry; all are NOT_SERVING until `health.set`.
     `share_port`: several processes may bind the port (SO_REUSEPORT); off, a taken port is an error.
 
     `proxy`: serves in front of this server, see `proxy_for`. `proxied`: the handlers for the lookups that it passes on,
@@ -167,17 +167,6 @@ class RpcServer:
         if self._proxy is not None:
             handlers = {name: self._admitted(name, each) for name, each in self._proxied.items()}
             await self._proxy.serve(handlers, self._check_beginning)
-
-    def set_serving(self, *, serving: bool, ready: bool) -> None:
-        """Set the answers to health checks; of several calls the latest counts. Call this on the event loop.
-
-        `serving`: whether there is anything to serve. `ready`: whether all that there should be is there.
-        """
-        self.health.set(serving=serving, ready=ready)
-
-    def leave(self) -> None:
-        """Tell health checks from now on that the server serves no more; calls are answered as before."""
-        self.health.end()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give those under way `grace_s` seconds."""

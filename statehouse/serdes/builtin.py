@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from google.protobuf import struct_pb2
 
@@ -23,6 +23,8 @@ PLUGIN_GROUP = "statehouse.serdes"
 """The group of entry points by which packages add serdes."""
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+Shown = TypeVar("Shown")
 
 # Tags of Value's fields, and of Key's.
 _TEXT = b"\x12"
@@ -63,6 +65,7 @@ class Serde(Protocol):
 
     def wire(self, data: bytes) -> bytes:
         """Return `value(data)` serialized, for callers that only pass it on."""
+        return self.value(data).SerializeToString()
 
 
 class FetchNeeded(Exception):
@@ -87,7 +90,7 @@ class SerdeUnavailable(LookupFailure):
         super().__init__(Reason.SERDE_UNAVAILABLE, message)
 
 
-class StringSerde:
+class StringSerde(Serde):
     """UTF-8 text."""
 
     def parse(self, text: str) -> bytes:
@@ -108,7 +111,7 @@ class StringSerde:
         return delimited(_TEXT, data)
 
 
-class LongSerde:
+class LongSerde(Serde):
     """64-bit signed integer, big-endian (Java's Long)."""
 
     def parse(self, text: str) -> bytes:
@@ -128,12 +131,8 @@ class LongSerde:
         """Unpack."""
         return types_pb2.Value(long=_unpack(_LONG, data))
 
-    def wire(self, data: bytes) -> bytes:
-        """Serialize."""
-        return self.value(data).SerializeToString()
 
-
-class DoubleSerde:
+class DoubleSerde(Serde):
     """64-bit IEEE float, big-endian (Java's Double)."""
 
     def parse(self, text: str) -> bytes:
@@ -161,12 +160,8 @@ class DoubleSerde:
         """Unpack."""
         return types_pb2.Value(double=_unpack(_DOUBLE, data))
 
-    def wire(self, data: bytes) -> bytes:
-        """Serialize."""
-        return self.value(data).SerializeToString()
 
-
-class BytesSerde:
+class BytesSerde(Serde):
     """Any bytes; shown and typed as hexadecimal."""
 
     def parse(self, text: str) -> bytes:
@@ -188,7 +183,7 @@ class BytesSerde:
         return delimited(_RAW, data)
 
 
-class JsonSerde:
+class JsonSerde(Serde):
     """A JSON document in UTF-8. Typed reads give numbers as 64-bit floats (protobuf's Value), exact ones its text."""
 
     def parse(self, text: str) -> bytes:
@@ -205,17 +200,13 @@ class JsonSerde:
         """Parse; an integer beyond 2^53 becomes text."""
         return types_pb2.Value(json=json_value(read_json(data)))
 
-    def wire(self, data: bytes) -> bytes:
-        """Serialize."""
-        return self.value(data).SerializeToString()
-
     def exact(self, data: bytes) -> types_pb2.Value:
         """Return the document as it is written. What `value` refuses, this refuses, too."""
         read_json(data)
         return types_pb2.Value(json_text=data.decode())
 
 
-class DocumentSerde:
+class DocumentSerde(Serde):
     """Base of serdes whose values are JSON documents to their readers: a plug-in adds `document`."""
 
     def document(self, data: bytes) -> JsonValue:
@@ -237,33 +228,29 @@ class DocumentSerde:
 
     def text(self, data: bytes) -> str:
         """Show the document as compact JSON, with sorted names."""
-        try:
-            return _compact(named_floats(self.document(data)))
-        except RecursionError as error:
-            raise ValueError(TOO_DEEP) from error
+        return self._shown(data, _compact)
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Return the document; an integer beyond 2^53 becomes text."""
-        try:
-            return types_pb2.Value(json=json_value(named_floats(self.document(data))))
-        except RecursionError as error:
-            raise ValueError(TOO_DEEP) from error
-
-    def wire(self, data: bytes) -> bytes:
-        """Serialize."""
-        return self.value(data).SerializeToString()
+        return types_pb2.Value(json=self._shown(data, json_value))
 
     def exact(self, data: bytes) -> types_pb2.Value:
         """Return the document as JSON text. What `value` refuses, this refuses, too."""
-        try:
-            document = named_floats(self.document(data))
+
+        def text_of(document: JsonValue) -> str:
             json_value(document)
-            return types_pb2.Value(json_text=_compact(document))
+            return _compact(document)
+
+        return types_pb2.Value(json_text=self._shown(data, text_of))
+
+    def _shown(self, data: bytes, show: Callable[[JsonValue], Shown]) -> Shown:
+        try:
+            return show(named_floats(self.document(data)))
         except RecursionError as error:
             raise ValueError(TOO_DEEP) from error
 
 
-class MissingSerde:
+class MissingSerde(Serde):
     """Stands for a serde that this process has no plug-in for: it can route by raw keys, and pass raw values on."""
 
     def __init__(self, name: str, reason: str = "") -> None:
@@ -284,15 +271,11 @@ class MissingSerde:
         """Refuse."""
         raise self._unavailable()
 
-    def wire(self, data: bytes) -> bytes:  # noqa: ARG002 - as above
-        """Refuse."""
-        raise self._unavailable()
-
     def _unavailable(self) -> SerdeUnavailable:
         return SerdeUnavailable(f"{self._message}; raw reads work")
 
 
-class JsonTextSerde:
+class JsonTextSerde(Serde):
     """Shows documents as JSON text, in place of protobuf's Value, which has 64-bit floats only. See `exact_json`."""
 
     def __init__(self, serde: JsonSerde | DocumentSerde) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time
@@ -17,6 +16,7 @@ from fastavro.read import LOGICAL_READERS
 from fastavro.schema import UnknownType, parse_schema
 
 from statehouse.serdes import DocumentSerde, JsonValue
+from statehouse.serdes.json_documents import named
 from statehouse.serdes.plugins import SerdeOptions
 from statehouse.serdes.registry.client import RegisteredText, RegistryClient
 from statehouse.serdes.registry.schemas import Schemas
@@ -107,11 +107,11 @@ def _parsed(root: AvroSchema, references: Sequence[AvroSchema]) -> Any:  # noqa:
         if len(again) == len(waiting):
             break  # the schema may do without them
         waiting = again
-    return _record(_with_our_readers(root), named)
+    return parse_schema(_record_of(_with_our_readers(root)), dict(named))
 
 
-def _record(kind: AvroSchema, named: dict[str, Any]) -> Any:  # noqa: ANN401 - fastavro's
-    return parse_schema({"type": "record", "name": _ROOT, "fields": [{"name": "value", "type": kind}]}, dict(named))
+def _record_of(kind: AvroSchema) -> dict[str, Any]:
+    return {"type": "record", "name": _ROOT, "fields": [{"name": "value", "type": kind}]}
 
 
 def _type_of(root: AvroSchema) -> AvroSchema:
@@ -191,13 +191,7 @@ def _failed_field(parsed: Any, payload: bytes) -> str:  # noqa: ANN401 - fastavr
 def _reads(kind: AvroSchema, named: dict[str, Any], source: io.BytesIO) -> bool:
     """Whether a value can be read; if not, the source stays where the value begins."""
     began_at = source.tell()
-    around = {
-        "type": "record",
-        "name": _ROOT,
-        "fields": [{"name": "value", "type": kind}],
-        "__fastavro_parsed__": True,
-        "__named_schemas": named,
-    }
+    around = _record_of(kind) | {"__fastavro_parsed__": True, "__named_schemas": named}
     try:
         fastavro.schemaless_reader(source, around, None)
     except Exception:  # noqa: BLE001 - as in `decoder`
@@ -209,9 +203,9 @@ def _reads(kind: AvroSchema, named: dict[str, Any], source: io.BytesIO) -> bool:
 def _plain(value: Any) -> JsonValue:  # noqa: ANN401, PLR0911 - whatever fastavro makes of logical types, one line each
     """Return a decoded value as JSON: bytes in base64, times in ISO 8601, UUIDs and what is no number as text."""
     match value:
-        case float() if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        case None | bool() | int() | float() | str():
+        case float():
+            return named(value)
+        case None | bool() | int() | str():
             return value
         case bytes():
             return base64.b64encode(value).decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
 _PREFIX = struct.Struct(">bI")
 _MAGIC = 0
@@ -32,13 +31,6 @@ def unframed(data: bytes) -> tuple[int, bytes]:
     return _PREFIX.unpack_from(data)[1], data[_PREFIX.size :]
 
 
-def with_indexes(indexes: Sequence[int], payload: bytes) -> bytes:
-    """Return a Protobuf payload with the path to its message: zigzag numbers, their count first; [0] is one zero."""
-    if list(indexes) == [0]:
-        return b"\0" + payload
-    return b"".join(map(_varint, (len(indexes), *indexes))) + payload
-
-
 def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
     """Return the path to the message within its schema, and the payload.
 
@@ -58,15 +50,6 @@ def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
             raise ValueError("the path to its message has a negative step")
         indexes.append(index)
     return tuple(indexes), data[at:]
-
-
-def _varint(number: int) -> bytes:
-    rest = number << 1 if number >= 0 else (-number << 1) - 1
-    written = bytearray()
-    while rest > 0x7F:
-        written.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*written, rest])
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -29,7 +29,8 @@ from processor.operators.registry_records import (
 from processor.rows import ORIGIN
 from processor.testing import Record, TopologyTest
 from statehouse.serdes.plugins import SerdeOptions
-from statehouse.serdes.registry.wire_format import framed, with_indexes
+from statehouse.serdes.registry.wire_format import framed
+from tests.support.protobuf_indexes import with_indexes
 from tests.support.registry import registry_of
 
 OLD = {"type": "record", "name": "View", "fields": [{"name": "n", "type": "long"}, {"name": "page", "type": "string"}]}

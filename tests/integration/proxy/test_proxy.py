@@ -103,7 +103,7 @@ async def test_all_else_is_passed_on() -> None:
         for path in (GET, SCAN, f"/{SERVICE}/Twice"):
             assert await reason(at, path) is Reason.INVALID_REQUEST, "without a request"
 
-        it.server.set_serving(serving=True, ready=True)
+        it.server.health.set(serving=True, ready=True)
         health = health_pb2_grpc.HealthStub(at)
         answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING

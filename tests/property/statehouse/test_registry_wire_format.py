@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from statehouse.serdes import json_value, named_floats
 from statehouse.serdes.registry.avro import decoder
 from statehouse.serdes.registry.client import RegisteredText
-from statehouse.serdes.registry.wire_format import framed, split_indexes, unframed, with_indexes
+from statehouse.serdes.registry.wire_format import framed, split_indexes, unframed
+from tests.support.protobuf_indexes import with_indexes
 
 IDS = st.integers(0, 2**32 - 1)
 PATHS = st.lists(st.integers(0, 2**20), min_size=1, max_size=8)

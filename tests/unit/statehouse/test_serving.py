@@ -71,8 +71,8 @@ async def test_a_server_tells_of_itself_what_it_was_told_last(server: RpcServer,
     for service in ("", SERVICE):
         assert (await stub.Check(asked(service), timeout=DEADLINE_S)).status == _NOT_SERVING
     for serving in (True, False, True):
-        server.set_serving(serving=not serving, ready=not serving)
-        server.set_serving(serving=serving, ready=serving)
+        server.health.set(serving=not serving, ready=not serving)
+        server.health.set(serving=serving, ready=serving)
         wanted = _SERVING if serving else _NOT_SERVING
         for service in ("", SERVICE):
             assert (await stub.Check(asked(service), timeout=DEADLINE_S)).status == wanted
@@ -94,22 +94,22 @@ async def test_startup_readiness_and_liveness_are_told_apart(server: RpcServer, 
         return [answer.status == _SERVING for answer in answers]
 
     assert await told() == [True, False, False]
-    server.set_serving(serving=True, ready=False)
+    server.health.set(serving=True, ready=False)
     assert await told() == [True, True, False], "a node that restores serves, and is alive"
-    server.set_serving(serving=True, ready=True)
+    server.health.set(serving=True, ready=True)
     assert await told() == [True, True, True]
 
 
 async def test_who_is_about_to_leave_says_so_and_answers_all_the_same(
     server: RpcServer, channel: grpc.aio.Channel
 ) -> None:
-    server.set_serving(serving=True, ready=True)
+    server.health.set(serving=True, ready=True)
     stub = health_pb2_grpc.HealthStub(channel)
     watch = stub.Watch(asked("readiness"), timeout=DEADLINE_S)
     assert (await watch.read()).status == _SERVING
-    server.leave()
+    server.health.end()
     assert (await watch.read()).status == _NOT_SERVING
-    server.set_serving(serving=True, ready=True)  # a word that comes too late
+    server.health.set(serving=True, ready=True)  # a word that comes too late
     for service, status in (("", _NOT_SERVING), ("readiness", _NOT_SERVING), ("liveness", _SERVING)):
         assert (await stub.Check(asked(service), timeout=DEADLINE_S)).status == status
     watch.cancel()
@@ -130,11 +130,11 @@ async def test_who_watches_learns_of_each_change_and_of_the_end(server: RpcServe
 
     assert await told() == [_NOT_SERVING] * 2
     for serving in (True, False, True):
-        server.set_serving(serving=serving, ready=serving)
+        server.health.set(serving=serving, ready=serving)
         assert await told() == [_SERVING if serving else _NOT_SERVING] * 2
     stopping = asyncio.create_task(server.stop(DEADLINE_S))
     assert await told() == [_NOT_SERVING] * 2
-    server.set_serving(serving=True, ready=True)  # a word that comes too late
+    server.health.set(serving=True, ready=True)  # a word that comes too late
     for watch in watches:
         watch.cancel()
     await stopping
@@ -144,7 +144,7 @@ async def test_a_watcher_who_takes_nothing_holds_nobody_up(server: RpcServer, ch
     stub = health_pb2_grpc.HealthStub(channel)
     with call_and_take_nothing(target(server), "/grpc.health.v1.Health/Watch", b""):
         await poll_until_async(lambda: server.health.watches.open == 1, DEADLINE_S, "the watch")
-        server.set_serving(serving=True, ready=True)
+        server.health.set(serving=True, ready=True)
         assert (await stub.Check(asked(""), timeout=DEADLINE_S)).status == _SERVING
         watch = stub.Watch(asked(""), timeout=DEADLINE_S)
         assert (await watch.read()).status == _SERVING

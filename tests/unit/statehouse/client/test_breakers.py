@@ -6,7 +6,7 @@ from statehouse.client.breakers import POLICY, CircuitBreakers
 
 
 def test_who_failed_is_left_alone_and_then_tried_by_one_caller() -> None:
-    breakers = CircuitBreakers[str]()
+    breakers = CircuitBreakers()
     assert breakers.may_try("a", 0.0)
     breakers.failed("a", 0.0)
     breakers.failed("a", 0.1)  # a call that was under way
@@ -19,7 +19,7 @@ def test_who_failed_is_left_alone_and_then_tried_by_one_caller() -> None:
 
 
 def test_pauses_double_as_long_as_trials_fail_and_are_bounded() -> None:
-    breakers = CircuitBreakers[str]()
+    breakers = CircuitBreakers()
     breakers.failed("a", 0.0)
     now_s, pauses = 0.0, []
     for _ in range(8):
@@ -33,7 +33,7 @@ def test_pauses_double_as_long_as_trials_fail_and_are_bounded() -> None:
 
 
 def test_what_is_no_longer_wanted_is_forgotten() -> None:
-    breakers = CircuitBreakers[str]()
+    breakers = CircuitBreakers()
     breakers.failed("a", 0.0)
     breakers.failed("b", 0.0)
     breakers.retain(lambda key: key == "b")

@@ -25,7 +25,8 @@ from statehouse.serdes.registry.avro import AvroSerde, decoder
 from statehouse.serdes.registry.client import RegisteredText, RegistryClient
 from statehouse.serdes.registry.json_schema import JsonSchemaSerde
 from statehouse.serdes.registry.protobuf import MessageTypes, ProtobufSerde
-from statehouse.serdes.registry.wire_format import framed, with_indexes
+from statehouse.serdes.registry.wire_format import framed
+from tests.support.protobuf_indexes import with_indexes
 
 ORDER = {
     "type": "record",

@@ -23,7 +23,8 @@ from statehouse.serdes.plugins import SerdeOptions
 from statehouse.serdes.registry.avro import AvroSerde, decoder
 from statehouse.serdes.registry.client import RegisteredText
 from statehouse.serdes.registry.protobuf import MessageTypes, ProtobufSerde
-from statehouse.serdes.registry.wire_format import framed, with_indexes
+from statehouse.serdes.registry.wire_format import framed
+from tests.support.protobuf_indexes import with_indexes
 
 
 def record(name: str, **fields: Any) -> dict[str, Any]:
