@@ -31,17 +31,11 @@ _STORE: Final = "/v1/stores/{store}"
 _KEY: Final = f"{_STORE}/keys/{{key}}"
 _READ: Final = (*BOUNDS, TIMEOUT)
 _KEYED: Final = (BASE64_KEYS, COLUMNS, RAW, *_READ)
+Link = Mapping[str, Any]
+"""Where an answer leads: OpenAPI's Link Object."""
 _LAST_EVENT_ID: Final = text(
     "last_event_id", "For those who can't send the header Last-Event-ID: the id of the last event of an earlier watch."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerLink:
-    """Where an answer leads: to an operation, whose parameters are at these places of the body."""
-
-    operation: str
-    parameters: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +52,6 @@ class Operation:
     """
 
     name: str
-    method: str
     path: str
     summary: str
     call: str
@@ -67,7 +60,12 @@ class Operation:
     answer: str | None
     body: str | None = None
     may_be_absent: bool = False
-    links: Mapping[str, AnswerLink] | None = None
+    links: Mapping[str, Link] | None = None
+
+    @property
+    def method(self) -> str:
+        """HTTP's method."""
+        return "GET" if self.body is None else "POST"
 
 
 def _key_pages(
@@ -75,7 +73,6 @@ def _key_pages(
 ) -> Operation:
     return Operation(
         name,
-        "GET",
         f"{_KEY}/{path}",
         summary,
         call,
@@ -98,7 +95,6 @@ def _store_pages(
 ) -> Operation:
     return Operation(
         name,
-        "GET",
         f"{_STORE}/{path}",
         summary,
         call,
@@ -109,9 +105,14 @@ def _store_pages(
     )
 
 
-def _next_page(name: str, *path: str) -> dict[str, AnswerLink]:
+def _next_page(name: str, *path: str) -> dict[str, Link]:
     same = {each: f"$request.path.{each}" for each in path}
-    return {"next": AnswerLink(name, {**same, "page_token": "$response.body#/next_page_token"})}
+    return {"next": _link(name, {**same, "page_token": "$response.body#/next_page_token"})}
+
+
+def _link(operation: str, parameters: Mapping[str, str]) -> Link:
+    """Return a link to an operation, whose parameters are at these places."""
+    return {"operationId": operation, "parameters": parameters}
 
 
 _FIELDS: Final = {
@@ -126,7 +127,6 @@ _FIELDS: Final = {
 OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         "listStores",
-        "GET",
         "/v1/stores",
         "The stores of the newest assignment.",
         "ListStores",
@@ -134,24 +134,22 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handlers.list_stores,
         "Stores",
         links={
-            "store": AnswerLink("getStore", {"store": "$response.body#/stores/0/name"}),
-            "scan": AnswerLink("scan", {"store": "$response.body#/stores/0/name"}),
+            "store": _link("getStore", {"store": "$response.body#/stores/0/name"}),
+            "scan": _link("scan", {"store": "$response.body#/stores/0/name"}),
         },
     ),
     Operation(
         "getStore",
-        "GET",
         _STORE,
         "One store.",
         "ListStores",
         (TIMEOUT,),
         handlers.get_store,
         "Store",
-        links={"scan": AnswerLink("scan", {"store": "$response.body#/name"})},
+        links={"scan": _link("scan", {"store": "$response.body#/name"})},
     ),
     Operation(
         "getKey",
-        "GET",
         _KEY,
         "The value of a key. 404 is a proof: a replica that has restored the partition does not have the key.",
         "Get",
@@ -162,7 +160,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "batch",
-        "POST",
         f"{_STORE}/batch",
         "The values of several keys, each with an outcome of its own.",
         "BatchGet",
@@ -203,7 +200,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "count",
-        "GET",
         f"{_STORE}/count",
         "How many entries a store has: the engines' estimate, or exactly.",
         "Count",
@@ -240,7 +236,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "queryStore",
-        "POST",
         f"{_KEY}/queries/{{query}}",
         "The answer of a custom store to one of its own queries; its arguments are the body.",
         "QueryStore",
@@ -251,7 +246,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "locate",
-        "GET",
         f"{_KEY}/locate",
         "Where a key lives, and for each replica whether a lookup within the bounds would use it.",
         "LocateKey",
@@ -261,7 +255,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "explain",
-        "GET",
         f"{_KEY}/explain",
         "A lookup, and each step of it. A failed one is an answer, too.",
         "ExplainGet",
@@ -271,7 +264,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "watchKey",
-        "GET",
         f"{_KEY}/watch",
         "What a key holds now, then every change as it comes.",
         "Watch",
@@ -281,7 +273,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "watch",
-        "GET",
         f"{_STORE}/watch",
         "What a store, or the keys with a prefix, hold now, then every change as it comes.",
         "Watch",
@@ -291,7 +282,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "awaitInput",
-        "GET",
         f"{_STORE}/await-input",
         "Waits until records of a store's inputs are processed; returns the token for reads that must see the results.",
         "AwaitInput",
