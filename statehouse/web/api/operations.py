@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from statehouse.v1 import query_service_pb2
 from statehouse.web.api import bodies, handlers
 from statehouse.web.api.handlers import ApiHandler
 from statehouse.web.api.parameters import (
@@ -68,16 +67,14 @@ class Operation:
         return "GET" if self.body is None else "POST"
 
 
-def _key_pages(
-    name: str, path: str, summary: str, call: str, kind: Callable[..., Any], item_body: handlers.ItemBody, answer: str
-) -> Operation:
+def _key_pages(name: str, path: str, summary: str, call: str, item_body: handlers.ItemBody, answer: str) -> Operation:
     return Operation(
         name,
         f"{_KEY}/{path}",
         summary,
         call,
         (*TIMES, REVERSE, *PAGES, *_KEYED),
-        handlers.key_pages(call, kind, path if path != "history" else "versions", _FIELDS[call], item_body),
+        handlers.key_pages("versions" if path == "history" else path, item_body),
         answer,
         links=_next_page(name, "store", "key"),
     )
@@ -88,7 +85,6 @@ def _store_pages(
     path: str,
     summary: str,
     call: str,
-    kind: Callable[..., Any],
     item_body: handlers.ItemBody,
     answer: str,
     *more: Parameter,
@@ -99,7 +95,7 @@ def _store_pages(
         summary,
         call,
         (*KEY_RANGE, *more, PARTITION, REVERSE, *PAGES, *_KEYED),
-        handlers.store_pages(call, kind, path, _FIELDS[call], item_body),
+        handlers.store_pages(path, item_body),
         answer,
         links=_next_page(name, "store"),
     )
@@ -114,15 +110,6 @@ def _link(operation: str, parameters: Mapping[str, str]) -> Link:
     """Return a link to an operation, whose parameters are at these places."""
     return {"operationId": operation, "parameters": parameters}
 
-
-_FIELDS: Final = {
-    "FetchWindows": "windows",
-    "FetchSessions": "sessions",
-    "GetHistory": "versions",
-    "Scan": "entries",
-    "ScanWindows": "windows",
-    "ScanSessions": "sessions",
-}
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
@@ -173,7 +160,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "entries",
         "A page of entries, in unsigned byte order of the serialized keys.",
         "Scan",
-        query_service_pb2.ScanRequest,
         bodies.entry_body,
         "Entries",
         AS_OF,
@@ -183,7 +169,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "windows",
         "A page of windows of a range of keys, that start within a span of time.",
         "ScanWindows",
-        query_service_pb2.ScanWindowsRequest,
         bodies.keyed_window_body,
         "KeyedWindows",
         *TIMES,
@@ -193,7 +178,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "sessions",
         "A page of sessions of a range of keys, that overlap a span of time.",
         "ScanSessions",
-        query_service_pb2.ScanSessionsRequest,
         bodies.keyed_session_body,
         "KeyedSessions",
         *TIMES,
@@ -212,7 +196,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "windows",
         "A page of a key's windows that start within a span of time, oldest first.",
         "FetchWindows",
-        query_service_pb2.FetchWindowsRequest,
         bodies.span_body,
         "Windows",
     ),
@@ -221,7 +204,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "sessions",
         "A page of a key's sessions that overlap a span of time, oldest first.",
         "FetchSessions",
-        query_service_pb2.FetchSessionsRequest,
         bodies.span_body,
         "Sessions",
     ),
@@ -230,7 +212,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "history",
         "A page of the versions that a key of a versioned store had within a span of time, oldest first.",
         "GetHistory",
-        query_service_pb2.GetHistoryRequest,
         bodies.version_body,
         "History",
     ),
