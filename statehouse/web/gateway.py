@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 
 from statehouse.client import AsyncClient, ClientTls
-from statehouse.client.peers import FleetStub, Peer
+from statehouse.client.peers import Peer
 from statehouse.client.routers import RouterCall, Routers
 from statehouse.errors import LookupFailure, Reason
 from statehouse.observability.denials import counted_gate
@@ -102,11 +102,6 @@ class Gateway:
             self._background.start(self._gate.watch_files(), "watch the files of rules")
         for start in self._starts:
             await start()
-
-    @property
-    def fleet(self) -> FleetStub:
-        """FleetService of the present router, for a stream that begins now. A failure is gRPC's own: see `ask`."""
-        return self.routers.current.fleet
 
     @contextmanager
     def watch_place(self, request: Request) -> Iterator[None]:
