@@ -27,7 +27,7 @@ from statehouse.web.pages import reads
 from statehouse.web.pages.concealed import concealed_view
 from statehouse.web.pages.drains import Note, drain
 from statehouse.web.pages.live import LivePages
-from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, LivePage, Seen
+from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, LivePage, Seen, text
 from statehouse.web.pages.poller import Poller
 from statehouse.web.pages.recorder import Moment, Recorder
 from statehouse.web.pages.rendering import STATIC, as_json, html
@@ -256,7 +256,8 @@ class Pages:
         await self._gateway.authorise(request, "Watch", name)  # first of all, as above
         if self.recorder.store(name) is None:
             return self._no_store(request, name)
-        prefix = reads.watched_prefix(request.query_params)  # what can't be used is refused before the stream begins
+        # What can't be used is refused before the stream begins.
+        prefix = text(request.query_params, "prefix", reads.KEY_MAX) or None
         told = partial(self._gateway.told, request)
         return self._events(request, "Watch", name, reads.watched(self._gateway, name, prefix, told))
 
