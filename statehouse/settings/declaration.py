@@ -74,6 +74,12 @@ def setting(
     return Field(default, description=meaning, json_schema_extra=extra, **bounds)
 
 
+def of_one_address(whole: str, group: SettingGroup) -> Any:  # noqa: ANN401 - as above
+    """Declare the share that one address has of a bound: of the setting `whole`."""
+    meaning = f"The same for one address. Callers behind a load balancer share its address: then give {whole}."
+    return setting(None, meaning, group, unset="as many as are left for others", ge=1)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A setting of a process, as declared."""
