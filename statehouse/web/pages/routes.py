@@ -59,6 +59,7 @@ class Pages:
         self._metrics = tuple(filter(None, (each.strip() for each in gateway.settings.router_metrics.split(","))))
         self._poller = Poller(gateway, self.recorder, self.live.changed, metrics=self._metrics)
         self._polling: asyncio.Task[None] | None = None
+        self._form_secret = secrets.token_bytes(csrf.SECRET_BYTES)
         gateway.on_start(self._start)
         gateway.on_close(self._close)
 
@@ -176,7 +177,7 @@ class Pages:
         is_new = cookie is None or not csrf.is_cookie(cookie)
         if cookie is None or is_new:
             cookie = secrets.token_urlsafe(csrf.SECRET_BYTES)
-        more: dict[str, Any] = {"csrf_token": self._gateway.form_token(cookie), "note": note}
+        more: dict[str, Any] = {"csrf_token": csrf.token_of(self._form_secret, cookie), "note": note}
         stream = None if note is not None else f"/live/nodes/{quote(name, safe='')}"
         response = HTMLResponse(self._whole(request, f"Node {name}", "node.html", view, stream=stream, **more), status)
         if is_new:
@@ -188,7 +189,7 @@ class Pages:
         """Stream a node's page; its form is for the browser that has the cookie."""
         await self._gateway.authorise(request, "GetFleet")
         name, cookie = request.path_params["node"], request.cookies.get(csrf.COOKIE, "")
-        token = self._gateway.form_token(cookie) if csrf.is_cookie(cookie) else ""
+        token = csrf.token_of(self._form_secret, cookie) if csrf.is_cookie(cookie) else ""
 
         def made() -> str:
             view = node_view(self.recorder, _now(), name)
@@ -204,7 +205,8 @@ class Pages:
         name = request.path_params["node"]
         async with request.form(max_files=0, max_fields=4) as form:
             token = form.get(csrf.FIELD)
-        if not self._gateway.is_own_form(request.cookies.get(csrf.COOKIE), token if isinstance(token, str) else None):
+        cookie = request.cookies.get(csrf.COOKIE)
+        if not csrf.is_valid(self._form_secret, cookie, token if isinstance(token, str) else None):
             note = "This form is no longer valid: nothing was done. Look at the page anew, and send it again."
             return self._node_page(request, note, 403)
         node = None if self.recorder.fleet is None else find_node(self.recorder.fleet, name)
