@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from statehouse.errors import Reason
+from statehouse.security.draining import is_loopback
 from statehouse.security.settings_gate import gate_for
 from statehouse.settings.common import ListenSettings
 
@@ -50,19 +50,13 @@ class SecurityMetrics:
 
 def say_if_open(settings: ListenSettings) -> None:
     """Warn if any client that reaches this machine can read what is sent, and do what it likes."""
-    if settings.tls_certificate is None and not _is_loopback(settings.bind_host):
+    host = settings.bind_host.strip("[]").lower()
+    if settings.tls_certificate is None and host != "localhost" and not is_loopback(host):
         log.warning(
             "ports are open beyond this machine, without encryption: set tls_certificate and tls_key, and "
             "security_rules, or bind_host to 127.0.0.1, or let only networks reach them that are trusted",
             bind_host=settings.bind_host,
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def counted_gate(settings: ListenSettings, metrics: SecurityMetrics) -> Gate | None:

@@ -53,18 +53,26 @@ class ProxyCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
+        prefix, gauges = self._prefix, _GAUGES | _OF_EXPRESS if self._has_express else _GAUGES
+        calls = CounterMetricFamily(
+            f"{prefix}_calls", "Calls that are over, by who answered and the status", labels=("way", "code")
+        )
+        queued = GaugeMetricFamily(
+            f"{prefix}_queued_calls", "Calls that wait to be given to the process", labels=("kind",)
+        )
+        refused = CounterMetricFamily(f"{prefix}_refused_connections", "Connections closed at once: too many")
+        others = {name: GaugeMetricFamily(f"{prefix}_{name}", meaning) for name, (meaning, _) in gauges.items()}
         sums = self._newest()
-        yield self._calls(sums)
-        yield self._queued(sums)
-        refused = CounterMetricFamily(f"{self._prefix}_refused_connections", "Connections closed at once: too many")
         if sums is not None:
+            for each in sums.calls:
+                way, code = _WAYS.get(each.way, str(each.way)), _CODES.get(each.code, str(each.code))
+                calls.add_metric((way, code), each.count)
+            queued.add_metric(("lookups",), sums.queued_lookups)
+            queued.add_metric(("others",), sums.queued_others)
             refused.add_metric((), sums.connections_refused)
-        yield refused
-        for name, (meaning, value_in) in (_GAUGES | _OF_EXPRESS if self._has_express else _GAUGES).items():
-            family = GaugeMetricFamily(f"{self._prefix}_{name}", meaning)
-            if sums is not None:
-                family.add_metric((), value_in(sums))
-            yield family
+            for name, (_, value_in) in gauges.items():
+                others[name].add_metric((), value_in(sums))
+        yield from (calls, queued, refused, *others.values())
 
     def _newest(self) -> proxy_sums_pb2.ProxySums | None:
         if not (data := self._sums()):
@@ -74,21 +82,3 @@ class ProxyCollector(Collector):
         except DecodeError as error:
             log.warning("the proxy's sums can't be read", error=str(error))
             return None
-
-    def _calls(self, sums: proxy_sums_pb2.ProxySums | None) -> Metric:
-        family = CounterMetricFamily(
-            f"{self._prefix}_calls", "Calls that are over, by who answered and the status", labels=("way", "code")
-        )
-        for each in () if sums is None else sums.calls:
-            way, code = _WAYS.get(each.way, str(each.way)), _CODES.get(each.code, str(each.code))
-            family.add_metric((way, code), each.count)
-        return family
-
-    def _queued(self, sums: proxy_sums_pb2.ProxySums | None) -> Metric:
-        family = GaugeMetricFamily(
-            f"{self._prefix}_queued_calls", "Calls that wait to be given to the process", labels=("kind",)
-        )
-        if sums is not None:
-            family.add_metric(("lookups",), sums.queued_lookups)
-            family.add_metric(("others",), sums.queued_others)
-        return family

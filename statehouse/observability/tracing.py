@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -18,12 +18,11 @@ from statehouse.runtime.trace_context import TraceContext
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
-    from opentelemetry.trace import Span, SpanContext, SpanKind, Tracer
+    from opentelemetry.trace import Span, SpanContext, Tracer
 
 log = structlog.get_logger(__name__)
 
 Attributes = Mapping[str, str | int | float | bool]
-_SCOPE: Final = "statehouse"
 _CLOSE_MAX_S: Final = 3.0
 """A collector that is away would hold up a process' end for half a minute."""
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -32,10 +31,10 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_E
 class OpenSpan:
     """A span that has begun. It is to be ended once."""
 
-    __slots__ = ("_span", "_tracing")
+    __slots__ = ("_span",)
 
-    def __init__(self, tracing: Tracing, span: Span) -> None:
-        self._tracing, self._span = tracing, span
+    def __init__(self, span: Span) -> None:
+        self._span = span
 
     @property
     def context(self) -> TraceContext:
@@ -54,7 +53,9 @@ class OpenSpan:
     def end(self, failure: str = "", ended_ns: int | None = None) -> None:
         """End it. `failure`: why it went wrong; empty if it went well. `ended_ns`: when, epoch nanoseconds."""
         if failure:
-            self._span.set_status(self._tracing.error, failure)
+            from opentelemetry.trace import StatusCode  # noqa: PLC0415 - only who makes spans needs it
+
+            self._span.set_status(StatusCode.ERROR, failure)
         self._span.end(ended_ns)
 
 
@@ -62,12 +63,8 @@ class Tracing:
     """Makes spans of one process, and sends them in the background. Safe from any thread."""
 
     def __init__(self, provider: TracerProvider) -> None:
-        from opentelemetry import trace  # noqa: PLC0415 - only who makes spans needs it
-
         self._provider = provider
-        self._tracer: Tracer = provider.get_tracer(_SCOPE)
-        self._kinds: Mapping[str, SpanKind] = {"server": trace.SpanKind.SERVER, "client": trace.SpanKind.CLIENT}
-        self.error: Any = trace.StatusCode.ERROR
+        self._tracer: Tracer = provider.get_tracer("statehouse")
 
     def begin(
         self,
@@ -85,11 +82,11 @@ class Tracing:
         span = self._tracer.start_span(
             name,
             context=parent,
-            kind=self._kinds.get(kind, trace.SpanKind.INTERNAL),
+            kind=trace.SpanKind[kind.upper() or "INTERNAL"],
             attributes=dict(attributes or {}),
             start_time=started_ns,
         )
-        return OpenSpan(self, span)
+        return OpenSpan(span)
 
     def close(self) -> None:
         """Send what is left, within a few seconds, and make no more spans."""

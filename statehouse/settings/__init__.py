@@ -26,7 +26,7 @@ from statehouse.settings.processor import (
     ProcessorSettings,
 )
 from statehouse.settings.router import RouterSettings
-from statehouse.settings.web import HttpSettings, WebSettings
+from statehouse.settings.web import WebSettings
 
 __all__ = (
     "CONFIG_ENV",
@@ -38,7 +38,6 @@ __all__ = (
     "ClassArchiveSettings",
     "ControllerSettings",
     "DeclaredSettings",
-    "HttpSettings",
     "InvalidSettings",
     "KafkaSecuritySettings",
     "LoadedSettings",

@@ -237,10 +237,6 @@ class SessionSettings(DeclaredSettings):
     )
 
 
-class CommonSettings(ProcessSettings, SessionSettings):
-    """What all processes of an application need."""
-
-
 class RegistrySettings(DeclaredSettings):
     """What those need who read Avro and Protobuf."""
 
@@ -316,10 +312,6 @@ class HeartbeatPaceSettings(SessionSettings):
         return self
 
 
-class HeartbeatSettings(CommonSettings, HeartbeatPaceSettings):
-    """What nodes need, and the processor, which follows their heartbeats."""
-
-
 class ApplicationIdSettings(ProcessSettings):
     """What processes need that don't run the application's code: that code names the application's id itself."""
 
@@ -330,7 +322,7 @@ class ApplicationIdSettings(ProcessSettings):
     )
 
 
-class ApplicationSettings(CommonSettings, ApplicationIdSettings):
+class ApplicationSettings(ApplicationIdSettings, SessionSettings):
     """What processes need that serve an application, or look at it."""
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from statehouse.errors import ConfigurationError
 
@@ -48,12 +49,10 @@ class SettingGroup(StrEnum):
     HTTP = "Page and HTTP API"
     OWNERSHIP = "Ownership"
     BATCHES = "Batches"
-    RESTARTS = "Restarts of queries"
     TOPICS = "Topics"
     SPARK = "Spark"
     STATE = "State"
     ROUTING = "Routing"
-    READS = "Reads"
     WATCHES = "Watches"
     REGISTRY = "Schema registry"
     SECURITY = "Security"
@@ -73,6 +72,12 @@ def setting(
     """Declare a setting. `unset` says in words what the default means, where the default itself doesn't say it."""
     extra: JsonDict = {"group": group, "flag": flag, "unset": unset}
     return Field(default, description=meaning, json_schema_extra=extra, **bounds)
+
+
+def of_one_address(whole: str, group: SettingGroup) -> Any:  # noqa: ANN401 - as above
+    """Declare the share that one address has of a bound: of the setting `whole`."""
+    meaning = f"The same for one address. Callers behind a load balancer share its address: then give {whole}."
+    return setting(None, meaning, group, unset="as many as are left for others", ge=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,22 +164,12 @@ class Setting:
         return types[0] if is_optional else self.field.annotation
 
 
-@dataclass(frozen=True, slots=True)
-class SettingProblem:
-    """Why a setting can't work, or why several can't together."""
-
-    message: str
-    """A sentence that names the settings, their flags and variables."""
-    name: str = ""
-    """The setting; empty if there are several."""
-
-
 class InvalidSettings(ConfigurationError):
-    """Settings that can't work."""
+    """Settings that can't work. `problems`: a sentence each, which names the settings, their flags and variables."""
 
-    def __init__(self, problems: Iterable[SettingProblem]) -> None:
+    def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__("; ".join(problem.message for problem in self.problems))
+        super().__init__("; ".join(self.problems))
 
 
 class DeclaredSettings(BaseModel):
@@ -207,32 +202,23 @@ class DeclaredSettings(BaseModel):
 
 def problems_of(
     cls: type[DeclaredSettings], error: ValidationError, sources: Mapping[str, str] | None = None, name: str = ""
-) -> list[SettingProblem]:
+) -> list[str]:
     """Return what pydantic found, in our words. `name`: the setting, if only its value was checked."""
     return [
-        _problem(
-            cls, name or ".".join(map(str, found["loc"][:1])), found["msg"], found["type"], found["input"], sources
-        )
-        for found in error.errors()
+        _problem(cls, name or ".".join(map(str, found["loc"][:1])), found, sources or {}) for found in error.errors()
     ]
 
 
-def unknown(name: str, known: Iterable[str]) -> SettingProblem:
+def unknown(name: str, known: Iterable[str]) -> str:
     """Return the problem that no setting has this name."""
     meant = get_close_matches(name, known, 1)
-    return SettingProblem(f"there is no setting {name}" + (f": did you mean {meant[0]}?" if meant else ""), name)
+    return f"there is no setting {name}" + (f": did you mean {meant[0]}?" if meant else "")
 
 
-def _problem(
-    cls: type[DeclaredSettings],
-    name: str,
-    message: str,
-    kind: str,
-    value: object,
-    sources: Mapping[str, str] | None,
-) -> SettingProblem:
+def _problem(cls: type[DeclaredSettings], name: str, found: ErrorDetails, sources: Mapping[str, str]) -> str:
+    message = found["msg"]
     if not name:
-        return SettingProblem(message.removeprefix("Value error, "))
+        return message.removeprefix("Value error, ")
     declared = cls.declared()
     if name not in declared:
         return unknown(name, declared)
@@ -240,6 +226,6 @@ def _problem(
         if message.startswith(theirs):
             message = ours + message.removeprefix(theirs).partition(", unable to parse")[0]
             break
-    source = (sources or {}).get(name)
-    given = "" if kind == "missing" else f", not {value!r}" + (f" (from the {source})" if source else "")
-    return SettingProblem(f"{name} ({declared[name].flag}, {declared[name].variable}){message}{given}", name)
+    source = f" (from the {sources[name]})" if sources.get(name) else ""
+    given = "" if found["type"] == "missing" else f", not {found['input']!r}{source}"
+    return f"{name} ({declared[name].flag}, {declared[name].variable}){message}{given}"

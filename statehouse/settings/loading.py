@@ -26,7 +26,6 @@ from statehouse.settings.declaration import (
     DeclaredSettings,
     InvalidSettings,
     Setting,
-    SettingProblem,
     problems_of,
     unknown,
 )
@@ -121,7 +120,7 @@ def check_file(path: Path) -> list[str]:
 
     """
     given = _read(path)
-    found: dict[str, list[str]] = {problem.message: [] for problem in _unknown(given)}
+    found: dict[str, list[str]] = {problem: [] for problem in _unknown(given)}
     for process, cls in PROCESSES.items():
         own = {name: value for name, value in given.items() if name in cls.declared()}
         problems = list(_mistyped(cls, own))
@@ -132,7 +131,7 @@ def check_file(path: Path) -> list[str]:
             except InvalidSettings as error:
                 problems += error.problems
         for problem in problems:
-            found.setdefault(problem.message, []).append(process)
+            found.setdefault(problem, []).append(process)
     return [f"{', '.join(processes)}: {message}" if processes else message for message, processes in found.items()]
 
 
@@ -170,14 +169,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} can't be read: {error}") from error
 
 
-def _unknown(content: Mapping[str, Any]) -> list[SettingProblem]:
+def _unknown(content: Mapping[str, Any]) -> list[str]:
     """Return a problem for each key that no process has: otherwise a typing error would silently leave a default."""
     known = {name for cls in PROCESSES.values() for name in cls.declared()}
     known |= {UP_TABLE, *REMOVED}
     return [unknown(name, known) for name in content if name not in known]
 
 
-def _mistyped(cls: type[DeclaredSettings], content: Mapping[str, Any]) -> Iterator[SettingProblem]:
+def _mistyped(cls: type[DeclaredSettings], content: Mapping[str, Any]) -> Iterator[str]:
     """Check a file's values against types and bounds. TOML has types: neither "5" nor true is an integer."""
     for name, value in content.items():
         adapter: TypeAdapter[Any] = TypeAdapter(cls.model_fields[name].rebuild_annotation())
@@ -198,11 +197,9 @@ def _plain(setting: Setting, given: Any) -> Any:  # noqa: ANN401 - as it was giv
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise InvalidSettings(
-                [SettingProblem(f"{setting.variable} must be a JSON object, not {given!r}", setting.name)]
-            )
+            raise InvalidSettings([f"{setting.variable} must be a JSON object, not {given!r}"])
         return found
     wrong = [pair for pair in given if "=" not in pair]
     if wrong:
-        raise InvalidSettings([SettingProblem(f"{setting.flag} {wrong[0]!r} is not NAME=VALUE", setting.name)])
+        raise InvalidSettings([f"{setting.flag} {wrong[0]!r} is not NAME=VALUE"])
     return dict(pair.split("=", 1) for pair in given)

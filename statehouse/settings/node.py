@@ -9,13 +9,13 @@ from pydantic import model_validator
 
 from statehouse.errors import ContractError
 from statehouse.errors.checked import CAPACITY_MAX, checked_host, checked_text
-from statehouse.settings.common import HeartbeatSettings, RegistrySettings, ServerSettings
+from statehouse.settings.common import HeartbeatPaceSettings, RegistrySettings, ServerSettings
 from statehouse.settings.declaration import SettingGroup, setting
 
 _MIB = 1024 * 1024
 
 
-class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
+class NodeSettings(ServerSettings, HeartbeatPaceSettings, RegistrySettings):
     """A query node."""
 
     checkpoint_interval_ms: ClassVar[int] = 10_000

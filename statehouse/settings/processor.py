@@ -12,7 +12,7 @@ from statehouse.settings.common import (
     ApplicationIdSettings,
     ApplicationSettings,
     HeartbeatPaceSettings,
-    HeartbeatSettings,
+    ProcessSettings,
     RegistrySettings,
 )
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
@@ -74,7 +74,7 @@ class PlanningSettings(HeartbeatPaceSettings):
         return 2 * self.heartbeat_interval_ms
 
 
-class ProcessorSettings(HeartbeatSettings, PlanningSettings, RegistrySettings, ClassArchiveSettings):
+class ProcessorSettings(ProcessSettings, PlanningSettings, RegistrySettings, ClassArchiveSettings):
     """A processor. Spark's own settings pass through `spark_conf`."""
 
     max_batch_ms: ClassVar[int] = 5_000

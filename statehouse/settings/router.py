@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from pydantic import model_validator
 
 from statehouse.settings.common import ServerSettings
-from statehouse.settings.declaration import SettingGroup, setting
+from statehouse.settings.declaration import SettingGroup, of_one_address, setting
 from statehouse.settings.web import HttpSettings, RouterCallSettings
 
 
@@ -87,13 +87,7 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
         ge=0,
     )
     max_watches: int = setting(1_000, "Most open watches, of stores and of the fleet each.", SettingGroup.WATCHES, ge=0)
-    max_watches_per_address: int | None = setting(
-        None,
-        "The same for one address. Callers behind a load balancer share its address: then give max_watches.",
-        SettingGroup.WATCHES,
-        unset="as many as are left for others",
-        ge=1,
-    )
+    max_watches_per_address: int | None = of_one_address("max_watches", SettingGroup.WATCHES)
 
     @model_validator(mode="after")
     def _workers_have_metrics_ports(self) -> Self:

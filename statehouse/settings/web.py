@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from statehouse.settings.common import CallSettings, ListenSettings
-from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
+from statehouse.settings.declaration import DeclaredSettings, SettingGroup, of_one_address, setting
 
 
 class RouterCallSettings(DeclaredSettings):
@@ -48,26 +48,14 @@ class HttpSettings(DeclaredSettings):
         SettingGroup.HTTP,
         ge=1,
     )
-    http_max_requests_per_address: int | None = setting(
-        None,
-        "The same for one address. Callers behind a load balancer share its address: then give http_max_requests.",
-        SettingGroup.HTTP,
-        unset="as many as are left for others",
-        ge=1,
-    )
+    http_max_requests_per_address: int | None = of_one_address("http_max_requests", SettingGroup.HTTP)
     http_max_watches: int = setting(
         200,
         "Most open streams of server-sent events, of stores and of the page. Further ones are refused.",
         SettingGroup.HTTP,
         ge=0,
     )
-    http_max_watches_per_address: int | None = setting(
-        None,
-        "The same for one address. Callers behind a load balancer share its address: then give http_max_watches.",
-        SettingGroup.HTTP,
-        unset="as many as are left for others",
-        ge=1,
-    )
+    http_max_watches_per_address: int | None = of_one_address("http_max_watches", SettingGroup.HTTP)
 
 
 class WebSettings(ListenSettings, CallSettings, RouterCallSettings, HttpSettings):

@@ -6,7 +6,6 @@ its own is judged here first, by the rules that routers and nodes have, and by t
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 
 from statehouse.client import AsyncClient, ClientTls
-from statehouse.client.peers import FleetStub, Peer
+from statehouse.client.peers import Peer
 from statehouse.client.routers import RouterCall, Routers
 from statehouse.errors import LookupFailure, Reason
 from statehouse.observability.denials import counted_gate
@@ -31,7 +30,6 @@ from statehouse.security.rights import METRICS, RIGHTS
 from statehouse.security.shown import Shown
 from statehouse.settings import WebSettings
 from statehouse.v1 import fleet_service_pb2, node_service_pb2, node_service_pb2_grpc, query_service_pb2
-from statehouse.web import csrf
 from statehouse.web.metrics import WebMetrics
 
 if TYPE_CHECKING:
@@ -89,7 +87,6 @@ class Gateway:
         self._nodes: dict[str, RenewedChannel[NodeStub]] = {}
         self._watches = AddressLimit(settings.http_max_watches, settings.http_max_watches_per_address)
         self._background = BackgroundWork()
-        self._form_secret = secrets.token_bytes(csrf.SECRET_BYTES)
         self._starts: list[Callable[[], Awaitable[None]]] = []
         self._closes: list[Callable[[], Awaitable[None]]] = []
         self.metrics = WebMetrics()
@@ -102,11 +99,6 @@ class Gateway:
             self._background.start(self._gate.watch_files(), "watch the files of rules")
         for start in self._starts:
             await start()
-
-    @property
-    def fleet(self) -> FleetStub:
-        """FleetService of the present router, for a stream that begins now. A failure is gRPC's own: see `ask`."""
-        return self.routers.current.fleet
 
     @contextmanager
     def watch_place(self, request: Request) -> Iterator[None]:
@@ -219,14 +211,6 @@ class Gateway:
         call = self.node(address).Drain(drain, timeout=seconds, metadata=_shown_on(shown_by(request)))
         response = await Peer.call(call)
         return list(response.active_tasks)
-
-    def form_token(self, cookie: str) -> str:
-        """Return the token for the forms of the browser that has this cookie; see `statehouse.web.csrf`."""
-        return csrf.token_of(self._form_secret, cookie)
-
-    def is_own_form(self, cookie: str | None, token: str | None) -> bool:
-        """Whether a form comes from a page of this server."""
-        return csrf.is_valid(self._form_secret, cookie, token)
 
     def on_start(self, start: Callable[[], Awaitable[None]]) -> None:
         """Have this called when the event loop runs and the server begins to listen."""

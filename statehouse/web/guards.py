@@ -39,8 +39,7 @@ def guards(settings: WebSettings, metrics: WebMetrics) -> list[Middleware]:
     return [
         Middleware(_RequestTarget),
         Middleware(_SecurityHeaders),
-        Middleware(_BodyCheck),
-        Middleware(_HostCheck, names=allowed_names(settings.bind_host, settings.http_allowed_hosts)),
+        Middleware(_Checks, names=allowed_names(settings.bind_host, settings.http_allowed_hosts)),
         Middleware(RequestLimit, settings=settings, metrics=metrics),
         Middleware(_HandlerErrors),
     ]
@@ -79,51 +78,33 @@ class _SecurityHeaders:
         await self._app(scope, receive, sent)
 
 
-class _BodyCheck:
-    """Refuses a request that says in two ways where its body ends, and takes no further one of that connection.
-
-    A server before this one may have gone by the other way, and taken what follows for another caller's request.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and {b"content-length", b"transfer-encoding"} <= {
-            name for name, _ in scope["headers"]
-        }:
-            body = problem(400, "HTTP_ERROR", "give Content-Length or Transfer-Encoding, and not both")
-            await json_response(body, 400, {"Connection": "close"})(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-class _HostCheck:
-    """Refuses calls by other names, and changes that pages of other sites ask for.
-
-    The probe says nothing that another site could want, and who probes has names of their own, or none.
-    """
+class _Checks:
+    """Refuses calls by other names, changes that pages of other sites ask for, and bodies with two ends."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
         self._app, self._names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_probe = scope["type"] == "http" and scope["path"] == PROBE and scope["method"] in SAFE_METHODS
-        if scope["type"] == "http" and not is_probe and (refusal := self._refusal(scope)) is not None:
-            await refusal(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # A server before this one may have gone by the other, and taken what follows for another caller's request:
+            # so no further one is taken of this connection.
+            body = problem(400, "HTTP_ERROR", "give Content-Length or Transfer-Encoding, and not both")
+            return json_response(body, 400, {"Connection": "close"})
+        is_safe = scope["method"] in SAFE_METHODS
+        if is_safe and scope["path"] == PROBE:
+            # It says nothing that another site could want, and who probes has names of their own, or none.
+            return None
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not is_allowed(hosts[0], self._names):
             shown = f"{hosts[0][:200]!r}" if hosts else "no name"
             detail = f"this server isn't called {shown}: add the name to http_allowed_hosts"
             return json_response(problem(421, "WRONG_HOST", detail), 421)
-        if scope["method"] in SAFE_METHODS:
-            return None
-        if is_own_site(scope["scheme"], hosts[0], headers.get("origin"), headers.get("sec-fetch-site")):
+        if is_safe or is_own_site(scope["scheme"], hosts[0], headers.get("origin"), headers.get("sec-fetch-site")):
             return None
         return json_response(problem(403, "OTHER_SITE", "a page of another site may not change anything here"), 403)
 

@@ -61,15 +61,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def no_routes(_gateway: Gateway) -> Sequence[BaseRoute]:
-    """Return no paths in addition to ours."""
-    return ()
-
-
 async def serve(
     settings: WebSettings,
     stop: asyncio.Event,
-    extra: ExtraRoutes = no_routes,
+    extra: ExtraRoutes = lambda _gateway: (),
     on_listen: OnListen = lambda _address: None,
 ) -> None:
     """Serve until `stop` is set.
@@ -120,7 +115,7 @@ async def serve(
 
 def run(
     settings: WebSettings,
-    extra: ExtraRoutes = no_routes,
+    extra: ExtraRoutes = lambda _gateway: (),
     *,
     on_listen: OnListen = lambda _address: None,
     also_stopped_by: Callable[[StopSignals], None] = lambda _stop: None,

@@ -13,13 +13,13 @@ from typing import Any, Self
 import httpx
 
 from statehouse.settings import WebSettings
-from statehouse.web.server import ExtraRoutes, no_routes, serve
+from statehouse.web.server import ExtraRoutes, serve
 from tests.support.constants import settings_of
 from tests.support.polling import poll_until
 
 
 @contextlib.contextmanager
-def web_server(router: str, extra: ExtraRoutes = no_routes, **settings: Any) -> Iterator[str]:
+def web_server(router: str, extra: ExtraRoutes = lambda _gateway: (), **settings: Any) -> Iterator[str]:
     """Serve on a free port in front of a router; yield the address, host:port."""
     given = {"request_timeout_ms": 10_000, "http_port": 0, **settings}
     addresses: list[str] = []

@@ -12,8 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from statehouse.client import conversion
-from statehouse.client.peers import Method
-from statehouse.client.routers import RouterCall
 from statehouse.keys.columns import columns_of_text, key_text
 from statehouse.runtime.request_target import check_escapes
 from statehouse.security.concealed import concealed_message
@@ -105,23 +103,27 @@ class ApiRequest:
         """
         return Reader(await self.stores.find(self.store, self.seconds), self.values["raw"])
 
-    async def make(self, method: Method[Any, Any], request: Message) -> Any:  # noqa: ANN401 - the method's response
-        """Make a call of QueryService. For who may not see the fleet the response has no addresses.
+    async def make(self, request: Message) -> Any:  # noqa: ANN401 - the method's response
+        """Make the call of QueryService that takes this request. Who may not see the fleet gets no addresses.
 
         Raises:
             LookupFailure: it failed.
 
         """
-        return self.for_caller(await self.gateway.routers.make(method, request, self.seconds))
+        method = _method_of(request)
+        call = self.gateway.routers.make(lambda query: getattr(query, method), request, self.seconds)
+        return self.for_caller(await call)
 
-    async def ask(self, make: RouterCall[Any, Any]) -> Any:  # noqa: ANN401 - as above
-        """Make a call of a router, as `Gateway.ask` does; likewise.
+    async def ask(self, request: Message) -> Any:  # noqa: ANN401 - as above
+        """Make the call of FleetService that takes this request; likewise.
 
         Raises:
             LookupFailure: it failed.
 
         """
-        return self.for_caller(await self.gateway.ask(make, self.seconds))
+        method = _method_of(request)
+        call = self.gateway.ask(lambda peer, s: getattr(peer.fleet, method)(request, timeout=s), self.seconds)
+        return self.for_caller(await call)
 
     def for_caller(self, response: Message) -> Any:  # noqa: ANN401 - as above
         """Return a response as the caller may see it."""
@@ -132,6 +134,10 @@ class ApiRequest:
         kept = [(name, value) for name, value in query_of(self.request) if name not in parameters]
         raw_path = self.request.scope.get("raw_path") or self.request.scope["path"].encode()
         return f"{raw_path.decode('ascii')}?{urlencode([*kept, *parameters.items()])}"
+
+
+def _method_of(request: Message) -> str:
+    return type(request).__name__.removesuffix("Request")
 
 
 def query_of(request: Request) -> list[tuple[str, str]]:

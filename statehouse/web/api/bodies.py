@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,19 +22,6 @@ from statehouse.web.api import json_text
 from statehouse.web.api.problems import NO_SUCH_KEY, problem, problem_of
 
 _JSON: Final = "json"
-_PREFIX: Final = "Statehouse-"
-_STAMP_HEADERS: Final[Mapping[str, str]] = {
-    "partition": "Partition",
-    "epoch": "Epoch",
-    "role": "Role",
-    "position": "Position",
-    "lag": "Lag",
-    "staleness_ms": "Staleness-Ms",
-    "since_ms": "Since-Ms",
-    "processor_age_ms": "Processor-Age-Ms",
-    "input_backlog": "Input-Backlog",
-}
-"""Headers of an answer by one replica, by the stamp's field. One that is unknown is left out."""
 WORST_HEADERS: Final = ("lag", "staleness_ms")
 """Of an answer by several replicas: the largest of them, left out if one is unknown."""
 
@@ -101,13 +88,13 @@ def stamp_body(stamp: Stamp) -> dict[str, Any]:
 
 
 def stamp_headers(stamp: Stamp, token: Token) -> dict[str, str]:
-    """Return the same as headers, and the token for later reads."""
+    """Return the same as headers, and the token for later reads. What is unknown is left out."""
     found = {
-        f"{_PREFIX}{header}": str(value)
-        for field, header in _STAMP_HEADERS.items()
-        if (value := getattr(stamp, field)) is not None
+        _header(field.name): str(value)
+        for field in dataclasses.fields(stamp)
+        if field.name != "host" and (value := getattr(stamp, field.name)) is not None
     }
-    return found | {f"{_PREFIX}Host": _in_header(stamp.host.instance_id), f"{_PREFIX}Token": str(token)}
+    return found | {_header("host"): _in_header(stamp.host.instance_id), _header("token"): str(token)}
 
 
 def worst_headers(stamps: Iterable[Stamp]) -> dict[str, str]:
@@ -117,7 +104,7 @@ def worst_headers(stamps: Iterable[Stamp]) -> dict[str, str]:
     for field in WORST_HEADERS:
         values = [getattr(each, field) for each in stamps]
         if values and None not in values:
-            found[f"{_PREFIX}{_STAMP_HEADERS[field]}"] = str(max(values))
+            found[_header(field)] = str(max(values))
     return found
 
 
@@ -251,6 +238,10 @@ def explanation_body(
         "attempts": [dataclasses.asdict(each) for each in told.attempts],
         **body,
     }
+
+
+def _header(name: str) -> str:
+    return f"Statehouse-{name.replace('_', '-').title()}"
 
 
 def _in_header(text: str) -> str:

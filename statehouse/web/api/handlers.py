@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
+from google.protobuf.message import Message
 from starlette.responses import Response
 
 from statehouse.client import conversion
@@ -31,7 +32,7 @@ async def list_stores(asked: ApiRequest) -> Response:
     """Return the stores."""
     request = fleet_service_pb2.ListStoresRequest()
     await asked.admit(request)
-    response = await asked.ask(lambda peer, s: peer.fleet.ListStores(request, timeout=s))
+    response = await asked.ask(request)
     return json_response({"epoch": response.epoch, "stores": [bodies.store_body(each) for each in response.stores]})
 
 
@@ -39,7 +40,7 @@ async def get_store(asked: ApiRequest) -> Response:
     """Return one store."""
     request = fleet_service_pb2.ListStoresRequest()
     await asked.admit(request)
-    response = await asked.ask(lambda peer, s: peer.fleet.ListStores(request, timeout=s))
+    response = await asked.ask(request)
     for each in response.stores:
         if each.name == asked.store:
             return json_response(bodies.store_body(each))
@@ -52,15 +53,11 @@ async def get_key(asked: ApiRequest) -> Response:
     """Look one key up, now or at a time."""
     key, as_of_ms = asked.key, asked.values["as_of_ms"]
     common: dict[str, Any] = {"store": asked.store, "key": to_key(key), "freshness": asked.freshness}
-    request: query_service_pb2.GetRequest | query_service_pb2.GetAsOfRequest
     if as_of_ms is None:
-        request = query_service_pb2.GetRequest(**common)
+        request: Message = query_service_pb2.GetRequest(**common)
     else:
         request = query_service_pb2.GetAsOfRequest(**common, as_of_ms=as_of_ms)
-    await asked.admit(request)
-    reader = await asked.reader()
-    reader.ask(request)
-    response = await asked.make(lambda query: query.Get if as_of_ms is None else query.GetAsOf, request)
+    reader, response = await _read(asked, request)
     body = bodies.answer_body(response, asked.store, key, reader)
     stamp = conversion.from_stamp(response.replica)
     headers = bodies.stamp_headers(stamp, conversion.token_of(asked.store, (response.replica,)))
@@ -74,15 +71,12 @@ async def get_key(asked: ApiRequest) -> Response:
     return json_response(body, headers=headers)
 
 
-def key_pages(method: str, kind: Callable[..., Any], items: str, field: str, item_body: ItemBody) -> ApiHandler:
-    """Return the handler of a page of one key's windows, sessions or versions.
-
-    `items`: their name in the body, `field`: in the response.
-    """
+def key_pages(items: str, item_body: ItemBody) -> ApiHandler:
+    """Return the handler of a page of one key's windows, sessions or versions. `items`: the name of these."""
 
     async def handle(asked: ApiRequest) -> Response:
         values = asked.values
-        request = kind(
+        request = getattr(query_service_pb2, f"{asked.call}Request")(
             store=asked.store,
             key=to_key(asked.key),
             freshness=asked.freshness,
@@ -91,13 +85,10 @@ def key_pages(method: str, kind: Callable[..., Any], items: str, field: str, ite
             page_token=values["page_token"],
             **{name: values[name] for name in _TIMES},
         )
-        await asked.admit(request)
-        reader = await asked.reader()
-        reader.ask(request)
-        response = await asked.make(lambda query: getattr(query, method), request)
+        reader, response = await _read(asked, request)
         stamp, token = conversion.from_stamp(response.replica), conversion.token_of(asked.store, (response.replica,))
         body: dict[str, Any] = {
-            items: [item_body(each, reader) for each in getattr(response, field)],
+            items: [item_body(each, reader) for each in getattr(response, items)],
             "next_page_token": response.next_page_token or None,
             "replica": bodies.stamp_body(stamp),
             "token": str(token),
@@ -109,7 +100,7 @@ def key_pages(method: str, kind: Callable[..., Any], items: str, field: str, ite
     return handle
 
 
-def store_pages(method: str, kind: Callable[..., Any], items: str, field: str, item_body: ItemBody) -> ApiHandler:
+def store_pages(items: str, item_body: ItemBody) -> ApiHandler:
     """Return the handler of a page of a scan: over a range of keys of a store."""
 
     async def handle(asked: ApiRequest) -> Response:
@@ -117,7 +108,7 @@ def store_pages(method: str, kind: Callable[..., Any], items: str, field: str, i
         first, last, prefix = (_optional_key(asked, name) for name in ("from", "to", "prefix"))
         if prefix is not None and (first is not None or last is not None):
             raise wrong("prefix excludes from and to", "prefix")
-        request = kind(
+        request = getattr(query_service_pb2, f"{asked.call}Request")(
             store=asked.store,
             from_key=first,
             to_key=last,
@@ -129,13 +120,10 @@ def store_pages(method: str, kind: Callable[..., Any], items: str, field: str, i
             partition=values["partition"],
             **{name: values[name] for name in (*_TIMES, "as_of_ms") if name in values},
         )
-        await asked.admit(request)
-        reader = await asked.reader()
-        reader.ask(request)
-        response = await asked.make(lambda query: getattr(query, method), request)
+        reader, response = await _read(asked, request)
         stamps = tuple(map(conversion.from_stamp, response.replicas))
         body = {
-            items: [item_body(each, reader) for each in getattr(response, field)],
+            items: [item_body(each, reader) for each in getattr(response, items)],
             "next_page_token": response.next_page_token or None,
             "replicas": [bodies.stamp_body(each) for each in stamps],
             "token": str(conversion.token_of(asked.store, response.replicas)),
@@ -154,7 +142,7 @@ async def count(asked: ApiRequest) -> Response:
         partition=asked.values["partition"],
     )
     await asked.admit(request)
-    response = await asked.make(lambda query: query.Count, request)
+    response = await asked.make(request)
     stamps = tuple(map(conversion.from_stamp, response.replicas))
     body = {
         "count": response.count,
@@ -188,7 +176,7 @@ async def batch(asked: ApiRequest) -> Response:
     reader = await asked.reader()
     for each in request.requests:
         reader.ask(each)
-    response = await asked.make(lambda query: query.BatchGet, request)
+    response = await asked.make(request)
     return json_response(bodies.batch_body(response.results, asked.store, keys, reader))
 
 
@@ -209,7 +197,7 @@ async def query_store(asked: ApiRequest) -> Response:
         **fields,
     )
     await asked.admit(request)
-    response = await asked.make(lambda query: query.QueryStore, request)
+    response = await asked.make(request)
     answer = conversion.from_query_store(response, asked.store)
     body = {"result": answer.result, "replica": bodies.stamp_body(answer.replica), "token": str(answer.token)}
     return json_response(body, headers=bodies.stamp_headers(answer.replica, answer.token))
@@ -219,7 +207,7 @@ async def locate(asked: ApiRequest) -> Response:
     """Say where a key lives."""
     request = fleet_service_pb2.LocateKeyRequest(store=asked.store, key=to_key(asked.key), freshness=asked.freshness)
     await asked.admit(request)
-    response = await asked.ask(lambda peer, s: peer.fleet.LocateKey(request, timeout=s))
+    response = await asked.ask(request)
     return json_response(bodies.location_body(conversion.from_locate(response)))
 
 
@@ -231,7 +219,7 @@ async def explain(asked: ApiRequest) -> Response:
     await asked.admit(request)
     reader = await asked.reader()
     reader.ask(request.lookup)
-    response = await asked.ask(lambda peer, s: peer.fleet.ExplainGet(request, timeout=s))
+    response = await asked.ask(request)
     return json_response(bodies.explanation_body(response, asked.store, key, reader))
 
 
@@ -246,8 +234,16 @@ async def await_input(asked: ApiRequest) -> Response:
         ],
     )
     await asked.admit(request)
-    response = await asked.ask(lambda peer, s: peer.fleet.AwaitInput(request, timeout=s))
+    response = await asked.ask(request)
     return json_response({"token": str(Token.from_proto(response.at_least))})
+
+
+async def _read(asked: ApiRequest, request: Message) -> tuple[Reader, Any]:
+    """Make a call that reads values; return how they are shown, and its response."""
+    await asked.admit(request)
+    reader = await asked.reader()
+    reader.ask(request)
+    return reader, await asked.make(request)
 
 
 def _optional_key(asked: ApiRequest, name: str) -> types_pb2.Key | None:

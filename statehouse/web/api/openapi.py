@@ -107,10 +107,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
         content = {"application/json": {"schema": reference(operation.answer)}}
     answered: dict[str, Any] = {"description": operation.summary, "content": content}
     if operation.links:
-        answered["links"] = {
-            name: {"operationId": link.operation, "parameters": dict(link.parameters)}
-            for name, link in operation.links.items()
-        }
+        answered["links"] = operation.links
     found: dict[str, Any] = {"200": answered}
     if operation.may_be_absent:
         found["304"] = {"description": "The value is the one whose ETag the caller has (If-None-Match)."}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from statehouse.v1 import query_service_pb2
 from statehouse.web.api import bodies, handlers
 from statehouse.web.api.handlers import ApiHandler
 from statehouse.web.api.parameters import (
@@ -31,17 +30,11 @@ _STORE: Final = "/v1/stores/{store}"
 _KEY: Final = f"{_STORE}/keys/{{key}}"
 _READ: Final = (*BOUNDS, TIMEOUT)
 _KEYED: Final = (BASE64_KEYS, COLUMNS, RAW, *_READ)
+Link = Mapping[str, Any]
+"""Where an answer leads: OpenAPI's Link Object."""
 _LAST_EVENT_ID: Final = text(
     "last_event_id", "For those who can't send the header Last-Event-ID: the id of the last event of an earlier watch."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerLink:
-    """Where an answer leads: to an operation, whose parameters are at these places of the body."""
-
-    operation: str
-    parameters: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +51,6 @@ class Operation:
     """
 
     name: str
-    method: str
     path: str
     summary: str
     call: str
@@ -67,20 +59,22 @@ class Operation:
     answer: str | None
     body: str | None = None
     may_be_absent: bool = False
-    links: Mapping[str, AnswerLink] | None = None
+    links: Mapping[str, Link] | None = None
+
+    @property
+    def method(self) -> str:
+        """HTTP's method."""
+        return "GET" if self.body is None else "POST"
 
 
-def _key_pages(
-    name: str, path: str, summary: str, call: str, kind: Callable[..., Any], item_body: handlers.ItemBody, answer: str
-) -> Operation:
+def _key_pages(name: str, path: str, summary: str, call: str, item_body: handlers.ItemBody, answer: str) -> Operation:
     return Operation(
         name,
-        "GET",
         f"{_KEY}/{path}",
         summary,
         call,
         (*TIMES, REVERSE, *PAGES, *_KEYED),
-        handlers.key_pages(call, kind, path if path != "history" else "versions", _FIELDS[call], item_body),
+        handlers.key_pages("versions" if path == "history" else path, item_body),
         answer,
         links=_next_page(name, "store", "key"),
     )
@@ -91,42 +85,35 @@ def _store_pages(
     path: str,
     summary: str,
     call: str,
-    kind: Callable[..., Any],
     item_body: handlers.ItemBody,
     answer: str,
     *more: Parameter,
 ) -> Operation:
     return Operation(
         name,
-        "GET",
         f"{_STORE}/{path}",
         summary,
         call,
         (*KEY_RANGE, *more, PARTITION, REVERSE, *PAGES, *_KEYED),
-        handlers.store_pages(call, kind, path, _FIELDS[call], item_body),
+        handlers.store_pages(path, item_body),
         answer,
         links=_next_page(name, "store"),
     )
 
 
-def _next_page(name: str, *path: str) -> dict[str, AnswerLink]:
+def _next_page(name: str, *path: str) -> dict[str, Link]:
     same = {each: f"$request.path.{each}" for each in path}
-    return {"next": AnswerLink(name, {**same, "page_token": "$response.body#/next_page_token"})}
+    return {"next": _link(name, {**same, "page_token": "$response.body#/next_page_token"})}
 
 
-_FIELDS: Final = {
-    "FetchWindows": "windows",
-    "FetchSessions": "sessions",
-    "GetHistory": "versions",
-    "Scan": "entries",
-    "ScanWindows": "windows",
-    "ScanSessions": "sessions",
-}
+def _link(operation: str, parameters: Mapping[str, str]) -> Link:
+    """Return a link to an operation, whose parameters are at these places."""
+    return {"operationId": operation, "parameters": parameters}
+
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         "listStores",
-        "GET",
         "/v1/stores",
         "The stores of the newest assignment.",
         "ListStores",
@@ -134,24 +121,22 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handlers.list_stores,
         "Stores",
         links={
-            "store": AnswerLink("getStore", {"store": "$response.body#/stores/0/name"}),
-            "scan": AnswerLink("scan", {"store": "$response.body#/stores/0/name"}),
+            "store": _link("getStore", {"store": "$response.body#/stores/0/name"}),
+            "scan": _link("scan", {"store": "$response.body#/stores/0/name"}),
         },
     ),
     Operation(
         "getStore",
-        "GET",
         _STORE,
         "One store.",
         "ListStores",
         (TIMEOUT,),
         handlers.get_store,
         "Store",
-        links={"scan": AnswerLink("scan", {"store": "$response.body#/name"})},
+        links={"scan": _link("scan", {"store": "$response.body#/name"})},
     ),
     Operation(
         "getKey",
-        "GET",
         _KEY,
         "The value of a key. 404 is a proof: a replica that has restored the partition does not have the key.",
         "Get",
@@ -162,7 +147,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "batch",
-        "POST",
         f"{_STORE}/batch",
         "The values of several keys, each with an outcome of its own.",
         "BatchGet",
@@ -176,7 +160,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "entries",
         "A page of entries, in unsigned byte order of the serialized keys.",
         "Scan",
-        query_service_pb2.ScanRequest,
         bodies.entry_body,
         "Entries",
         AS_OF,
@@ -186,7 +169,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "windows",
         "A page of windows of a range of keys, that start within a span of time.",
         "ScanWindows",
-        query_service_pb2.ScanWindowsRequest,
         bodies.keyed_window_body,
         "KeyedWindows",
         *TIMES,
@@ -196,14 +178,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "sessions",
         "A page of sessions of a range of keys, that overlap a span of time.",
         "ScanSessions",
-        query_service_pb2.ScanSessionsRequest,
         bodies.keyed_session_body,
         "KeyedSessions",
         *TIMES,
     ),
     Operation(
         "count",
-        "GET",
         f"{_STORE}/count",
         "How many entries a store has: the engines' estimate, or exactly.",
         "Count",
@@ -216,7 +196,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "windows",
         "A page of a key's windows that start within a span of time, oldest first.",
         "FetchWindows",
-        query_service_pb2.FetchWindowsRequest,
         bodies.span_body,
         "Windows",
     ),
@@ -225,7 +204,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "sessions",
         "A page of a key's sessions that overlap a span of time, oldest first.",
         "FetchSessions",
-        query_service_pb2.FetchSessionsRequest,
         bodies.span_body,
         "Sessions",
     ),
@@ -234,13 +212,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "history",
         "A page of the versions that a key of a versioned store had within a span of time, oldest first.",
         "GetHistory",
-        query_service_pb2.GetHistoryRequest,
         bodies.version_body,
         "History",
     ),
     Operation(
         "queryStore",
-        "POST",
         f"{_KEY}/queries/{{query}}",
         "The answer of a custom store to one of its own queries; its arguments are the body.",
         "QueryStore",
@@ -251,7 +227,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "locate",
-        "GET",
         f"{_KEY}/locate",
         "Where a key lives, and for each replica whether a lookup within the bounds would use it.",
         "LocateKey",
@@ -261,7 +236,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "explain",
-        "GET",
         f"{_KEY}/explain",
         "A lookup, and each step of it. A failed one is an answer, too.",
         "ExplainGet",
@@ -271,7 +245,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "watchKey",
-        "GET",
         f"{_KEY}/watch",
         "What a key holds now, then every change as it comes.",
         "Watch",
@@ -281,7 +254,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "watch",
-        "GET",
         f"{_STORE}/watch",
         "What a store, or the keys with a prefix, hold now, then every change as it comes.",
         "Watch",
@@ -291,7 +263,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "awaitInput",
-        "GET",
         f"{_STORE}/await-input",
         "Waits until records of a store's inputs are processed; returns the token for reads that must see the results.",
         "AwaitInput",

@@ -1,4 +1,4 @@
-"""Failures as RFC 9457 problems: one table says which status each reason has. Pure."""
+"""Failures as RFC 9457 problems: one table says which status each code of gRPC has. Pure."""
 
 from __future__ import annotations
 
@@ -6,54 +6,31 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from google.rpc import code_pb2
+
 from statehouse.errors import REASONS, LookupFailure, Reason, reason_name
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
 """When a caller may ask again who was refused because something is temporary: as gRPC's RetryInfo has it."""
 
+_OF_CODE: Final[Mapping[int, int]] = {
+    code_pb2.NOT_FOUND: 400,  # not 404: that a store isn't there is no proof that a key isn't
+    code_pb2.INVALID_ARGUMENT: 400,
+    code_pb2.OUT_OF_RANGE: 400,
+    code_pb2.UNAUTHENTICATED: 401,
+    code_pb2.PERMISSION_DENIED: 403,
+    code_pb2.DATA_LOSS: 500,
+    code_pb2.INTERNAL: 500,
+    # The fleet can't answer now, or not within the bounds; it may later.
+    code_pb2.FAILED_PRECONDITION: 503,
+    code_pb2.RESOURCE_EXHAUSTED: 503,
+    code_pb2.UNAVAILABLE: 503,
+    code_pb2.DEADLINE_EXCEEDED: 504,
+}
 STATUS: Final[Mapping[Reason, int]] = MappingProxyType(
-    {
-        # Not 404: that a store isn't there is no proof that a key isn't.
-        Reason.UNKNOWN_STORE: 400,
-        Reason.INVALID_KEY: 400,
-        Reason.INVALID_REQUEST: 400,
-        Reason.INVALID_PAGE_TOKEN: 400,
-        Reason.WRONG_STORE_KIND: 400,
-        Reason.BEFORE_HISTORY: 400,
-        Reason.UNAUTHENTICATED: 401,
-        Reason.PERMISSION_DENIED: 403,
-        Reason.VALUE_UNDECODABLE: 500,
-        Reason.HOP_LIMIT: 500,
-        Reason.MESSAGE_TOO_LARGE: 500,
-        Reason.INTERNAL: 500,
-        # The fleet can't answer now, or not within the bounds; it may later.
-        Reason.PARTITION_NOT_OWNED: 503,
-        Reason.PARTITION_RESTORING: 503,
-        Reason.TASK_FAILED: 503,
-        Reason.NOT_ACTIVE: 503,
-        Reason.ACTIVE_UNCONFIRMED: 503,
-        Reason.LAG_EXCEEDS_BOUND: 503,
-        Reason.STALENESS_EXCEEDS_BOUND: 503,
-        Reason.PROCESSOR_AGE_EXCEEDS_BOUND: 503,
-        Reason.INPUT_BACKLOG_EXCEEDS_BOUND: 503,
-        Reason.POSITION_NOT_REACHED: 503,
-        Reason.WOULD_WAIT: 503,
-        Reason.NO_REPLICA_AVAILABLE: 503,
-        Reason.ROUTING_NOT_READY: 503,
-        Reason.NODE_SHUTTING_DOWN: 503,
-        Reason.OVERLOADED: 503,
-        Reason.UNREACHABLE: 503,
-        Reason.UNKNOWN_ADDRESS: 503,
-        Reason.STORE_NOT_BUILT: 503,
-        Reason.TOPIC_CHANGED: 503,
-        Reason.KEYS_MISPLACED: 503,
-        Reason.SERDE_UNAVAILABLE: 503,
-        Reason.ATTEMPT_TIMED_OUT: 504,
-        Reason.DEADLINE_EXCEEDED: 504,
-        Reason.SCAN_TOO_LONG: 504,
-        Reason.INPUT_NOT_PROCESSED: 504,
-    }
+    {reason: _OF_CODE[spec.code] for reason, spec in REASONS.items()}
+    | {Reason.HOP_LIMIT: 500, Reason.MESSAGE_TOO_LARGE: 500}  # asking again doesn't help
 )
 """The status of each reason. 404 is none of them: it is the proof that a key isn't there."""
 # The web process's own identity was refused by a router: not its caller's fault.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from types import NoneType, UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
+from statehouse.client.answers import Explanation, Host, Location, Stamp, Store
 from statehouse.errors import Reason
 from statehouse.web.api.parameters import BATCH_KEYS_MAX
 from statehouse.web.api.problems import NO_SUCH_KEY
@@ -15,7 +18,7 @@ _INTEGER: Final[Schema] = {"type": "integer"}
 _BOOLEAN: Final[Schema] = {"type": "boolean"}
 _MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
 _MAYBE_INTEGER: Final[Schema] = {"type": ["integer", "null"]}
-_NUMBER: Final[Schema] = {"type": "number"}
+_SCALARS: Final[Mapping[type, Schema]] = {str: _TEXT, int: _INTEGER, bool: _BOOLEAN, float: {"type": "number"}}
 
 
 def reference(name: str) -> Schema:
@@ -61,19 +64,23 @@ def _key_page(name: str, item: Schema, **more: Schema) -> Schema:
     )
 
 
-_HOST: Final = _object({"instance_id": _TEXT, "host": _TEXT, "port": _INTEGER})
-_STAMP: Final[Schema] = {
-    "partition": _INTEGER,
-    "epoch": _INTEGER,
-    "host": reference("Host"),
-    "role": _TEXT,
-    "position": _MAYBE_INTEGER,
-    "lag": _MAYBE_INTEGER,
-    "staleness_ms": _MAYBE_INTEGER,
-    "since_ms": _MAYBE_INTEGER,
-    "processor_age_ms": _MAYBE_INTEGER,
-    "input_backlog": _MAYBE_INTEGER,
-}
+def _fields(cls: type, but: Collection[str] = ()) -> Schema:
+    """Return the schemas of a data class' fields: of those that the client's answers have, bodies have the same."""
+    return {name: _of(kind) for name, kind in get_type_hints(cls).items() if name not in but}
+
+
+def _of(kind: Any) -> Schema:  # noqa: ANN401 - a type, or what an annotation says instead
+    if isinstance(kind, UnionType):
+        (one,) = (_of(each) for each in kind.__args__ if each is not NoneType)
+        return {"type": [one["type"], "null"]} if one.keys() == {"type"} else {"anyOf": [one, {"type": "null"}]}
+    if get_origin(kind) is tuple:
+        return _list(_of(get_args(kind)[0]))
+    if kind in (Host, Location):
+        return reference(kind.__name__)
+    return _SCALARS[kind] if kind in _SCALARS else _object(_fields(kind))
+
+
+_STAMP: Final = _fields(Stamp)
 _ABOUT_KEY: Final[Schema] = {"store": _TEXT, "key": reference("Key"), "token": _TEXT, **_STAMP}
 _ANSWER: Final[Schema] = {
     "found": {"const": True},
@@ -94,40 +101,6 @@ _PROBLEM: Final[Schema] = {
     "reason": _TEXT,
     "detail": _TEXT,
 }
-_STORE: Final[Schema] = {
-    "name": _TEXT,
-    "kind": _TEXT,
-    "key_serde": _TEXT,
-    "value_serde": _TEXT,
-    "changelog_topic": _TEXT,
-    "partition_count": _INTEGER,
-    "sub_topology": _MAYBE_INTEGER,
-    "is_global": _BOOLEAN,
-    "ephemeral": _BOOLEAN,
-    "partitioner": _TEXT,
-    "not_built": _BOOLEAN,
-    "warnings": _list(_TEXT),
-}
-_CANDIDATE: Final[Schema] = {
-    "host": reference("Host"),
-    "role": _TEXT,
-    "eligible": _BOOLEAN,
-    "reason": _MAYBE_TEXT,
-    "detail": _TEXT,
-    "position": _MAYBE_INTEGER,
-    "lag": _MAYBE_INTEGER,
-}
-_ATTEMPT: Final[Schema] = {
-    "host": reference("Host"),
-    "role": _TEXT,
-    "round": _INTEGER,
-    "hedge": _BOOLEAN,
-    "sent_after_ms": _NUMBER,
-    "took_ms": _NUMBER,
-    "outcome": _TEXT,
-    "reason": _MAYBE_TEXT,
-    "detail": _TEXT,
-}
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "Key": {
@@ -137,7 +110,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     },
     "Value": {"description": "Any JSON. Bytes are an object with the member base64."},
     "Bytes": _object({"base64": _TEXT}),
-    "Host": _HOST,
+    "Host": _object(_fields(Host)),
     "Stamp": _object(_STAMP, description="Who answered for a partition, and how fresh that copy was. null: unknown."),
     "Answer": _object(_ANSWER, description="A value, and who answered."),
     "Absent": _object(
@@ -150,7 +123,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         description="A failure (RFC 9457). Its reason is one of docs/errors.md: "
         + ", ".join(sorted(reason.name for reason in Reason)),
     ),
-    "Store": _object(_STORE),
+    "Store": _object(_fields(Store, but={"key_columns"})),
     "Stores": _object({"epoch": _INTEGER, "stores": _list(reference("Store"))}),
     "Keys": {
         **_object({"keys": {**_list(_TEXT), "maxItems": BATCH_KEYS_MAX}}),
@@ -181,28 +154,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "Arguments": {"type": "object", "description": "The query's arguments by name."},
     "QueryAnswer": _object({"result": reference("Value"), "replica": reference("Stamp"), "token": _TEXT}),
-    "Location": _object(
-        {
-            "store": _TEXT,
-            "partition": _INTEGER,
-            "epoch": _INTEGER,
-            "active": {"anyOf": [reference("Host"), {"type": "null"}]},
-            "standbys": _list(reference("Host")),
-            "candidates": _list(_object(_CANDIDATE)),
-        },
-    ),
+    "Location": _object(_fields(Location)),
     "Explanation": _object(
         {
             "answer": {"anyOf": [reference("Answer"), reference("Absent"), {"type": "null"}]},
             "failure": {"anyOf": [reference("Problem"), {"type": "null"}]},
-            "location": reference("Location"),
-            "attempts": _list(_object(_ATTEMPT)),
-            "took_ms": _NUMBER,
-            "hedge_after_ms": _NUMBER,
-            "retry_budget_refused": _MAYBE_TEXT,
-            "takes_express_way": {"type": ["boolean", "null"]},
-            "express_obstacle": _TEXT,
-            "express_detail": _TEXT,
+            **_fields(Explanation, but={"answer", "failure"}),
         },
     ),
     "Token": _object({"token": _TEXT}),

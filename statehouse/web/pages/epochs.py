@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
-from statehouse.client.answers import Fleet, Task
+from statehouse.client.answers import Fleet
 
 EPOCHS_MAX: Final = 50
 MOVES_MAX: Final = 100_000
@@ -30,11 +29,6 @@ class Holders:
     standbys: tuple[str, ...] = ()
     warm_ups: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, task: Task) -> Holders:
-        """Return the holders that the assignment names."""
-        return cls(task.active, task.standbys, task.warm_ups)
-
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -48,7 +42,7 @@ class Move:
     @property
     def moves_active(self) -> bool:
         """Whether the active is another node than before."""
-        return None not in {self.before, self.after} and _active(self.before) != _active(self.after)
+        return self.before is not None and self.after is not None and self.before.active != self.after.active
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +87,11 @@ class EpochLog:
         self._older = 0
         if newest == fleet.epoch:
             return True
-        holders = {task.task: Holders.of(task) for task in fleet.tasks if task.active is not None or task.standbys}
+        holders = {
+            task.task: Holders(task.active, task.standbys, task.warm_ups)
+            for task in fleet.tasks
+            if task.active is not None or task.standbys
+        }
         if newest is None:
             epoch = Epoch(fleet.epoch, at_ms, fleet.reason, is_first=True)
         else:
@@ -119,7 +117,7 @@ class EpochLog:
                     holders.pop(move.task, None)
                 else:
                     holders[move.task] = move.before
-        return MappingProxyType(holders)
+        return holders
 
     def _forget(self) -> None:
         while len(self._epochs) > EPOCHS_MAX or (
@@ -140,7 +138,3 @@ def task_order(task: str) -> tuple[str, int]:
     """Return a sort key of task ids: by number within their sub-topology."""
     sub_topology, _, partition = task.rpartition("_")
     return sub_topology, int(partition) if partition.isdigit() else -1
-
-
-def _active(holders: Holders | None) -> str | None:
-    return None if holders is None else holders.active

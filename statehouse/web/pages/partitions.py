@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from statehouse.client.answers import Fleet, Replica, Store, Task
+from statehouse.client.answers import Replica, Store, Task
 from statehouse.contract.membership import TaskState
 from statehouse.web.pages.contacts import Contact, NodeContact
 
@@ -113,11 +113,6 @@ def condition_of(task: Task, active: Replica | None, ready: int, contacts: Conta
         return Condition.BEHIND
     others = (*task.standbys, *task.warm_ups)
     return Condition.THIN if ready < 1 + len(others) or _is_silent(contacts, *others) else Condition.WELL
-
-
-def tasks_by_id(fleet: Fleet) -> dict[str, Task]:
-    """Return a fleet's tasks by their ids."""
-    return {task.task: task for task in fleet.tasks}
 
 
 def _of_copies(task: Task) -> Condition:

@@ -174,7 +174,7 @@ class Poller:
                 else:
                     contact, why = Contact.SILENT, f"{answer.host.instance_id} answers at its address"
         if contact is not Contact.ANSWERS:
-            self._recorder.node_failed(name, contact, why, time.monotonic())
+            self._recorder.note_contact(name, contact, why, time.monotonic())
         if before is None or before.contact is not contact:
             self._on_change(True)
 

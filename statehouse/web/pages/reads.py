@@ -29,7 +29,6 @@ from statehouse.web.pages.views.reads import (
     explained,
     problem_of,
     timed_row,
-    value_row,
 )
 
 KEY_MAX: Final = 4_000
@@ -85,23 +84,18 @@ async def _timed(
         "reverse": True,
         "json_text": True,
     }
-    answer: Any
     if store.kind == WINDOW:
-        windows = query_service_pb2.FetchWindowsRequest(**fields)
-        answer = await gateway.ask(lambda peer, left_s: peer.query.FetchWindows(windows, timeout=left_s))
+        answer = await _call(gateway, "FetchWindows", fields)
         found: list[Window] | list[Session] = [conversion.from_window(each) for each in answer.windows]
     else:
-        sessions = query_service_pb2.FetchSessionsRequest(**fields)
-        answer = await gateway.ask(lambda peer, left_s: peer.query.FetchSessions(sessions, timeout=left_s))
+        answer = await _call(gateway, "FetchSessions", fields)
         found = [conversion.from_session(each) for each in answer.sessions]
     place = await gateway.client.locate(store.name, asked.key, freshness=bounds)
     return LookupView(
         stores,
         asked,
         found=bool(found),
-        entries=tuple(
-            value_row(asked.key, each.value, each.timestamp_ms, each.start_ms, each.end_ms) for each in found
-        ),
+        entries=tuple(timed_row(asked.key, each) for each in found),
         stamp=conversion.from_stamp(answer.replica),
         partition=place.partition,
         epoch=place.epoch,
@@ -146,20 +140,19 @@ async def store_page(gateway: Gateway, store: Store, query: QueryParams) -> Stor
 
 
 async def _scanned(gateway: Gateway, store: Store, fields: dict[str, Any]) -> tuple[tuple[EntryRow, ...], Any, str]:
-    answer: Any
+    answer = await _call(gateway, scan_call(store), fields)
     if store.kind == WINDOW:
-        windows = query_service_pb2.ScanWindowsRequest(**fields)
-        answer = await gateway.ask(lambda peer, left_s: peer.query.ScanWindows(windows, timeout=left_s))
-        rows = tuple(map(timed_row, conversion.from_scan_windows(answer, store.name).windows))
+        rows = [timed_row(each.key, each) for each in conversion.from_scan_windows(answer, store.name).windows]
     elif store.kind == SESSION:
-        sessions = query_service_pb2.ScanSessionsRequest(**fields)
-        answer = await gateway.ask(lambda peer, left_s: peer.query.ScanSessions(sessions, timeout=left_s))
-        rows = tuple(map(timed_row, conversion.from_scan_sessions(answer, store.name).sessions))
+        rows = [timed_row(each.key, each) for each in conversion.from_scan_sessions(answer, store.name).sessions]
     else:
-        entries = query_service_pb2.ScanRequest(**fields)
-        answer = await gateway.ask(lambda peer, left_s: peer.query.Scan(entries, timeout=left_s))
-        rows = tuple(map(entry_row, conversion.from_scan(answer, store.name).entries))
-    return rows, answer.replicas, answer.next_page_token
+        rows = list(map(entry_row, conversion.from_scan(answer, store.name).entries))
+    return tuple(rows), answer.replicas, answer.next_page_token
+
+
+async def _call(gateway: Gateway, method: str, fields: dict[str, Any]) -> Any:  # noqa: ANN401 - the method's response
+    request = getattr(query_service_pb2, f"{method}Request")(**fields)
+    return await gateway.ask(lambda peer, left_s: getattr(peer.query, method)(request, timeout=left_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +166,6 @@ class WatchedRow:
     partition: int
     offset: int | None
     timestamp_ms: int | None
-
-
-def watched_prefix(query: QueryParams) -> str | None:
-    """Return what the keys of a watch begin with, None for all keys.
-
-    Raises:
-        BadQuery: the field can't be used.
-
-    """
-    return text(query, "prefix", KEY_MAX) or None
 
 
 async def watched(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from statehouse.client.answers import ChangelogSettings, Fleet, Store, Task
@@ -16,7 +15,7 @@ from statehouse.client.node_readings import NodeReading, ReplicaPlace
 from statehouse.client.restore_rates import RestoreRates, RunningRestore
 from statehouse.web.pages.contacts import QUIET_S, Contact, NodeContact, StorePlace, answered_between
 from statehouse.web.pages.epochs import EpochLog
-from statehouse.web.pages.partitions import Condition, partition_count, partitions_of, tasks_by_id
+from statehouse.web.pages.partitions import Condition, partition_count, partitions_of
 from statehouse.web.pages.routing_counts import RoutingCounts
 from statehouse.web.pages.samples import COLUMN_S, UNKNOWN, SampleColumn, Samples, StoreColumn
 
@@ -57,29 +56,17 @@ class Recorder:
         self.epochs = EpochLog()
         self.samples = Samples()
         self.routing = RoutingCounts()
-        self._tasks: dict[str, Task] = {}
-        self._readings: dict[str, NodeReading] = {}
-        self._contacts: dict[str, NodeContact] = {}
+        self.tasks: Mapping[str, Task] = {}
+        """The tasks of the fleet, by id."""
+        self.readings: dict[str, NodeReading] = {}
+        """Each node's last answer, by instance id."""
+        self.contacts: dict[str, NodeContact] = {}
+        """How the last question to each node went, by instance id."""
         self._counted: dict[StorePlace, int] = {}
         self._rates: dict[str, RestoreRates] = {}
         self._restores: dict[str, dict[ReplicaPlace, RunningRestore]] = {}
         self._last_column: Moment | None = None
         self._last_actives: dict[str, str | None] = {}
-
-    @property
-    def tasks(self) -> Mapping[str, Task]:
-        """The tasks of the fleet, by id."""
-        return MappingProxyType(self._tasks)
-
-    @property
-    def readings(self) -> Mapping[str, NodeReading]:
-        """Each node's last answer, by instance id."""
-        return MappingProxyType(self._readings)
-
-    @property
-    def contacts(self) -> Mapping[str, NodeContact]:
-        """How the last question to each node went, by instance id."""
-        return MappingProxyType(self._contacts)
 
     def store(self, name: str) -> Store | None:
         """Return a store of the fleet, None if there is none of this name."""
@@ -99,11 +86,11 @@ class Recorder:
             # WatchFleet leaves these out, and they don't change with an epoch.
             known = self.fleet
             fleet = replace(fleet, queries=known.queries, controller=known.controller, served_by=known.served_by)
-        self.fleet, self.fleet_at, self._tasks = fleet, now, tasks_by_id(fleet)
+        self.fleet, self.fleet_at, self.tasks = fleet, now, {task.task: task for task in fleet.tasks}
         here = {node.host.instance_id for node in fleet.nodes}
-        for gone in self._contacts.keys() - here:
-            del self._contacts[gone]
-            self._readings.pop(gone, None)
+        for gone in self.contacts.keys() - here:
+            del self.contacts[gone]
+            self.readings.pop(gone, None)
             self._rates.pop(gone, None)
             self._restores.pop(gone, None)
 
@@ -118,24 +105,21 @@ class Recorder:
     def take_node(self, reading: NodeReading) -> None:
         """Take a node's answer."""
         name = reading.instance_id
-        before = self._readings.get(name)
+        before = self.readings.get(name)
         for place, count in answered_between(before, reading).items():
             self._counted[place] = self._counted.get(place, 0) + count
         if before is None or before.incarnation != reading.incarnation:
             self._rates[name] = RestoreRates()
         restores = self._rates[name].take(reading.restores(), reading.at_s)
         self._restores[name] = {(each.task, each.store or "", each.partition or 0): each for each in restores}
-        self._readings[name] = reading
-        self._note(name, Contact.ANSWERS, "", reading.at_s)
+        self.readings[name] = reading
+        self.note_contact(name, Contact.ANSWERS, "", reading.at_s)
 
-    def node_failed(self, instance_id: str, contact: Contact, why: str, at_s: float) -> None:
-        """Note that a node did not answer, or may not."""
-        self._note(instance_id, contact, why, at_s)
-
-    def _note(self, instance_id: str, contact: Contact, why: str, at_s: float) -> None:
-        known = self._contacts.get(instance_id)
+    def note_contact(self, instance_id: str, contact: Contact, why: str, at_s: float) -> None:
+        """Note how a question to a node went."""
+        known = self.contacts.get(instance_id)
         since_s = known.since_s if known is not None and known.contact is contact else at_s
-        self._contacts[instance_id] = NodeContact(contact, since_s, why)
+        self.contacts[instance_id] = NodeContact(contact, since_s, why)
 
     def sample(self, now: Moment) -> bool:
         """Add a column to the past if one is due. Return whether it was."""
@@ -144,7 +128,7 @@ class Recorder:
         elapsed_s = COLUMN_S if self._last_column is None else now.at_s - self._last_column.at_s
         if elapsed_s < COLUMN_S:
             return False
-        heard = any(now.at_s - reading.at_s < QUIET_S for reading in self._readings.values())
+        heard = any(now.at_s - reading.at_s < QUIET_S for reading in self.readings.values())
         is_counted = heard and self._last_column is not None
         lags, counted = self._lags_of_actives(now.at_s), self._counted_by_place()
         actives = {task.task: task.active for task in self.fleet.tasks}
@@ -168,7 +152,7 @@ class Recorder:
         count = partition_count(store)
         column = StoreColumn(array("f", [UNKNOWN]) * count, array("f", [UNKNOWN]) * count, b"", b"")
         states, moved = bytearray(count), bytearray(count)
-        for now in partitions_of(store, self._tasks, self._contacts, range(count)):
+        for now in partitions_of(store, self.tasks, self.contacts, range(count)):
             place = (store.name, now.partition)
             lag = lags.get(place, now.lag)
             states[now.partition] = now.condition
@@ -193,7 +177,7 @@ class Recorder:
         """Return the lag of each active replica, as its node last said it."""
         return {
             (each.store, each.partition): each.lag
-            for reading in self._readings.values()
+            for reading in self.readings.values()
             if now_s - reading.at_s < QUIET_S
             for each in reading.replicas
             if each.role == "ACTIVE"

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+import structlog
 from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -19,21 +20,23 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from statehouse.client import Store
+from statehouse.contract.membership import target
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.authorized import ASKED_AGAIN_S
 from statehouse.web import csrf
 from statehouse.web.gateway import CallerRefused, Gateway
 from statehouse.web.pages import reads
 from statehouse.web.pages.concealed import concealed_view
-from statehouse.web.pages.drains import Note, drain
 from statehouse.web.pages.live import LivePages
-from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, LivePage, Seen
+from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, LivePage, Seen, text
 from statehouse.web.pages.poller import Poller
 from statehouse.web.pages.recorder import Moment, Recorder
 from statehouse.web.pages.rendering import STATIC, as_json, html
 from statehouse.web.pages.views.frame import View, frame_of
-from statehouse.web.pages.views.nodes import node_view
+from statehouse.web.pages.views.nodes import find_node, node_view
 from statehouse.web.pages.views.reads import Problem, problem_of
+
+log = structlog.get_logger(__name__)
 
 PING_S: Final = 15
 _BUSY: Final = {"Retry-After": "10"}
@@ -56,6 +59,7 @@ class Pages:
         self._metrics = tuple(filter(None, (each.strip() for each in gateway.settings.router_metrics.split(","))))
         self._poller = Poller(gateway, self.recorder, self.live.changed, metrics=self._metrics)
         self._polling: asyncio.Task[None] | None = None
+        self._form_secret = secrets.token_bytes(csrf.SECRET_BYTES)
         gateway.on_start(self._start)
         gateway.on_close(self._close)
 
@@ -159,7 +163,7 @@ class Pages:
         await self._gateway.authorise(request, "GetFleet")
         return self._node_page(request)
 
-    def _node_page(self, request: Request, note: Note | None = None, status: int = 200) -> Response:
+    def _node_page(self, request: Request, note: str | None = None, status: int = 200) -> Response:
         name = request.path_params["node"]
         is_json = _wants_json(request) or name.endswith(".json")
         view = node_view(self.recorder, _now(), name.removesuffix(".json") if is_json else name)
@@ -173,7 +177,7 @@ class Pages:
         is_new = cookie is None or not csrf.is_cookie(cookie)
         if cookie is None or is_new:
             cookie = secrets.token_urlsafe(csrf.SECRET_BYTES)
-        more: dict[str, Any] = {"csrf_token": self._gateway.form_token(cookie), "note": note}
+        more: dict[str, Any] = {"csrf_token": csrf.token_of(self._form_secret, cookie), "note": note}
         stream = None if note is not None else f"/live/nodes/{quote(name, safe='')}"
         response = HTMLResponse(self._whole(request, f"Node {name}", "node.html", view, stream=stream, **more), status)
         if is_new:
@@ -185,7 +189,7 @@ class Pages:
         """Stream a node's page; its form is for the browser that has the cookie."""
         await self._gateway.authorise(request, "GetFleet")
         name, cookie = request.path_params["node"], request.cookies.get(csrf.COOKIE, "")
-        token = self._gateway.form_token(cookie) if csrf.is_cookie(cookie) else ""
+        token = csrf.token_of(self._form_secret, cookie) if csrf.is_cookie(cookie) else ""
 
         def made() -> str:
             view = node_view(self.recorder, _now(), name)
@@ -201,12 +205,19 @@ class Pages:
         name = request.path_params["node"]
         async with request.form(max_files=0, max_fields=4) as form:
             token = form.get(csrf.FIELD)
-        if not self._gateway.is_own_form(request.cookies.get(csrf.COOKIE), token if isinstance(token, str) else None):
-            note = Note("This form is no longer valid: nothing was done. Look at the page anew, and send it again.")
+        cookie = request.cookies.get(csrf.COOKIE)
+        if not csrf.is_valid(self._form_secret, cookie, token if isinstance(token, str) else None):
+            note = "This form is no longer valid: nothing was done. Look at the page anew, and send it again."
             return self._node_page(request, note, 403)
-        note = await drain(self._gateway, self._poller, self.recorder, request, name)
-        if note.is_bad:
-            return self._node_page(request, note, 502)
+        node = None if self.recorder.fleet is None else find_node(self.recorder.fleet, name)
+        if node is None:
+            return self._node_page(request, f"The fleet has no node {name}.", 502)
+        try:
+            tasks = await self._gateway.drain(request, target(node.host.host, node.host.port))
+        except LookupFailure as failure:
+            return self._node_page(request, f"{name} can't be told to drain: {failure.message}", 502)
+        await self._poller.ask_again(node)
+        log.info("a node was told to drain", node=name, active_tasks=len(tasks))
         return RedirectResponse(f"/nodes/{quote(name, safe='')}", 303)
 
     async def _lookup(self, request: Request) -> Response:
@@ -256,7 +267,8 @@ class Pages:
         await self._gateway.authorise(request, "Watch", name)  # first of all, as above
         if self.recorder.store(name) is None:
             return self._no_store(request, name)
-        prefix = reads.watched_prefix(request.query_params)  # what can't be used is refused before the stream begins
+        # What can't be used is refused before the stream begins.
+        prefix = text(request.query_params, "prefix", reads.KEY_MAX) or None
         told = partial(self._gateway.told, request)
         return self._events(request, "Watch", name, reads.watched(self._gateway, name, prefix, told))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from statehouse.client.answers import (
     Attempt,
@@ -11,9 +11,11 @@ from statehouse.client.answers import (
     Explanation,
     KeyedSession,
     KeyedWindow,
+    KeyLike,
+    Session,
     Stamp,
     Store,
-    StoreValue,
+    Window,
 )
 from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import LookupFailure
@@ -116,20 +118,7 @@ def explained(stores: tuple[Store, ...], asked: LookupForm, explanation: Explana
         found=None if answer is None else answer.found,
         value="" if answer is None or not answer.found else value_text(answer.value),
         timestamp_ms=None if answer is None else answer.timestamp_ms,
-        stamp=None
-        if answer is None
-        else Stamp(
-            answer.partition,
-            answer.epoch,
-            answer.host,
-            answer.role,
-            answer.position,
-            answer.lag,
-            answer.staleness_ms,
-            answer.since_ms,
-            answer.processor_age_ms,
-            answer.input_backlog,
-        ),
+        stamp=None if answer is None else Stamp(**{each.name: getattr(answer, each.name) for each in fields(Stamp)}),
         partition=place.partition,
         epoch=place.epoch,
         candidates=place.candidates,
@@ -152,11 +141,6 @@ def entry_row(entry: Entry) -> EntryRow:
     return EntryRow(key_text(entry.key), value_text(entry.value), entry.timestamp_ms)
 
 
-def timed_row(entry: KeyedWindow | KeyedSession) -> EntryRow:
-    """Return a window or a session."""
-    return EntryRow(key_text(entry.key), value_text(entry.value), entry.timestamp_ms, entry.start_ms, entry.end_ms)
-
-
-def value_row(key: str, value: StoreValue, timestamp_ms: int | None, start_ms: int, end_ms: int) -> EntryRow:
-    """Return a window or session of a key that was asked for."""
-    return EntryRow(key, value_text(value), timestamp_ms, start_ms, end_ms)
+def timed_row(key: KeyLike, entry: Window | Session | KeyedWindow | KeyedSession) -> EntryRow:
+    """Return a window or a session of a key."""
+    return EntryRow(key_text(key), value_text(entry.value), entry.timestamp_ms, entry.start_ms, entry.end_ms)

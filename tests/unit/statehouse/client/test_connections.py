@@ -18,7 +18,7 @@ import pytest
 from statehouse.client import AsyncClient, Client, ClientTls, Freshness, Lookup
 from statehouse.errors import ConfigurationError, LookupFailure, Reason, StatehouseError, UsageError
 from statehouse.serdes import SerdeUnavailable
-from statehouse.settings.declaration import InvalidSettings, SettingProblem
+from statehouse.settings.declaration import InvalidSettings
 from statehouse.v1 import errors_pb2
 from tests.support.fake_router import UNREACHABLE, FakeRouter, fake_router
 from tests.support.polling import poll_until
@@ -180,7 +180,7 @@ def test_results_can_be_pickled_copied_and_compared(router: FakeRouter):
         SerdeUnavailable("no schema"),
         ConfigurationError("no"),
         UsageError("not here"),
-        InvalidSettings([SettingProblem("too large", "port")]),
+        InvalidSettings(["too large"]),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -54,7 +54,7 @@ def test_a_fleet_without_the_processor_does_not_make_it_unknown():
 def test_a_node_that_has_left_is_forgotten():
     found = recorder(fleet())
     found.take_node(reading("n2", 0.0, replica(1)))
-    found.node_failed("n2", Contact.SILENT, "refused", 1.0)
+    found.note_contact("n2", Contact.SILENT, "refused", 1.0)
     found.take_fleet(fleet(2, nodes=(node("n1"),)), at(2))
     assert (found.readings, found.contacts) == ({}, {})
 
@@ -62,7 +62,7 @@ def test_a_node_that_has_left_is_forgotten():
 def test_silence_begins_with_the_first_question_that_was_not_answered():
     found = recorder(fleet())
     for second in (1.0, 2.0):
-        found.node_failed("n1", Contact.SILENT, "refused", second)
+        found.note_contact("n1", Contact.SILENT, "refused", second)
     assert (found.contacts["n1"].since_s, found.contacts["n1"].why) == (1.0, "refused")
     found.take_node(reading("n1", 3.0))
     assert found.contacts["n1"].contact is Contact.ANSWERS
@@ -101,7 +101,7 @@ def test_lookups_of_a_global_store_count_together():
 def conditions(given: object, *silent: str) -> Condition:
     found = recorder(fleet(tasks=(given,), stores=(store(partitions=1),)))
     for name in silent:
-        found.node_failed(name, Contact.SILENT, "refused", 0.0)
+        found.note_contact(name, Contact.SILENT, "refused", 0.0)
     found.sample(at(0))
     return Condition(found.samples.columns[0].stores["counts"].states[0])
 

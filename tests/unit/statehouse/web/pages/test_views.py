@@ -51,7 +51,7 @@ def test_the_overview_counts_and_names_what_needs_attention():
             controller=Controller("driver", False, True, 5),
         )
     )
-    found.node_failed("n2", Contact.SILENT, "refused", 0.0)
+    found.note_contact("n2", Contact.SILENT, "refused", 0.0)
     shown = overview(found)
     assert (shown.nodes, shown.silent, shown.partitions, shown.well) == (2, 1, 2, 0)
     assert [notice.words for notice in shown.notices] == [
@@ -143,7 +143,7 @@ def test_a_map_is_drawn_as_a_path_for_each_colour():
 def test_nodes_are_paged_and_say_how_long_they_are_silent():
     names = [f"m{number:03}" for number in range(NODES_A_PAGE + 3)]
     found = recorder(fleet(nodes=tuple(map(node, names))))
-    found.node_failed(names[-1], Contact.SILENT, "refused", 1.0)
+    found.note_contact(names[-1], Contact.SILENT, "refused", 1.0)
     last = nodes_view(found, at(4), 99)
     assert (last.total, last.silent, last.page, last.pages, len(last.rows)) == (len(names), 1, 2, 2, 3)
     assert (last.rows[-1].silent_ms, last.rows[-1].heartbeat_age_ms, last.rows[-1].can_drain) == (3_000, 4_100, False)
@@ -153,7 +153,7 @@ def test_nodes_are_paged_and_say_how_long_they_are_silent():
 def test_a_drain_s_preview_tells_who_can_take_each_task_over():
     behind = with_reports(task(1, "n1", ("n2",)), "running", "restoring")
     found = recorder(fleet(tasks=(task(0, "n1", ("n2", "n3")), behind), nodes=(node("n1"), node("n2"), node("n3"))))
-    found.node_failed("n3", Contact.SILENT, "refused", 0.0)
+    found.note_contact("n3", Contact.SILENT, "refused", 0.0)
     shown = node_view(found, at(1), "n1")
     assert shown is not None
     assert [(each.task, each.to, each.behind) for each in shown.hand_overs] == [
