@@ -7,11 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import grpc.aio
 import structlog
 
+from query_service.control_topics import ControlTopics
+from query_service.heartbeats import Heartbeats
 from query_service.reads.batch_spans import BatchSpans
 from query_service.reads.batches import Batch, batch_of
 from query_service.reads.lookups import DiskLookup, LookupHandler
@@ -20,9 +22,10 @@ from query_service.reads.position_waits import PositionNotReached, PositionWaits
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import StoreReplica, TaskReplica
+from query_service.replicas.tasks import TaskManager
+from query_service.states.ownership import NodeOwnership
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.watches.watch_handler import WatchHandler
-from statehouse.contract.membership import NodeState
 from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.contract.topology import AnyTaskId, GlobalId, TaskId
 from statehouse.errors import LookupFailure, Reason
@@ -281,58 +284,33 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     Watch = _counted("Watch", _watch)
 
 
-class ServedNode(Protocol):
-    """The node as the services see it."""
-
-    @property
-    def host(self) -> types_pb2.Host:
-        """The node, as others reach it."""
-
-    @property
-    def incarnation(self) -> str:
-        """Random id of this run."""
-
-    @property
-    def state(self) -> NodeState:
-        """The state of the node."""
-
-    @property
-    def epoch(self) -> int:
-        """The newest known epoch of the assignment, 0 before the first."""
-
-    @property
-    def heartbeats_failing_s(self) -> float | None:
-        """Seconds since a heartbeat last reached Kafka, if the newest one failed; else None."""
-
-    @property
-    def replicas(self) -> Mapping[AnyTaskId, TaskReplica]:
-        """The tasks and global stores that the node holds."""
-
-    @property
-    def reports(self) -> Mapping[str, ProcessorReport]:
-        """What the processor last reported, by store."""
-
-    def drain(self, timeout_s: float | None = None) -> list[TaskId]:
-        """Begin to drain. Return the tasks that other nodes must take over."""
-
-
 class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
     """Answers questions about the node, and drains it."""
 
-    def __init__(self, node: ServedNode, metrics: NodeMetrics) -> None:
-        self._node = node
-        self.metrics = metrics
+    def __init__(
+        self,
+        host: types_pb2.Host,
+        ownership: NodeOwnership,
+        tasks: TaskManager,
+        control: ControlTopics,
+        heartbeats: Heartbeats,
+        drain: Callable[[float | None], list[TaskId]],
+        metrics: NodeMetrics,
+    ) -> None:
+        """`drain` begins to drain, within so many seconds, and returns the tasks that other nodes must take over."""
+        self._host, self._ownership, self._tasks, self._control = host, ownership, tasks, control
+        self._heartbeats, self._begin_to_drain, self.metrics = heartbeats, drain, metrics
 
     async def _get_node(
         self, _request: node_service_pb2.GetNodeRequest, _context: Context
     ) -> node_service_pb2.GetNodeResponse:
-        now, reports, failing_s = time.monotonic(), self._node.reports, self._node.heartbeats_failing_s
+        now, reports, failing_s = time.monotonic(), self._control.reports.latest, self._heartbeats.failing_s
         return node_service_pb2.GetNodeResponse(
-            host=self._node.host,
-            incarnation=self._node.incarnation,
-            state=self._node.state.value,
-            epoch=self._node.epoch,
-            tasks=[_task(task, now, reports) for task in sorted(self._node.replicas.values(), key=_place)],
+            host=self._host,
+            incarnation=self._ownership.incarnation,
+            state=self._ownership.state.value,
+            epoch=self._ownership.epoch,
+            tasks=[_task(task, now, reports) for task in sorted(self._tasks.replicas.values(), key=_place)],
             heartbeats_failing_ms=None if failing_s is None else int(failing_s * 1000),
         )
 
@@ -343,7 +321,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
                 raise LookupFailure(Reason.INVALID_REQUEST, "timeout_ms must not be negative")
             timeout_s = request.timeout_ms / 1000
         log.info("drain requested", timeout_s=timeout_s)
-        return node_service_pb2.DrainResponse(active_tasks=map(str, self._node.drain(timeout_s)))
+        return node_service_pb2.DrainResponse(active_tasks=map(str, self._begin_to_drain(timeout_s)))
 
     GetNode = _counted("GetNode", _get_node)
     Drain = _counted("Drain", _drain)
