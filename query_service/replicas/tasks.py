@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import structlog
 from confluent_kafka import KafkaException
@@ -46,7 +45,6 @@ from query_service.states.task_events import (
     Saved,
     SaveFailed,
     StateChanged,
-    Step,
     Stopped,
 )
 from query_service.states.task_machine import RETRIES, TaskMachine
@@ -266,36 +264,33 @@ class TaskManager:
         self._take(await self._performed(action))
 
     async def _performed(self, action: Action) -> Event:
-        """Carry out a step and return the event that it ends with."""
+        """Carry out a step and return the event that it ends with. An error in a step stops only its task."""
         match action:
-            case Open(node_task):
-                return await _or_failed(node_task, Step.OPEN, self._open(node_task))
-            case Restore(node_task):
-                return await _or_failed(node_task, Step.RESTORE, self._restore(node_task))
-            case Follow(node_task, store):
-                return await _or_failed(node_task, Step.FOLLOW, self._follow(node_task, store))
             case Save(node_task):
                 return await self._save(node_task)
             case Close(node_task, has_failed):
                 return await self._close(node_task, has_failed=has_failed)
             case Remove(task):
                 return await self._remove(task)
+            case Open(node_task) | Restore(node_task) | Follow(node_task):
+                try:
+                    return await self._advanced(action, self.replicas[node_task.task])
+                except BaseException as caught:  # noqa: BLE001 - as the docstring says
+                    return Failed(node_task, *_named(as_error(caught)), ends_step=True)
             case _:
                 raise NotImplementedError(action)
 
-    async def _open(self, node_task: NodeTask) -> Event:
-        replica = self.replicas[node_task.task]
-        await self._steps.open(replica)
-        return Opened(node_task, frozenset(replica.stores))
-
-    async def _restore(self, node_task: NodeTask) -> Event:
-        await self._steps.restore(self.replicas[node_task.task])
-        return Restoring(node_task)
-
-    async def _follow(self, node_task: NodeTask, store: str) -> Event:
-        replica = self.replicas[node_task.task]
-        await self._steps.follow(replica, replica.stores[store])
-        return Following(node_task, store)
+    async def _advanced(self, step: Open | Restore | Follow, replica: TaskReplica) -> Event:
+        match step:
+            case Open(node_task):
+                await self._steps.open(replica)
+                return Opened(node_task, frozenset(replica.stores))
+            case Restore(node_task):
+                await self._steps.restore(replica)
+                return Restoring(node_task)
+            case Follow(node_task, store):
+                await self._steps.follow(replica, replica.stores[store])
+                return Following(node_task, store)
 
     async def _save(self, node_task: NodeTask) -> Event:
         try:
@@ -328,14 +323,6 @@ class TaskManager:
             self._metrics.cleaned_up()
             return Removed(task, is_gone=True)
         return Removed(task, is_gone=False)
-
-
-async def _or_failed(node_task: NodeTask, step: Step, work: Coroutine[Any, Any, Event]) -> Event:
-    """Return the event that a step ends with. An error in the step stops only this task."""
-    try:
-        return await work
-    except BaseException as caught:  # noqa: BLE001 - as the docstring says
-        return Failed(node_task, *_named(as_error(caught)), step)
 
 
 def _named(error: Exception) -> tuple[Fault, str]:

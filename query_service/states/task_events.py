@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from query_service.states.faults import Fault
 from query_service.states.ownership import Positions
@@ -14,23 +13,6 @@ from statehouse.contract.topology import AnyTaskId, Role, StoreSpec
 
 Partitions = tuple[tuple[StoreSpec, int], ...]
 """The store partitions of a task: (specification, partition)."""
-
-
-class Step(Enum):
-    """Work on a task that takes time."""
-
-    OPEN = auto()
-    """Lock the folder and open the stores."""
-    RESTORE = auto()
-    """Make the restorer read for the stores."""
-    FOLLOW = auto()
-    """Have the follower, in place of the restorer, read for a store that has reached the end of its log."""
-    SAVE = auto()
-    """Write the checkpoint."""
-    CLOSE = auto()
-    """Stop reading, write the checkpoint, close the stores, release the folder."""
-    REMOVE = auto()
-    """Remove a folder that no task needs any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,12 +119,12 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A task can't go on. `step`: the step that failed; None if a thread failed as it read the log."""
+    """A task can't go on. `ends_step`: a step has failed, and not a thread that reads the log."""
 
     node_task: NodeTask
     fault: Fault
     error: str
-    step: Step | None = None
+    ends_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,21 +179,24 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin the step OPEN. It ends with Opened or Failed."""
+    """Lock the folder and open the stores. This step ends with Opened or Failed."""
 
     node_task: NodeTask
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Begin the step RESTORE. It ends with Restoring or Failed."""
+    """Make the restorer read for the stores. This step ends with Restoring or Failed."""
 
     node_task: NodeTask
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Begin the step FOLLOW for one store. It ends with Following or Failed."""
+    """Have the follower, in place of the restorer, read for a store that has reached the end of its log.
+
+    This step ends with Following or Failed.
+    """
 
     node_task: NodeTask
     store: str
@@ -219,14 +204,17 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Begin the step SAVE. It ends with Saved or SaveFailed."""
+    """Write the checkpoint. This step ends with Saved or SaveFailed."""
 
     node_task: NodeTask
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Begin the step CLOSE. It always ends with Closed. `has_failed`: do not write the checkpoint."""
+    """Stop reading, write the checkpoint unless it `has_failed`, close the stores, release the folder.
+
+    This step always ends with Closed.
+    """
 
     node_task: NodeTask
     has_failed: bool
@@ -234,7 +222,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Begin the step REMOVE. It ends with Removed."""
+    """Remove a folder that no task needs any more. This step ends with Removed."""
 
     task: AnyTaskId
 
