@@ -236,7 +236,7 @@ class StoreReplica:
 
     def _note_misplaced(self, found: Sequence[Misplaced]) -> None:
         """Count and log records that stand elsewhere than the partitioner puts their keys."""
-        self.metrics.misplaced(len(found))
+        self.metrics.misplaced.inc(len(found))
         now = time.monotonic()
         if now - self._misplaced_logged_at < _MISPLACED_LOG_S:
             return
@@ -321,7 +321,8 @@ class StoreReplica:
             if self.store.checkpoint() != self._checkpoint:
                 began = time.monotonic()
                 self.store.apply((), self._checkpoint)
-                self.metrics.flushed(time.monotonic() - began)
+                ended = time.monotonic()
+                self.metrics.writes.flushed(ended - began, ended)
             return self._checkpoint
 
     def outran_retention(self) -> LogLost | None:

@@ -136,7 +136,7 @@ class TaskManager:
         """Move towards the newest assignment. `wanted`: the tasks and global stores to hold, with the role in each."""
         actions = self._take(Assigned(assignment, wanted))
         if actions or not self._machine.is_settled:
-            self._metrics.rebalance()
+            self._metrics.rebalances.inc()
 
     def store_replicas(self) -> list[StoreReplica]:
         """Return every open store replica. Safe to call from any thread."""
@@ -320,7 +320,7 @@ class TaskManager:
             self._metrics.fault(fault_of(failure), FaultOutcome.PASSED_OVER)
         else:
             log.info("removed state that was idle for state_cleanup_delay_ms", task=str(task))
-            self._metrics.cleaned_up()
+            self._metrics.cleaned_up.inc()
             return Removed(task, is_gone=True)
         return Removed(task, is_gone=False)
 

@@ -64,7 +64,7 @@ _REFUSED_SHARE = 0.03
 _TALLY = SimpleNamespace(add=lambda _started, _size: None)
 _UNCOUNTED: Any = SimpleNamespace(
     applied=lambda *_arguments, **_options: None,
-    flushed=lambda _took_s: None,
+    writes=SimpleNamespace(flushed=lambda _took_s, _now_s: None),
     skipped=lambda: None,
     reads=defaultdict(lambda: _TALLY),
 )
