@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from query_service.states.lifecycle import next_node_state, settled_state
+from query_service.states.lifecycle import next_state, settled_state
 from statehouse.contract.assignment import Assignment, AssignmentReader
 from statehouse.contract.epochs import is_newer
 from statehouse.contract.membership import (
@@ -200,7 +200,7 @@ class NodeOwnership:
         """
         if state is self.state:
             return None
-        before, self.state = self.state, next_node_state(self.state, state)
+        before, self.state = self.state, next_state(self.state, state)
         return before
 
     def settle(self, tasks: Iterable[TaskState]) -> NodeState | None:

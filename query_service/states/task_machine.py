@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from query_service.states.faults import Fault
-from query_service.states.lifecycle import next_task_state, role_changes
+from query_service.states.lifecycle import next_state, role_changes
 from query_service.states.ownership import Positions
 from query_service.states.task_events import (
     Action,
@@ -273,7 +273,7 @@ class TaskMachine:
         return node_task.state is TaskState.RESTORING and node_task.following == node_task.stores
 
     def _to(self, node_task: NodeTask, state: TaskState) -> list[Action]:
-        old, node_task.state = node_task.state, next_task_state(node_task.state, state)
+        old, node_task.state = node_task.state, next_state(node_task.state, state)
         return [StateChanged(node_task, old, state)]
 
     def _begin(self, task: AnyTaskId, step: Action) -> Action:
