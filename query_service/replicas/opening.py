@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -126,7 +127,7 @@ class StoreOpener:
                 log.info("store opened", **facts, position=start.position, reason=start.reason)
                 if start.fault is not None:
                     self._metrics.fault(start.fault, FaultOutcome.PASSED_OVER)
-                return store, checkpoint.moved(start.position)
+                return store, replace(checkpoint, position=start.position)
             store.close()
             fault, reason = start.fault or Fault.NO_STATE, start.reason
         except StoreUnusable as error:
