@@ -16,7 +16,6 @@ import structlog
 
 from query_service.collector import NodeCollector
 from query_service.control_topics import ControlTopics
-from query_service.disk.directory import StateDirectory
 from query_service.heartbeat_process import HeartbeatOptions
 from query_service.heartbeats import Heartbeats
 from query_service.reads.fleet_view import FleetView
@@ -69,18 +68,13 @@ class QueryNode:
         self._resources = new_resources(settings)
         client_id = f"{settings.application_id}-{self._ownership.instance_id}"
         self._tasks = TaskManager(
-            settings.brokers,
+            settings,
             client_id,
-            StateDirectory(settings.state_dir, settings.application_id),
             self._task_changed,
             self._thread_broke,
             self._listeners,
             self._metrics,
-            resources=self._resources,
-            restore_batch_records=settings.restore_batch_records,
-            tail_bytes=settings.watch_tail_bytes,
-            ends_valid_s=settings.session_timeout_ms / 1000,
-            cleanup_delay_s=settings.state_cleanup_delay_ms / 1000,
+            self._resources,
         )
         self._ends = EndOffsetWatcher(
             settings.brokers,
@@ -389,6 +383,3 @@ async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -
         await QueryNode(settings, listeners).run()
     finally:
         await end_threads()
-
-
-__all__: tuple[str, ...] = ("QueryNode", "run_node")

@@ -28,6 +28,7 @@ from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topic_changes import counted
 from statehouse.kafka.topics import topic_settings, topic_states
 from statehouse.runtime.clocks import process_clock
+from statehouse.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
 
@@ -41,22 +42,19 @@ class TopicChanged(TaskFault):
 class StoreOpener:
     """Opens the stores of a node. It asks the broker about their logs, so call it in a worker thread.
 
-    `tail_bytes` is the size of each store's tail. `ends_valid_s` is how long a known end tells the lag.
     `on_misplaced` is what replicas call.
     """
 
     def __init__(
         self,
-        admin: RenewedAdmin,
+        settings: NodeSettings,
+        client_id: str,
         resources: StoreResources,
         metrics: NodeMetrics,
-        *,
-        tail_bytes: int,
-        ends_valid_s: float,
-        on_misplaced: Callable[[], None] = lambda: None,
+        on_misplaced: Callable[[], None],
     ) -> None:
-        self._admin, self._resources, self._metrics = admin, resources, metrics
-        self._tail_bytes, self._ends_valid_s = tail_bytes, ends_valid_s
+        self._admin = RenewedAdmin(settings.brokers, f"{client_id}-tasks")
+        self._settings, self._resources, self._metrics = settings, resources, metrics
         self._partition_of, self._on_misplaced = partitioner(), on_misplaced
 
     def open(self, spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
@@ -100,12 +98,12 @@ class StoreOpener:
             store,
             checkpoint,
             self._metrics.of(spec.name, role),
-            tail=Tail(self._tail_bytes, compaction_of(settings), checkpoint.position),
+            tail=Tail(self._settings.watch_tail_bytes, compaction_of(settings), checkpoint.position),
             tombstones_kept_ms=None if spec.ephemeral else changelog.tombstones_kept_ms,
             since_ms=now_ms if spec.ephemeral else None,
             restored_to=None if spec.ephemeral else changelog.end_offset,
             restored_in_full=kept is None and not spec.ephemeral,
-            ends_valid_s=self._ends_valid_s,
+            ends_valid_s=self._settings.session_timeout_ms / 1000,
             partition_of=self._partition_of,
             on_misplaced=self._on_misplaced,
         )

@@ -56,9 +56,8 @@ from statehouse.contract.consistency import ANSWERS_AS_ACTIVE
 from statehouse.contract.membership import GlobalReport, ReplicaReport, TaskState
 from statehouse.contract.topology import AnyTaskId, GlobalId, Role, TaskId
 from statehouse.errors import StatehouseError
-from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.runtime.background import BackgroundWork, as_error
-from statehouse.settings.brokers import Brokers
+from statehouse.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
 
@@ -76,41 +75,35 @@ class TaskManager:
 
     def __init__(
         self,
-        brokers: Brokers | str,
+        settings: NodeSettings,
         client_id: str,
-        directory: StateDirectory,
         on_change: Callable[[], None],
         on_defect: OnDefect,
         listeners: Listeners,
         metrics: NodeMetrics,
-        *,
         resources: StoreResources,
-        restore_batch_records: int,
-        tail_bytes: int,
-        ends_valid_s: float,
-        cleanup_delay_s: float,
     ) -> None:
         self.replicas: dict[AnyTaskId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
-        self._directory, self._on_change = directory, on_change
+        self._directory, self._on_change = StateDirectory(settings.state_dir, settings.application_id), on_change
         self._on_defect, self._listeners, self._metrics = on_defect, listeners, metrics
-        dormant = directory.dormant(lambda fault: metrics.fault(fault, FaultOutcome.PASSED_OVER))
+        dormant = self._directory.dormant(lambda fault: metrics.fault(fault, FaultOutcome.PASSED_OVER))
         self._machine = TaskMachine({task: positions(checkpoints) for task, checkpoints in dormant.items()})
-        self._idle_folders = IdleFolders(cleanup_delay_s)
+        self._idle_folders = IdleFolders(settings.state_cleanup_delay_ms / 1000)
         self._replica_events = ReplicaEvents(listeners)
         self._restorer = Replicator(
             "restore",
-            brokers,
+            settings.brokers,
             client_id,
             self._replica_events.batch,
             self._end_reached,
             self._replica_failed,
             on_defect,
-            batch_records=restore_batch_records,
+            batch_records=settings.restore_batch_records,
         )
         self._follower = Replicator(
             "follow",
-            brokers,
+            settings.brokers,
             client_id,
             self._replica_events.batch,
             lambda _replica: None,
@@ -118,15 +111,7 @@ class TaskManager:
             on_defect,
             batch_records=_FOLLOWED_BATCH_RECORDS,
         )
-        admin = RenewedAdmin(brokers, f"{client_id}-tasks")
-        opener = StoreOpener(
-            admin,
-            resources,
-            metrics,
-            tail_bytes=tail_bytes,
-            ends_valid_s=ends_valid_s,
-            on_misplaced=self._misplaced_found,
-        )
+        opener = StoreOpener(settings, client_id, resources, metrics, self._misplaced_found)
         self._steps = TaskSteps(opener, self._restorer, self._follower, self._replica_events, metrics)
         self._under_way = BackgroundWork()
         self._restorer.start()
