@@ -116,9 +116,9 @@ class StoreOpener:
         """Open the store on disk and return it with its checkpoint; None if it must be wiped."""
         try:
             store = open_store(spec, path, self._resources)
-            written, clock = store.checkpoint(), process_clock()
-            checkpoint = None if written is None else written.by(clock.boot_id, clock.offset_ms)
-            checkpoint = None if checkpoint is None else checkpoint.checked_by(spec.partition_count)
+            checkpoint, clock = store.checkpoint(), process_clock()
+            if checkpoint is not None:
+                checkpoint = checkpoint.by(clock.boot_id, clock.offset_ms).checked_by(spec.partition_count)
             layout, needs_placement = layout_of(spec, store), spec.foreign and not spec.is_global
             start = restore_start(checkpoint, layout, changelog, now_ms, needs_placement=needs_placement)
             if start.position is not None and checkpoint is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -77,15 +78,11 @@ class LogReader:
             self._brokers, self._client_id, **{"queued.min.messages": 1_000, "queued.max.messages.kbytes": 2_048}
         )
         try:
-            consumer.assign([at])
-            found = _read_slice(consumer, start, stop)
-        except KafkaException as error:
-            raise LogUnreadable(str(error)) from error
-        finally:
-            consumer.close()
-        if found is None:
-            return None
-        try:
+            with closing(consumer):
+                consumer.assign([at])
+                found = _read_slice(consumer, start, stop)
+            if found is None:
+                return None
             settings = self._admin.ask(partial(topic_settings, topic=topic, timeout_s=_ADMIN_TIMEOUT_S))
             now_id = self._admin.ask(partial(topic_id, topic=topic, timeout_s=_ADMIN_TIMEOUT_S))
         except KafkaException as error:
@@ -94,8 +91,7 @@ class LogReader:
             return None
         # Judged after the reading: a record that compaction spares now, it spared before.
         now_ms = monotonic_and_wall_ms()[1]
-        whole_from = compaction_of(settings).whole_from(start, found.records, now_ms)
-        if whole_from != start:
+        if compaction_of(settings).whole_from(start, found.records, now_ms) != start:
             return None
         return TailRecords([record for record in found.records if record.offset < stop], found.position)
 
