@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 
 import structlog
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from query_service.reads.open_scans import OpenScans
-from query_service.replicas.replica import StoreReplica, TaskReplica
+from query_service.control_topics import ControlTopics
+from query_service.heartbeats import Heartbeats
+from query_service.replicas.replica import TaskReplica
+from query_service.replicas.tasks import TaskManager
 from query_service.states.lifecycle import StoreState
+from query_service.states.ownership import NodeOwnership
 from query_service.stores.base import StateStore
 from query_service.stores.resources import StoreResources
 from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
 from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import READ_BUCKETS_S, NodeMetrics, WriteKind
+from query_service.wiring import ReadHandlers
 from statehouse.contract.membership import NodeState, TaskState
-from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.observability.histograms import exposed
 
 log = structlog.get_logger(__name__)
 
 _PREFIX = "statehouse_node"
 _REPLICA = ("store", "role")
-_SUMS: Mapping[str, str] = {
+_NODE: Mapping[str, str] = {
+    "dormant_tasks": "Tasks not assigned to the node whose state it still keeps on disk",
+    "open_scans": "Reads of many entries that are under way",
+    "oldest_scan_seconds": "For how long the oldest of them has been open, 0 without any",
+    "open_watches": "Watches that are open",
+    "position_waits": "Requests that wait for a position",
+    "disk_reads": "Lookups whose keys are not in memory and are being read from the disk",
+    "epoch": "Newest assignment epoch known, 0 before",
+    "kafka_silence_seconds": "Time since the assignment topic was last read",
+    "heartbeats_failing_seconds": "Time since a heartbeat last reached Kafka if the newest one failed, else 0",
+}
+_REPLICAS: Mapping[str, str] = {
     "partitions": "Replicas of the store's partitions",
     "position": "Next offsets needed, summed over partitions",
     "not_built_partitions": "Partitions into whose store nothing has been committed yet",
@@ -39,52 +52,36 @@ _SUMS: Mapping[str, str] = {
     "restore_remaining_records": "What restores have yet to read, in offsets, summed over restoring partitions",
     "open_iterators": "Reads of ranges that hold the store open",
     **{name: meaning[0].upper() + meaning[1:] for name, meaning in STORE_STATISTICS.items()},
+    "lag_records_max": "Largest lag of a partition",
+    "staleness_seconds_max": "Longest time since a partition last confirmed being at the end of its log",
 }
 _WRITES: Mapping[WriteKind, str] = {
     WriteKind.PUT: "puts",
     WriteKind.DELETE: "deletes",
     WriteKind.FLUSH: "flushes",
 }
-_MAXIMA: Mapping[str, str] = {
-    "lag_records_max": "Largest lag of a partition",
-    "staleness_seconds_max": "Longest time since a partition last confirmed being at the end of its log",
-}
-
-
-@dataclass(slots=True)
-class NodeFacts:
-    """The sources that the collector reads. All of them are safe to read from any thread."""
-
-    metrics: NodeMetrics
-    listeners: Listeners
-    resources: StoreResources
-    state: Callable[[], NodeState]
-    epoch: Callable[[], int]
-    tasks: Callable[[], Iterable[TaskReplica]]
-    open_scans: OpenScans
-    open_watches: Callable[[], int]
-    position_waits: Callable[[], int]
-    disk_reads: Callable[[], int]
-    dormant_tasks: Callable[[], int]
-    kafka_silence_s: Callable[[], float | None]
-    heartbeats_failing_s: Callable[[], float | None]
-    reports: Mapping[str, ProcessorReport]
-    is_built: Callable[[StoreReplica], bool]
-
-
-@dataclass(slots=True)
-class _Replicas:
-    """The sums and maxima over a store's replicas in one role."""
-
-    sums: Counter[str] = field(default_factory=Counter)
-    maxima: dict[str, float] = field(default_factory=dict)
 
 
 class NodeCollector(Collector):
-    """Collects the state of a node at the moment of the scrape (a Prometheus collector)."""
+    """Collects the state of a node at the moment of the scrape (a Prometheus collector).
 
-    def __init__(self, facts: NodeFacts) -> None:
-        self._facts = facts
+    What it reads of the node's parts is safe to read from any thread.
+    """
+
+    def __init__(
+        self,
+        metrics: NodeMetrics,
+        listeners: Listeners,
+        resources: StoreResources,
+        ownership: NodeOwnership,
+        tasks: TaskManager,
+        control: ControlTopics,
+        heartbeats: Heartbeats,
+        reads: ReadHandlers,
+    ) -> None:
+        self._metrics, self._listeners, self._resources = metrics, listeners, resources
+        self._ownership, self._tasks, self._control = ownership, tasks, control
+        self._heartbeats, self._reads = heartbeats, reads
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering the collector does not collect."""
@@ -95,85 +92,67 @@ class NodeCollector(Collector):
         yield from self._node()
         yield from self._replicas()
         yield from self._processor()
-        yield from self._reads()
+        yield from self._read_times()
         yield from self._writes()
-        yield from self._facts.listeners.metrics("node")
-        yield from _statistics("rocksdb", NODE_STATISTICS, self._facts.resources.statistics())
+        yield from self._listeners.metrics("node")
+        yield from _statistics("rocksdb", NODE_STATISTICS, self._resources.statistics())
 
     def _node(self) -> Iterator[Metric]:
-        present = self._facts.state()
+        present = self._ownership.state
         state = GaugeMetricFamily(f"{_PREFIX}_state", "1 for the state the node is in", labels=("state",))
         for each in NodeState:
             state.add_metric((each.value,), each is present)
         yield state
         tasks = GaugeMetricFamily(f"{_PREFIX}_tasks", "Tasks on the node by state", labels=("state",))
-        counts = Counter(task.state for task in self._facts.tasks())
+        counts = Counter(task.state for task in self._held())
         for task_state in TaskState:
             tasks.add_metric((task_state.value,), counts[task_state])
         yield tasks
-        yield GaugeMetricFamily(
-            f"{_PREFIX}_dormant_tasks",
-            "Tasks not assigned to the node whose state it still keeps on disk",
-            self._facts.dormant_tasks(),
-        )
-        scans = self._facts.open_scans
-        yield GaugeMetricFamily(f"{_PREFIX}_open_scans", "Reads of many entries that are under way", scans.count)
-        yield GaugeMetricFamily(
-            f"{_PREFIX}_oldest_scan_seconds",
-            "For how long the oldest of them has been open, 0 without any",
-            scans.oldest_s,
-        )
-        yield GaugeMetricFamily(f"{_PREFIX}_open_watches", "Watches that are open", self._facts.open_watches())
-        yield GaugeMetricFamily(
-            f"{_PREFIX}_position_waits", "Requests that wait for a position", self._facts.position_waits()
-        )
-        yield GaugeMetricFamily(
-            f"{_PREFIX}_disk_reads",
-            "Lookups whose keys are not in memory and are being read from the disk",
-            self._facts.disk_reads(),
-        )
-        yield GaugeMetricFamily(f"{_PREFIX}_epoch", "Newest assignment epoch known, 0 before", self._facts.epoch())
-        silence = GaugeMetricFamily(f"{_PREFIX}_kafka_silence_seconds", "Time since the assignment topic was last read")
-        if (silence_s := self._facts.kafka_silence_s()) is not None:
-            silence.add_metric((), silence_s)
-        yield silence
-        yield GaugeMetricFamily(
-            f"{_PREFIX}_heartbeats_failing_seconds",
-            "Time since a heartbeat last reached Kafka if the newest one failed, else 0",
-            self._facts.heartbeats_failing_s() or 0.0,
-        )
+        reads = self._reads
+        values = {
+            "dormant_tasks": self._tasks.dormant_tasks(),
+            "open_scans": reads.open_scans.count,
+            "oldest_scan_seconds": reads.open_scans.oldest_s,
+            "open_watches": reads.watches.streams.open,
+            "position_waits": reads.waits.count,
+            "disk_reads": reads.lookups.disk_reads,
+            "epoch": self._ownership.epoch,
+            "kafka_silence_seconds": self._control.silence_s,
+            "heartbeats_failing_seconds": self._heartbeats.failing_s or 0.0,
+        }
+        for name, meaning in _NODE.items():
+            yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, values[name])
+
+    def _held(self) -> list[TaskReplica]:
+        return list(self._tasks.replicas.values())
 
     def _replicas(self) -> Iterator[Metric]:
-        found: defaultdict[tuple[str, str], _Replicas] = defaultdict(_Replicas)
+        found: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         now = time.monotonic()
-        for task in self._facts.tasks():
+        for task in self._held():
             for store in list(task.stores.values()):
-                into = found[store.spec.name, task.role.name]
-                sums = into.sums
+                values = found[store.spec.name, task.role.name]
                 lag, staleness_ms = store.lag(now), store.staleness_ms(now)
-                sums["partitions"] += 1
-                sums["position"] += store.position
-                sums["not_built_partitions"] += not self._facts.is_built(store)
-                sums["lag_records"] += lag or 0
-                sums["lag_unknown"] += lag is None
-                sums["topic_changed"] += bool(store.topic_change)
-                sums["staleness_unknown"] += staleness_ms is None
+                values["partitions"] += 1
+                values["position"] += store.position
+                values["not_built_partitions"] += not self._reads.admission.is_built(store)
+                values["lag_records"] += lag or 0
+                values["lag_unknown"] += lag is None
+                values["topic_changed"] += bool(store.topic_change)
+                values["staleness_unknown"] += staleness_ms is None
                 is_restoring = store.state is StoreState.RESTORING
-                sums["restore_remaining_records"] += max(0, store.restored_to - store.position) if is_restoring else 0
-                sums.update(_of_store(store.store))
-                _raise(into.maxima, "lag_records_max", lag)
-                _raise(into.maxima, "staleness_seconds_max", None if staleness_ms is None else staleness_ms / 1000)
-        for name, meaning in _SUMS.items():
+                values["restore_remaining_records"] += max(0, store.restored_to - store.position) if is_restoring else 0
+                for name, value in _of_store(store.store).items():
+                    values[name] += value
+                if lag is not None:
+                    values["lag_records_max"] = max(values["lag_records_max"], lag)
+                if staleness_ms is not None:
+                    values["staleness_seconds_max"] = max(values["staleness_seconds_max"], staleness_ms / 1000)
+        for name, meaning in _REPLICAS.items():
             family = GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, labels=_REPLICA)
-            for labels, replicas in found.items():
-                if name in replicas.sums:
-                    family.add_metric(labels, replicas.sums[name])
-            yield family
-        for name, meaning in _MAXIMA.items():
-            family = GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, labels=_REPLICA)
-            for labels, replicas in found.items():
-                if name in replicas.maxima:
-                    family.add_metric(labels, replicas.maxima[name])
+            for labels, values in found.items():
+                if name in values:
+                    family.add_metric(labels, values[name])
             yield family
 
     def _processor(self) -> Iterator[Metric]:
@@ -189,20 +168,20 @@ class NodeCollector(Collector):
             labels=("store",),
         )
         now = time.monotonic()
-        for name in sorted({store.spec.name for task in self._facts.tasks() for store in list(task.stores.values())}):
-            if (report := self._facts.reports.get(name)) is not None:
+        for name in sorted({store.spec.name for task in self._held() for store in list(task.stores.values())}):
+            if (report := self._control.reports.latest.get(name)) is not None:
                 age.add_metric((name,), report.age_ms(now) / 1000)
                 if report.input_backlog is not None:
                     backlog.add_metric((name,), report.input_backlog)
         yield age
         yield backlog
 
-    def _reads(self) -> Iterator[Metric]:
+    def _read_times(self) -> Iterator[Metric]:
         durations = HistogramMetricFamily(
             f"{_PREFIX}_read_duration_seconds", "Time of a read in the node", labels=(*_REPLICA, "query")
         )
         read = CounterMetricFamily(f"{_PREFIX}_read_bytes", "Bytes that reads found", labels=(*_REPLICA, "query"))
-        for replica in self._facts.metrics.replicas():
+        for replica in self._metrics.replicas():
             for query, histogram in replica.reads.items():
                 if any(histogram.buckets):
                     labels = (replica.store, replica.role.name, query.value)
@@ -213,7 +192,7 @@ class NodeCollector(Collector):
 
     def _writes(self) -> Iterator[Metric]:
         now = time.monotonic()
-        replicas = self._facts.metrics.replicas()
+        replicas = self._metrics.replicas()
         for kind, meaning in _WRITES.items():
             seconds = CounterMetricFamily(f"{_PREFIX}_{kind}_seconds", f"Time of {meaning}", labels=_REPLICA)
             longest = GaugeMetricFamily(
@@ -239,12 +218,6 @@ def _of_store(store: StateStore) -> Mapping[str, int]:
     except Exception as error:  # noqa: BLE001 - as above
         log.debug("a store's statistics can't be had", error=str(error))
         return {}
-
-
-def _raise(maxima: dict[str, float], name: str, value: float | None) -> None:
-    """Keep the largest known value."""
-    if value is not None:
-        maxima[name] = max(value, maxima.get(name, value))
 
 
 def _statistics(part: str, meanings: Mapping[str, str], values: Mapping[str, int]) -> Iterator[Metric]:

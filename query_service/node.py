@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -14,23 +14,21 @@ from typing import Any
 
 import structlog
 
-from query_service.collector import NodeCollector, NodeFacts
+from query_service.collector import NodeCollector
 from query_service.control_topics import ControlTopics
-from query_service.disk.directory import StateDirectory
 from query_service.heartbeat_process import HeartbeatOptions
 from query_service.heartbeats import Heartbeats
 from query_service.reads.fleet_view import FleetView
-from query_service.replicas.replica import TaskReplica
 from query_service.replicas.replication import EndOffsetWatcher
 from query_service.replicas.tasks import TaskManager
+from query_service.service import NodeServicer
 from query_service.states.ownership import InstanceIdTaken, active_tasks
 from query_service.telemetry.listeners import Listener
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server
 from statehouse.contract.assignment import Assignment
 from statehouse.contract.membership import Member, NodeState
-from statehouse.contract.processor_reports import ProcessorReport
-from statehouse.contract.topology import AnyTaskId, TaskId, members_topic
+from statehouse.contract.topology import TaskId, members_topic
 from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.observability.proxy_sums import ProxyCollector
 from statehouse.observability.tracing import tracing_for
@@ -70,18 +68,13 @@ class QueryNode:
         self._resources = new_resources(settings)
         client_id = f"{settings.application_id}-{self._ownership.instance_id}"
         self._tasks = TaskManager(
-            settings.brokers,
+            settings,
             client_id,
-            StateDirectory(settings.state_dir, settings.application_id),
             self._task_changed,
             self._thread_broke,
             self._listeners,
             self._metrics,
-            resources=self._resources,
-            restore_batch_records=settings.restore_batch_records,
-            tail_bytes=settings.watch_tail_bytes,
-            ends_valid_s=settings.session_timeout_ms / 1000,
-            cleanup_delay_s=settings.state_cleanup_delay_ms / 1000,
+            self._resources,
         )
         self._ends = EndOffsetWatcher(
             settings.brokers,
@@ -122,70 +115,31 @@ class QueryNode:
         self._reads = new_reads(
             settings, client_id, self._host, self._tasks.replicas, self._control, self._metrics, self._tracing
         )
+        answers = NodeServicer(
+            self._host, self._ownership, self._tasks, self._control, self._heartbeats, self.drain, self._metrics
+        )
         self._server = new_server(
-            settings, self._reads, self, self._metrics, self._break, is_traced=self._tracing is not None
+            settings, self._reads, answers, self._metrics, self._break, is_traced=self._tracing is not None
         )
         self._host.port = settings.advertised_port or self._server.port
         self._metrics_server = self._serve_metrics()
 
     def _serve_metrics(self) -> MetricsServer | None:
         """Register the metrics that are read at each scrape, and serve them if the settings name a port."""
-        facts = NodeFacts(
-            metrics=self._metrics,
-            listeners=self._listeners,
-            resources=self._resources,
-            state=lambda: self.state,
-            epoch=lambda: self.epoch,
-            tasks=lambda: list(self.replicas.values()),
-            open_scans=self._reads.open_scans,
-            open_watches=lambda: self._reads.watches.streams.open,
-            position_waits=lambda: self._reads.waits.count,
-            disk_reads=lambda: self._reads.lookups.disk_reads,
-            dormant_tasks=self._tasks.dormant_tasks,
-            kafka_silence_s=lambda: self._control.silence_s,
-            heartbeats_failing_s=lambda: self.heartbeats_failing_s,
-            reports=self._control.reports.latest,
-            is_built=self._reads.admission.is_built,
+        collector = NodeCollector(
+            self._metrics,
+            self._listeners,
+            self._resources,
+            self._ownership,
+            self._tasks,
+            self._control,
+            self._heartbeats,
+            self._reads,
         )
-        self._metrics.registry.register(NodeCollector(facts))
+        self._metrics.registry.register(collector)
         sums = self._server.proxy_sums
         self._metrics.registry.register(ProxyCollector("statehouse_node", sums, has_express=False))
         return serve_metrics(self._metrics.registry, self._settings, self._metrics.security.denied)
-
-    @property
-    def state(self) -> NodeState:
-        """The state of the node."""
-        return self._ownership.state
-
-    @property
-    def host(self) -> types_pb2.Host:
-        """The node, as others reach it."""
-        return self._host
-
-    @property
-    def replicas(self) -> Mapping[AnyTaskId, TaskReplica]:
-        """The tasks and global stores that the node holds."""
-        return self._tasks.replicas
-
-    @property
-    def reports(self) -> Mapping[str, ProcessorReport]:
-        """What the processor last reported, by store."""
-        return self._control.reports.latest
-
-    @property
-    def incarnation(self) -> str:
-        """Random id of this run."""
-        return self._ownership.incarnation
-
-    @property
-    def heartbeats_failing_s(self) -> float | None:
-        """Seconds since a heartbeat last reached Kafka, if the newest one failed; else None."""
-        return self._heartbeats.failing_s
-
-    @property
-    def epoch(self) -> int:
-        """The newest known epoch of the assignment, 0 before the first."""
-        return self._ownership.epoch
 
     def stop(self, *, drain: bool) -> None:
         """Make `run()` end. With `drain` the node first hands over its active tasks, within drain_timeout_ms.
@@ -253,7 +207,7 @@ class QueryNode:
             port=self._host.port,
             instance_id=self._host.instance_id,
             dynamic=self._ownership.dynamic,
-            incarnation=self.incarnation,
+            incarnation=self._ownership.incarnation,
         )
         self._control.start()
         self._ends.start()
@@ -283,7 +237,7 @@ class QueryNode:
         """Stop immediately: a node that lacks one of its threads or chores would only look healthy."""
         log.error("the node stops by a defect", error=f"{type(error).__name__}: {error}")
         self._defect = self._defect or error
-        if self.state in {NodeState.REBALANCING, NodeState.RUNNING}:
+        if self._ownership.state in {NodeState.REBALANCING, NodeState.RUNNING}:
             self._enter(NodeState.ERROR)
         self.stop(drain=False)
         self._task_changed()  # last, as the defect may be in here
@@ -350,14 +304,14 @@ class QueryNode:
             log.warning("stopping with active tasks: nobody took them in time", timeout_s=self._drain_timeout_s)
 
     def _active_tasks(self) -> list[TaskId]:
-        return active_tasks({task: replica.role for task, replica in self.replicas.items()})
+        return active_tasks({task: replica.role for task, replica in self._tasks.replicas.items()})
 
     def _enter(self, state: NodeState) -> None:
         self._state_changed(self._ownership.enter(state))
 
     def _state_changed(self, before: NodeState | None) -> None:
         if before is not None:
-            self._listeners.on_node_state(before, self.state)
+            self._listeners.on_node_state(before, self._ownership.state)
             self._heartbeats.due()
 
     def _task_changed(self) -> None:
@@ -429,6 +383,3 @@ async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -
         await QueryNode(settings, listeners).run()
     finally:
         await end_threads()
-
-
-__all__: tuple[str, ...] = ("QueryNode", "run_node")

@@ -7,22 +7,26 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, Final, Protocol, TypeVar, cast
+from inspect import isawaitable
+from typing import Any, Final, TypeVar
 
 import grpc.aio
 import structlog
 
+from query_service.control_topics import ControlTopics
+from query_service.heartbeats import Heartbeats
 from query_service.reads.batch_spans import BatchSpans
-from query_service.reads.batches import Batch, batch_of
+from query_service.reads.batches import batch_of
 from query_service.reads.lookups import DiskLookup, LookupHandler
 from query_service.reads.observed import ReadObserver
 from query_service.reads.position_waits import PositionNotReached, PositionWaits
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import StoreReplica, TaskReplica
+from query_service.replicas.tasks import TaskManager
+from query_service.states.ownership import NodeOwnership
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.watches.watch_handler import WatchHandler
-from statehouse.contract.membership import NodeState
 from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.contract.topology import AnyTaskId, GlobalId, TaskId
 from statehouse.errors import LookupFailure, Reason
@@ -84,31 +88,33 @@ def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Respo
     return failing_cleanly(_counting(method, handler))
 
 
-def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response | DiskLookup]]) -> Handler[Response]:
-    """Wrap a read so that it waits for a position that the caller has seen elsewhere, and for what a serde fetches.
+def _waiting(method: str, part: Callable[[QueryServicer], Callable[[Any], Any]]) -> Handler[Any]:
+    """Make a handler of a read, which `part` names, so that it waits for a position that the caller has seen elsewhere.
 
-    It also waits for the disk, as long as its caller does. Its calls are counted.
+    It also waits for what a serde fetches, and for the disk, as long as its caller does. Its calls are counted.
     """
 
-    async def attempt(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
-        answer = await handler(self, request)
-        return cast("Response", await self.completed(answer, context)) if isinstance(answer, DiskLookup) else answer
+    async def attempt(self: QueryServicer, request: Any, context: HasTime) -> Any:  # noqa: ANN401 - of any method
+        answer = part(self)(request)
+        if isawaitable(answer):
+            answer = await answer
+        return await self.completed(answer, context) if isinstance(answer, DiskLookup) else answer
 
-    async def at_position(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
+    async def at_position(self: QueryServicer, request: Any, context: HasTime) -> Any:  # noqa: ANN401 - of any method
         try:
             return await attempt(self, request, context)
         except PositionNotReached as behind:
             deadline = self.waits.times.deadline(context, margins=_WAIT_MARGINS)
             return await self.waits.patiently(request, partial(attempt, self, request, context), behind, deadline)
 
-    async def read(self: QueryServicer, request: Any, context: HasTime, begun: DiskLookup | None = None) -> Response:  # noqa: ANN401 - any of the requests
+    async def read(self: QueryServicer, request: Any, context: HasTime, begun: DiskLookup | None = None) -> Any:  # noqa: ANN401 - of any method
         if begun is not None:
             with suppress(PositionNotReached, FetchNeeded):
-                return cast("Response", await self.completed(begun, context))
+                return await self.completed(begun, context)
         # A fetch takes longer than a read, so the read is simply done again after it.
         return await self.fetches.until_decoded(request, lambda: at_position(self, request, context))
 
-    async def observed(self: QueryServicer, request: Any, context: HasTime, *begun: DiskLookup) -> Response:  # noqa: ANN401 - any of the requests
+    async def observed(self: QueryServicer, request: Any, context: HasTime, *begun: DiskLookup) -> Any:  # noqa: ANN401 - of any method
         began_ns = self.observer.began()
         try:
             response = await read(self, request, context, *begun)
@@ -121,9 +127,9 @@ def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response | Dis
     return _counting(method, observed)
 
 
-def _read(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
+def _read(method: str, part: Callable[[QueryServicer], Callable[[Any], Any]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
     """Make a servicer method from a read."""
-    return failing_cleanly(_waiting(method, handler))
+    return failing_cleanly(_waiting(method, part))
 
 
 def _read_page(
@@ -170,43 +176,6 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         except TimeoutError as error:
             raise LookupFailure(Reason.DEADLINE_EXCEEDED, "the node's disk did not answer in time") from error
 
-    async def _get(self, request: query_service_pb2.GetRequest) -> bytes | DiskLookup:
-        return self._lookups.get(request)
-
-    async def _batch_get(self, batch: Batch) -> bytes | DiskLookup:
-        return self._lookups.batch_get(batch)
-
-    async def _scan(self, request: query_service_pb2.ScanRequest) -> bytes:
-        return await self._scans.scan(request)
-
-    async def _scan_windows(self, request: query_service_pb2.ScanWindowsRequest) -> bytes:
-        return await self._scans.scan_windows(request)
-
-    async def _scan_sessions(self, request: query_service_pb2.ScanSessionsRequest) -> bytes:
-        return await self._scans.scan_sessions(request)
-
-    async def _count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
-        return await self._scans.count(request)
-
-    async def _fetch_windows(
-        self, request: query_service_pb2.FetchWindowsRequest
-    ) -> query_service_pb2.FetchWindowsResponse:
-        return await self._lookups.fetch_windows(request)
-
-    async def _fetch_sessions(
-        self, request: query_service_pb2.FetchSessionsRequest
-    ) -> query_service_pb2.FetchSessionsResponse:
-        return await self._lookups.fetch_sessions(request)
-
-    async def _get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
-        return self._lookups.get_as_of(request)
-
-    async def _get_history(self, request: query_service_pb2.GetHistoryRequest) -> query_service_pb2.GetHistoryResponse:
-        return await self._lookups.get_history(request)
-
-    async def _query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:
-        return await self._lookups.query_store(request)
-
     async def _watch(self, request: query_service_pb2.WatchRequest, context: Context) -> None:
         watch = partial(self._watches.watch, request, send_to(context))
         try:
@@ -215,14 +184,15 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
             deadline = Deadline.after(min(_WATCH_WAIT_S, self.waits.times.default_s))
             await self.waits.patiently(request, watch, behind, deadline)
 
-    get = _waiting("Get", _get)
-    batch_get = _waiting("BatchGet", _batch_get)
-    scan = _waiting("Scan", _scan)
-    scan_windows = _waiting("ScanWindows", _scan_windows)
-    scan_sessions = _waiting("ScanSessions", _scan_sessions)
+    get = _waiting("Get", lambda self: self._lookups.get)
+    batch_get = _waiting("BatchGet", lambda self: self._lookups.batch_get)
+    scan = _waiting("Scan", lambda self: self._scans.scan)
+    scan_windows = _waiting("ScanWindows", lambda self: self._scans.scan_windows)
+    scan_sessions = _waiting("ScanSessions", lambda self: self._scans.scan_sessions)
 
     async def _batch_get_of_grpc(self, request: query_service_pb2.BatchGetRequest, context: HasTime) -> bytes:
-        return await self.batch_get(batch_of(request.SerializeToString()), context)
+        response: bytes = await self.batch_get(batch_of(request.SerializeToString()), context)
+        return response
 
     @property
     def proxied(self) -> Mapping[str, link.LinkHandler]:
@@ -272,67 +242,42 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     Scan = failing_cleanly(scan)
     ScanWindows = failing_cleanly(scan_windows)
     ScanSessions = failing_cleanly(scan_sessions)
-    Count = _read("Count", _count)
-    FetchWindows = _read("FetchWindows", _fetch_windows)
-    FetchSessions = _read("FetchSessions", _fetch_sessions)
-    GetAsOf = _read("GetAsOf", _get_as_of)
-    GetHistory = _read("GetHistory", _get_history)
-    QueryStore = _read("QueryStore", _query_store)
+    Count = _read("Count", lambda self: self._scans.count)
+    FetchWindows = _read("FetchWindows", lambda self: self._lookups.fetch_windows)
+    FetchSessions = _read("FetchSessions", lambda self: self._lookups.fetch_sessions)
+    GetAsOf = _read("GetAsOf", lambda self: self._lookups.get_as_of)
+    GetHistory = _read("GetHistory", lambda self: self._lookups.get_history)
+    QueryStore = _read("QueryStore", lambda self: self._lookups.query_store)
     Watch = _counted("Watch", _watch)
-
-
-class ServedNode(Protocol):
-    """The node as the services see it."""
-
-    @property
-    def host(self) -> types_pb2.Host:
-        """The node, as others reach it."""
-
-    @property
-    def incarnation(self) -> str:
-        """Random id of this run."""
-
-    @property
-    def state(self) -> NodeState:
-        """The state of the node."""
-
-    @property
-    def epoch(self) -> int:
-        """The newest known epoch of the assignment, 0 before the first."""
-
-    @property
-    def heartbeats_failing_s(self) -> float | None:
-        """Seconds since a heartbeat last reached Kafka, if the newest one failed; else None."""
-
-    @property
-    def replicas(self) -> Mapping[AnyTaskId, TaskReplica]:
-        """The tasks and global stores that the node holds."""
-
-    @property
-    def reports(self) -> Mapping[str, ProcessorReport]:
-        """What the processor last reported, by store."""
-
-    def drain(self, timeout_s: float | None = None) -> list[TaskId]:
-        """Begin to drain. Return the tasks that other nodes must take over."""
 
 
 class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
     """Answers questions about the node, and drains it."""
 
-    def __init__(self, node: ServedNode, metrics: NodeMetrics) -> None:
-        self._node = node
-        self.metrics = metrics
+    def __init__(
+        self,
+        host: types_pb2.Host,
+        ownership: NodeOwnership,
+        tasks: TaskManager,
+        control: ControlTopics,
+        heartbeats: Heartbeats,
+        drain: Callable[[float | None], list[TaskId]],
+        metrics: NodeMetrics,
+    ) -> None:
+        """`drain` begins to drain, within so many seconds, and returns the tasks that other nodes must take over."""
+        self._host, self._ownership, self._tasks, self._control = host, ownership, tasks, control
+        self._heartbeats, self._begin_to_drain, self.metrics = heartbeats, drain, metrics
 
     async def _get_node(
         self, _request: node_service_pb2.GetNodeRequest, _context: Context
     ) -> node_service_pb2.GetNodeResponse:
-        now, reports, failing_s = time.monotonic(), self._node.reports, self._node.heartbeats_failing_s
+        now, reports, failing_s = time.monotonic(), self._control.reports.latest, self._heartbeats.failing_s
         return node_service_pb2.GetNodeResponse(
-            host=self._node.host,
-            incarnation=self._node.incarnation,
-            state=self._node.state.value,
-            epoch=self._node.epoch,
-            tasks=[_task(task, now, reports) for task in sorted(self._node.replicas.values(), key=_place)],
+            host=self._host,
+            incarnation=self._ownership.incarnation,
+            state=self._ownership.state.value,
+            epoch=self._ownership.epoch,
+            tasks=[_task(task, now, reports) for task in sorted(self._tasks.replicas.values(), key=_place)],
             heartbeats_failing_ms=None if failing_s is None else int(failing_s * 1000),
         )
 
@@ -343,7 +288,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
                 raise LookupFailure(Reason.INVALID_REQUEST, "timeout_ms must not be negative")
             timeout_s = request.timeout_ms / 1000
         log.info("drain requested", timeout_s=timeout_s)
-        return node_service_pb2.DrainResponse(active_tasks=map(str, self._node.drain(timeout_s)))
+        return node_service_pb2.DrainResponse(active_tasks=map(str, self._begin_to_drain(timeout_s)))
 
     GetNode = _counted("GetNode", _get_node)
     Drain = _counted("Drain", _drain)

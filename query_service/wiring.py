@@ -18,7 +18,7 @@ from query_service.reads.position_waits import PositionWaits
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import TaskReplica, monotonic_and_wall_ms
-from query_service.service import SERVICES, NodeServicer, QueryServicer, ServedNode, register
+from query_service.service import SERVICES, NodeServicer, QueryServicer, register
 from query_service.states.ownership import NodeOwnership
 from query_service.stores.resources import StoreResources
 from query_service.telemetry.listeners import Listener, Listeners
@@ -54,10 +54,6 @@ class ReadHandlers:
     waits: PositionWaits
     fetches: SerdeFetches
     observer: ReadObserver
-
-    def servicer(self, metrics: NodeMetrics) -> QueryServicer:
-        """Return the gRPC service over these parts."""
-        return QueryServicer(self.lookups, self.scans, self.watches, self.waits, self.fetches, metrics, self.observer)
 
 
 def new_listeners(metrics: NodeMetrics, more: Sequence[Listener]) -> Listeners:
@@ -136,19 +132,21 @@ def new_reads(
 def new_server(
     settings: NodeSettings,
     reads: ReadHandlers,
-    node: ServedNode,
+    node: NodeServicer,
     metrics: NodeMetrics,
     on_defect: Callable[[Exception], None],
     *,
     is_traced: bool,
 ) -> RpcServer:
     """Return the server of the node's services. Its port is bound, but it accepts no calls yet."""
-    servicer = reads.servicer(metrics)
+    servicer = QueryServicer(
+        reads.lookups, reads.scans, reads.watches, reads.waits, reads.fetches, metrics, reads.observer
+    )
     bind = f"{settings.bind_host}:{settings.node_port}"
     return RpcServer(
         bind,
         SERVICES,
-        lambda server: register(server, servicer, NodeServicer(node, metrics)),
+        lambda server: register(server, servicer, node),
         settings=settings,
         proxy=proxy_for(settings, bind, on_defect, is_traced=is_traced),
         proxied=servicer.proxied,

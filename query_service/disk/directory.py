@@ -139,19 +139,16 @@ class TaskDirectory:
             OSError: the copy can't be written.
 
         """
-        with self.writing:
-            self._write_checkpoints(checkpoints)
-
-    def _write_checkpoints(self, checkpoints: Mapping[str, Checkpoint]) -> None:
-        if self._lock_fd is None:
-            raise TaskFault(f"{self.path} is not locked for this task")
         content = {store: json.loads(checkpoint.to_json()) for store, checkpoint in sorted(checkpoints.items())}
         fresh = self.path / f"{_CHECKPOINT}.tmp"
-        try:
-            fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-            fresh.replace(self.path / _CHECKPOINT)
-        except OSError as error:  # the error of a full disk does not name the path
-            raise OSError(error.errno, error.strerror, str(self.path / _CHECKPOINT)) from error
+        with self.writing:
+            if self._lock_fd is None:
+                raise TaskFault(f"{self.path} is not locked for this task")
+            try:
+                fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+                fresh.replace(self.path / _CHECKPOINT)
+            except OSError as error:  # the error of a full disk does not name the path
+                raise OSError(error.errno, error.strerror, str(self.path / _CHECKPOINT)) from error
 
     def read_checkpoints(self) -> dict[str, Checkpoint]:
         """Return the readable copy of the checkpoints, by folder of the store; empty if there is none.

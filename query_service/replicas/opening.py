@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topic_changes import counted
 from statehouse.kafka.topics import topic_settings, topic_states
 from statehouse.runtime.clocks import process_clock
+from statehouse.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
 
@@ -40,22 +42,19 @@ class TopicChanged(TaskFault):
 class StoreOpener:
     """Opens the stores of a node. It asks the broker about their logs, so call it in a worker thread.
 
-    `tail_bytes` is the size of each store's tail. `ends_valid_s` is how long a known end tells the lag.
     `on_misplaced` is what replicas call.
     """
 
     def __init__(
         self,
-        admin: RenewedAdmin,
+        settings: NodeSettings,
+        client_id: str,
         resources: StoreResources,
         metrics: NodeMetrics,
-        *,
-        tail_bytes: int,
-        ends_valid_s: float,
-        on_misplaced: Callable[[], None] = lambda: None,
+        on_misplaced: Callable[[], None],
     ) -> None:
-        self._admin, self._resources, self._metrics = admin, resources, metrics
-        self._tail_bytes, self._ends_valid_s = tail_bytes, ends_valid_s
+        self._admin = RenewedAdmin(settings.brokers, f"{client_id}-tasks")
+        self._settings, self._resources, self._metrics = settings, resources, metrics
         self._partition_of, self._on_misplaced = partitioner(), on_misplaced
 
     def open(self, spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
@@ -99,12 +98,12 @@ class StoreOpener:
             store,
             checkpoint,
             self._metrics.of(spec.name, role),
-            tail=Tail(self._tail_bytes, compaction_of(settings), checkpoint.position),
+            tail=Tail(self._settings.watch_tail_bytes, compaction_of(settings), checkpoint.position),
             tombstones_kept_ms=None if spec.ephemeral else changelog.tombstones_kept_ms,
             since_ms=now_ms if spec.ephemeral else None,
             restored_to=None if spec.ephemeral else changelog.end_offset,
             restored_in_full=kept is None and not spec.ephemeral,
-            ends_valid_s=self._ends_valid_s,
+            ends_valid_s=self._settings.session_timeout_ms / 1000,
             partition_of=self._partition_of,
             on_misplaced=self._on_misplaced,
         )
@@ -117,16 +116,16 @@ class StoreOpener:
         """Open the store on disk and return it with its checkpoint; None if it must be wiped."""
         try:
             store = open_store(spec, path, self._resources)
-            written, clock = store.checkpoint(), process_clock()
-            checkpoint = None if written is None else written.by(clock.boot_id, clock.offset_ms)
-            checkpoint = None if checkpoint is None else checkpoint.checked_by(spec.partition_count)
+            checkpoint, clock = store.checkpoint(), process_clock()
+            if checkpoint is not None:
+                checkpoint = checkpoint.by(clock.boot_id, clock.offset_ms).checked_by(spec.partition_count)
             layout, needs_placement = layout_of(spec, store), spec.foreign and not spec.is_global
             start = restore_start(checkpoint, layout, changelog, now_ms, needs_placement=needs_placement)
             if start.position is not None and checkpoint is not None:
                 log.info("store opened", **facts, position=start.position, reason=start.reason)
                 if start.fault is not None:
                     self._metrics.fault(start.fault, FaultOutcome.PASSED_OVER)
-                return store, checkpoint.moved(start.position)
+                return store, replace(checkpoint, position=start.position)
             store.close()
             fault, reason = start.fault or Fault.NO_STATE, start.reason
         except StoreUnusable as error:

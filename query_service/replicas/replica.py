@@ -19,7 +19,7 @@ from query_service.replicas.wakeup import Wakeup
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.confirmation import Confirmation, KnownEnd
 from query_service.states.faults import Fault, TaskFault
-from query_service.states.lifecycle import InvalidTransition, StoreState, can_follow
+from query_service.states.lifecycle import StoreState, can_follow, next_state
 from query_service.states.task_events import NodeTask
 from query_service.stores.base import ChangelogRecord, StateStore
 from query_service.stores.walk import Walk, WalkTooLong
@@ -167,12 +167,9 @@ class StoreReplica:
 
         """
         with self._swap_lock:
-            if can_follow(self.state, state):
-                self.state = state
-                return
-        if self.loss is not None:
-            raise self.loss
-        raise InvalidTransition(f"a store can't go from {self.state} to {state}")
+            if self.loss is not None and not can_follow(self.state, state):
+                raise self.loss
+            self.state = next_state(self.state, state)
 
     def lose(self, loss: LogLost) -> None:
         """Mark the replica as lost; the thread that reads for it then fails it. Safe to call from any thread."""
@@ -236,7 +233,7 @@ class StoreReplica:
 
     def _note_misplaced(self, found: Sequence[Misplaced]) -> None:
         """Count and log records that stand elsewhere than the partitioner puts their keys."""
-        self.metrics.misplaced(len(found))
+        self.metrics.misplaced.inc(len(found))
         now = time.monotonic()
         if now - self._misplaced_logged_at < _MISPLACED_LOG_S:
             return
@@ -321,7 +318,8 @@ class StoreReplica:
             if self.store.checkpoint() != self._checkpoint:
                 began = time.monotonic()
                 self.store.apply((), self._checkpoint)
-                self.metrics.flushed(time.monotonic() - began)
+                ended = time.monotonic()
+                self.metrics.writes.flushed(ended - began, ended)
             return self._checkpoint
 
     def outran_retention(self) -> LogLost | None:

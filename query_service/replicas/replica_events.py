@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from query_service.replicas.replica import StoreReplica
 from query_service.telemetry.events import StorePartition, SuspendReason
 from query_service.telemetry.listeners import Listeners
 
 
-class _Phase(Enum):
-    RESTORING = auto()
-    STANDBY = auto()
-
-
 @dataclass(slots=True)
 class _Progress:
-    phase: _Phase
+    is_standby: bool
     records: int = 0
 
 
@@ -33,7 +27,7 @@ class ReplicaEvents:
     def restoring(self, replica: StoreReplica) -> None:
         """Report the start of a restore. Call this before anything is read."""
         with self._lock:
-            self._progress[replica] = _Progress(_Phase.RESTORING)
+            self._progress[replica] = _Progress(is_standby=False)
             self._listeners.on_restore_start(
                 _where(replica), replica.restored_from, replica.restored_to, full=replica.restored_in_full
             )
@@ -45,10 +39,10 @@ class ReplicaEvents:
             if progress is None:
                 return
             progress.records += records
-            if progress.phase is _Phase.RESTORING:
-                self._listeners.on_batch_restored(_where(replica), replica.position, records)
-            else:
+            if progress.is_standby:
                 self._listeners.on_batch_loaded(_where(replica), replica.position, records, replica.end_offset)
+            else:
+                self._listeners.on_batch_restored(_where(replica), replica.position, records)
 
     def restored(self, replica: StoreReplica, *, as_standby: bool) -> None:
         """Report the end of a restore. From now on a standby's updates are reported."""
@@ -64,7 +58,7 @@ class ReplicaEvents:
             progress = self._progress.get(replica)
             if progress is None and as_standby:
                 self._begin_standby(replica)
-            elif progress is not None and progress.phase is _Phase.STANDBY and not as_standby:
+            elif progress is not None and progress.is_standby and not as_standby:
                 self._end_standby(replica, SuspendReason.PROMOTED)
 
     def ended(self, replica: StoreReplica) -> None:
@@ -73,14 +67,14 @@ class ReplicaEvents:
             progress = self._progress.get(replica)
             if progress is None:
                 return
-            if progress.phase is _Phase.STANDBY:
+            if progress.is_standby:
                 self._end_standby(replica, SuspendReason.MIGRATED)
             else:
                 del self._progress[replica]
                 self._listeners.on_restore_suspended(_where(replica), progress.records)
 
     def _begin_standby(self, replica: StoreReplica) -> None:
-        self._progress[replica] = _Progress(_Phase.STANDBY)
+        self._progress[replica] = _Progress(is_standby=True)
         self._listeners.on_update_start(_where(replica), replica.position)
 
     def _end_standby(self, replica: StoreReplica, reason: SuspendReason) -> None:

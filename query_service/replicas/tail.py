@@ -93,23 +93,16 @@ class Tail:
         self._first = 0  # index of the first record that is still kept
         self._bytes = 0
         self._newest_ms = -1
-        self._start = self._end = position
-
-    @property
-    def start(self) -> int:
+        self.start = position
         """First offset that the tail covers."""
-        return self._start
-
-    @property
-    def end(self) -> int:
+        self.end = position
         """Position after the last record that the tail covers."""
-        return self._end
 
     def restart(self, position: int) -> None:
         """Drop all records; cover the log from `position` on."""
         with self._lock:
             self._forget(position)
-            self._end = position
+            self.end = position
 
     def extend(self, records: Sequence[ChangelogRecord], position: int, now_ms: int, *, at_once: bool) -> None:
         """Add records.
@@ -122,15 +115,15 @@ class Tail:
 
         """
         with self._lock:
-            whole = self._end if at_once else self._compaction.whole_from(self._end, records, now_ms, self._newest_ms)
-            if whole != self._end:
+            whole = self.end if at_once else self._compaction.whole_from(self.end, records, now_ms, self._newest_ms)
+            if whole != self.end:
                 self._forget(whole)
             self._newest_ms = max(self._newest_ms, *(record.timestamp_ms for record in records), -1)
             for record in records:
                 if record.offset >= whole:
                     self._records.append(record)
                     self._bytes += _size(record)
-            self._end = position
+            self.end = position
             self._trim()
 
     def read(self, position: int, max_records: int, max_bytes: int) -> TailRecords | None:
@@ -139,25 +132,25 @@ class Tail:
         Returns None if the tail starts after `position`.
         """
         with self._lock:
-            if position < self._start:
+            if position < self.start:
                 return None
             at = bisect_left(self._records, position, lo=self._first, key=_OFFSET)
             count = fitting(map(_size, self._records[at : at + max_records]), BatchCapacity(max_records, max_bytes))
             found = self._records[at : at + count]
             if at + count < len(self._records):
                 return TailRecords(found, found[-1].offset + 1)
-            return TailRecords(found, max(position, self._end))
+            return TailRecords(found, max(position, self.end))
 
     def _forget(self, position: int) -> None:
         self._records.clear()
         self._first = self._bytes = 0
-        self._start = position
+        self.start = position
 
     def _trim(self) -> None:
         while self._bytes > self._max_bytes:
             record = self._records[self._first]
             self._bytes -= _size(record)
-            self._start = record.offset + 1
+            self.start = record.offset + 1
             self._first += 1
         if self._first > len(self._records) // 2:
             del self._records[: self._first]

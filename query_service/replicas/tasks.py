@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import structlog
 from confluent_kafka import KafkaException
@@ -46,7 +45,6 @@ from query_service.states.task_events import (
     Saved,
     SaveFailed,
     StateChanged,
-    Step,
     Stopped,
 )
 from query_service.states.task_machine import RETRIES, TaskMachine
@@ -58,9 +56,8 @@ from statehouse.contract.consistency import ANSWERS_AS_ACTIVE
 from statehouse.contract.membership import GlobalReport, ReplicaReport, TaskState
 from statehouse.contract.topology import AnyTaskId, GlobalId, Role, TaskId
 from statehouse.errors import StatehouseError
-from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.runtime.background import BackgroundWork, as_error
-from statehouse.settings.brokers import Brokers
+from statehouse.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
 
@@ -78,41 +75,35 @@ class TaskManager:
 
     def __init__(
         self,
-        brokers: Brokers | str,
+        settings: NodeSettings,
         client_id: str,
-        directory: StateDirectory,
         on_change: Callable[[], None],
         on_defect: OnDefect,
         listeners: Listeners,
         metrics: NodeMetrics,
-        *,
         resources: StoreResources,
-        restore_batch_records: int,
-        tail_bytes: int,
-        ends_valid_s: float,
-        cleanup_delay_s: float,
     ) -> None:
         self.replicas: dict[AnyTaskId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
-        self._directory, self._on_change = directory, on_change
+        self._directory, self._on_change = StateDirectory(settings.state_dir, settings.application_id), on_change
         self._on_defect, self._listeners, self._metrics = on_defect, listeners, metrics
-        dormant = directory.dormant(lambda fault: metrics.fault(fault, FaultOutcome.PASSED_OVER))
+        dormant = self._directory.dormant(lambda fault: metrics.fault(fault, FaultOutcome.PASSED_OVER))
         self._machine = TaskMachine({task: positions(checkpoints) for task, checkpoints in dormant.items()})
-        self._idle_folders = IdleFolders(cleanup_delay_s)
+        self._idle_folders = IdleFolders(settings.state_cleanup_delay_ms / 1000)
         self._replica_events = ReplicaEvents(listeners)
         self._restorer = Replicator(
             "restore",
-            brokers,
+            settings.brokers,
             client_id,
             self._replica_events.batch,
             self._end_reached,
             self._replica_failed,
             on_defect,
-            batch_records=restore_batch_records,
+            batch_records=settings.restore_batch_records,
         )
         self._follower = Replicator(
             "follow",
-            brokers,
+            settings.brokers,
             client_id,
             self._replica_events.batch,
             lambda _replica: None,
@@ -120,15 +111,7 @@ class TaskManager:
             on_defect,
             batch_records=_FOLLOWED_BATCH_RECORDS,
         )
-        admin = RenewedAdmin(brokers, f"{client_id}-tasks")
-        opener = StoreOpener(
-            admin,
-            resources,
-            metrics,
-            tail_bytes=tail_bytes,
-            ends_valid_s=ends_valid_s,
-            on_misplaced=self._misplaced_found,
-        )
+        opener = StoreOpener(settings, client_id, resources, metrics, self._misplaced_found)
         self._steps = TaskSteps(opener, self._restorer, self._follower, self._replica_events, metrics)
         self._under_way = BackgroundWork()
         self._restorer.start()
@@ -138,7 +121,7 @@ class TaskManager:
         """Move towards the newest assignment. `wanted`: the tasks and global stores to hold, with the role in each."""
         actions = self._take(Assigned(assignment, wanted))
         if actions or not self._machine.is_settled:
-            self._metrics.rebalance()
+            self._metrics.rebalances.inc()
 
     def store_replicas(self) -> list[StoreReplica]:
         """Return every open store replica. Safe to call from any thread."""
@@ -266,36 +249,33 @@ class TaskManager:
         self._take(await self._performed(action))
 
     async def _performed(self, action: Action) -> Event:
-        """Carry out a step and return the event that it ends with."""
+        """Carry out a step and return the event that it ends with. An error in a step stops only its task."""
         match action:
-            case Open(node_task):
-                return await _or_failed(node_task, Step.OPEN, self._open(node_task))
-            case Restore(node_task):
-                return await _or_failed(node_task, Step.RESTORE, self._restore(node_task))
-            case Follow(node_task, store):
-                return await _or_failed(node_task, Step.FOLLOW, self._follow(node_task, store))
             case Save(node_task):
                 return await self._save(node_task)
             case Close(node_task, has_failed):
                 return await self._close(node_task, has_failed=has_failed)
             case Remove(task):
                 return await self._remove(task)
+            case Open(node_task) | Restore(node_task) | Follow(node_task):
+                try:
+                    return await self._advanced(action, self.replicas[node_task.task])
+                except BaseException as caught:  # noqa: BLE001 - as the docstring says
+                    return Failed(node_task, *_named(as_error(caught)), ends_step=True)
             case _:
                 raise NotImplementedError(action)
 
-    async def _open(self, node_task: NodeTask) -> Event:
-        replica = self.replicas[node_task.task]
-        await self._steps.open(replica)
-        return Opened(node_task, frozenset(replica.stores))
-
-    async def _restore(self, node_task: NodeTask) -> Event:
-        await self._steps.restore(self.replicas[node_task.task])
-        return Restoring(node_task)
-
-    async def _follow(self, node_task: NodeTask, store: str) -> Event:
-        replica = self.replicas[node_task.task]
-        await self._steps.follow(replica, replica.stores[store])
-        return Following(node_task, store)
+    async def _advanced(self, step: Open | Restore | Follow, replica: TaskReplica) -> Event:
+        match step:
+            case Open(node_task):
+                await self._steps.open(replica)
+                return Opened(node_task, frozenset(replica.stores))
+            case Restore(node_task):
+                await self._steps.restore(replica)
+                return Restoring(node_task)
+            case Follow(node_task, store):
+                await self._steps.follow(replica, replica.stores[store])
+                return Following(node_task, store)
 
     async def _save(self, node_task: NodeTask) -> Event:
         try:
@@ -325,17 +305,9 @@ class TaskManager:
             self._metrics.fault(fault_of(failure), FaultOutcome.PASSED_OVER)
         else:
             log.info("removed state that was idle for state_cleanup_delay_ms", task=str(task))
-            self._metrics.cleaned_up()
+            self._metrics.cleaned_up.inc()
             return Removed(task, is_gone=True)
         return Removed(task, is_gone=False)
-
-
-async def _or_failed(node_task: NodeTask, step: Step, work: Coroutine[Any, Any, Event]) -> Event:
-    """Return the event that a step ends with. An error in the step stops only this task."""
-    try:
-        return await work
-    except BaseException as caught:  # noqa: BLE001 - as the docstring says
-        return Failed(node_task, *_named(as_error(caught)), step)
 
 
 def _named(error: Exception) -> tuple[Fault, str]:

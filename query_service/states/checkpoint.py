@@ -103,10 +103,6 @@ class Checkpoint:
         """Return the same checkpoint for a store of so many partitions: by another number, nothing was checked."""
         return self if self.placed_by == partitions else replace(self, misplaced=None, placed_by=partitions)
 
-    def moved(self, position: int) -> Checkpoint:
-        """Return the same checkpoint with another position."""
-        return replace(self, position=position)
-
 
 def _known_format(version: int) -> int:
     """Return `version` if this program can read it; otherwise raise UnknownFormat."""

@@ -5,8 +5,9 @@ The states of nodes follow Kafka Streams' `KafkaStreams.State`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
+from typing import Any, TypeVar
 
 from statehouse.contract.membership import NodeState, TaskState
 from statehouse.contract.topology import AnyTaskId, Role
@@ -14,7 +15,7 @@ from statehouse.errors import StatehouseError
 
 
 class InvalidTransition(StatehouseError):
-    """The node or task can't go from its present state to the wanted one."""
+    """The node, task or store can't go from its present state to the wanted one."""
 
 
 _NODE_TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
@@ -63,32 +64,31 @@ _STORE_TRANSITIONS: Mapping[StoreState, frozenset[StoreState]] = {
 }
 
 
-def can_follow(current: StoreState, wanted: StoreState) -> bool:
-    """Whether a store's replica may go from `current` to `wanted`."""
-    return wanted in _STORE_TRANSITIONS[current]
+AnyState = TypeVar("AnyState", NodeState, TaskState, StoreState)
+
+# By type, as states of different kinds with one name are equal as text.
+_FOLLOWING: Mapping[type, Mapping[Any, Collection[StrEnum]]] = {
+    NodeState: _NODE_TRANSITIONS,
+    TaskState: _TASK_TRANSITIONS,
+    StoreState: _STORE_TRANSITIONS,
+}
 
 
-def next_node_state(current: NodeState, wanted: NodeState) -> NodeState:
-    """Return `wanted` if a node may go there from `current`.
-
-    Raises:
-        InvalidTransition: the node may not.
-
-    """
-    if wanted not in _NODE_TRANSITIONS[current]:
-        raise InvalidTransition(f"a node can't go from {current} to {wanted}")
-    return wanted
+def can_follow(current: AnyState, wanted: AnyState) -> bool:
+    """Whether `wanted` may follow `current`."""
+    return wanted in _FOLLOWING[type(current)][current]
 
 
-def next_task_state(current: TaskState, wanted: TaskState) -> TaskState:
-    """Return `wanted` if a task may go there from `current`.
+def next_state(current: AnyState, wanted: AnyState) -> AnyState:
+    """Return `wanted` if it may follow `current`.
 
     Raises:
-        InvalidTransition: the task may not.
+        InvalidTransition: it may not.
 
     """
-    if wanted not in _TASK_TRANSITIONS[current]:
-        raise InvalidTransition(f"a task can't go from {current} to {wanted}")
+    if not can_follow(current, wanted):
+        what = type(current).__name__.removesuffix("State").lower()
+        raise InvalidTransition(f"a {what} can't go from {current} to {wanted}")
     return wanted
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from query_service.states.lifecycle import next_node_state, settled_state
+from query_service.states.lifecycle import next_state, settled_state
 from statehouse.contract.assignment import Assignment, AssignmentReader
 from statehouse.contract.epochs import is_newer
 from statehouse.contract.membership import (
@@ -74,7 +74,8 @@ class NodeOwnership:
         self._heartbeats = 0
         self._has_succeeded = False
         self._rival: Member | None = None
-        self._superseded_by: Member | None = None
+        self.superseded_by: Member | None = None
+        """The newer process that uses this node's instance id (fencing as in KIP-345). Its second heartbeat tells."""
         self._is_stopping = self._will_be_back = False
 
     @property
@@ -128,7 +129,7 @@ class NodeOwnership:
             name = (key or b"").decode(errors="replace")
             self.members.pop(name, None)
             if name == self.instance_id:
-                self._rival = self._superseded_by = None
+                self._rival = self.superseded_by = None
             return False
         member = decode_member(key, value, written_at_ms, now_ms)
         if not self._has_succeeded and member.instance_id == self.instance_id:
@@ -162,17 +163,9 @@ class NodeOwnership:
         if member.incarnation_order <= (self.started_at_ms, self.incarnation):
             return
         if rival is not None and rival.incarnation == member.incarnation and rival.heartbeat != member.heartbeat:
-            self._superseded_by = member
+            self.superseded_by = member
         if rival is None or member.incarnation_order >= rival.incarnation_order:
             self._rival = member
-
-    @property
-    def superseded_by(self) -> Member | None:
-        """The newer process that uses this node's instance id, None if there is none (fencing as in KIP-345).
-
-        It is known by its second heartbeat.
-        """
-        return self._superseded_by
 
     def stop(self, *, drain: bool) -> None:
         """Start to shut down. Only the first call counts.
@@ -207,7 +200,7 @@ class NodeOwnership:
         """
         if state is self.state:
             return None
-        before, self.state = self.state, next_node_state(self.state, state)
+        before, self.state = self.state, next_state(self.state, state)
         return before
 
     def settle(self, tasks: Iterable[TaskState]) -> NodeState | None:

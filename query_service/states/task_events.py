@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from query_service.states.faults import Fault
 from query_service.states.ownership import Positions
@@ -14,23 +13,6 @@ from statehouse.contract.topology import AnyTaskId, Role, StoreSpec
 
 Partitions = tuple[tuple[StoreSpec, int], ...]
 """The store partitions of a task: (specification, partition)."""
-
-
-class Step(Enum):
-    """Work on a task that takes time."""
-
-    OPEN = auto()
-    """Lock the folder and open the stores."""
-    RESTORE = auto()
-    """Make the restorer read for the stores."""
-    FOLLOW = auto()
-    """Have the follower, in place of the restorer, read for a store that has reached the end of its log."""
-    SAVE = auto()
-    """Write the checkpoint."""
-    CLOSE = auto()
-    """Stop reading, write the checkpoint, close the stores, release the folder."""
-    REMOVE = auto()
-    """Remove a folder that no task needs any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +46,16 @@ class NodeTask:
     is_retry_due: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _OfTask:
+    node_task: NodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class _OfStore(_OfTask):
+    store: str
+
+
 # Events.
 
 
@@ -81,82 +73,58 @@ class NodeStops:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(_OfTask):
     """The stores are open. `stores`: their names."""
 
-    node_task: NodeTask
     stores: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Restoring:
+class Restoring(_OfTask):
     """The restorer reads for all stores of the task."""
 
-    node_task: NodeTask
 
-
-@dataclass(frozen=True, slots=True)
-class EndReached:
+class EndReached(_OfStore):
     """The restorer has reached the end of a store's log. The event may come several times."""
 
-    node_task: NodeTask
-    store: str
 
-
-@dataclass(frozen=True, slots=True)
-class Following:
+class Following(_OfStore):
     """The follower now reads for a store."""
 
-    node_task: NodeTask
-    store: str
 
-
-@dataclass(frozen=True, slots=True)
-class CheckpointDue:
+class CheckpointDue(_OfTask):
     """It is time to write a task's checkpoint."""
 
-    node_task: NodeTask
 
-
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(_OfTask):
     """A checkpoint was written."""
 
-    node_task: NodeTask
-
 
 @dataclass(frozen=True, slots=True)
-class SaveFailed:
+class SaveFailed(_OfTask):
     """A checkpoint was not written. `is_copy`: the stores have it; only the readable copy was not written."""
 
-    node_task: NodeTask
     fault: Fault
     error: str
     is_copy: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A task can't go on. `step`: the step that failed; None if a thread failed as it read the log."""
+class Failed(_OfTask):
+    """A task can't go on. `ends_step`: a step has failed, and not a thread that reads the log."""
 
-    node_task: NodeTask
     fault: Fault
     error: str
-    step: Step | None = None
+    ends_step: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RetryDue:
+class RetryDue(_OfTask):
     """The pause after a failure is over."""
 
-    node_task: NodeTask
-
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(_OfTask):
     """A task is closed. `on_disk`: the positions that its folder has now."""
 
-    node_task: NodeTask
     on_disk: Positions
 
 
@@ -195,87 +163,72 @@ Event = (
 # Actions.
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Begin the step OPEN. It ends with Opened or Failed."""
-
-    node_task: NodeTask
+class Open(_OfTask):
+    """Lock the folder and open the stores. This step ends with Opened or Failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Begin the step RESTORE. It ends with Restoring or Failed."""
-
-    node_task: NodeTask
+class Restore(_OfTask):
+    """Make the restorer read for the stores. This step ends with Restoring or Failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
-    """Begin the step FOLLOW for one store. It ends with Following or Failed."""
+class Follow(_OfStore):
+    """Have the follower, in place of the restorer, read for a store that has reached the end of its log.
 
-    node_task: NodeTask
-    store: str
+    This step ends with Following or Failed.
+    """
+
+
+class Save(_OfTask):
+    """Write the checkpoint. This step ends with Saved or SaveFailed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Save:
-    """Begin the step SAVE. It ends with Saved or SaveFailed."""
+class Close(_OfTask):
+    """Stop reading, write the checkpoint unless it `has_failed`, close the stores, release the folder.
 
-    node_task: NodeTask
+    This step always ends with Closed.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Begin the step CLOSE. It always ends with Closed. `has_failed`: do not write the checkpoint."""
-
-    node_task: NodeTask
     has_failed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Begin the step REMOVE. It ends with Removed."""
+    """Remove a folder that no task needs any more. This step ends with Removed."""
 
     task: AnyTaskId
 
 
 @dataclass(frozen=True, slots=True)
-class RetryAfter:
+class RetryAfter(_OfTask):
     """Bring RetryDue after a pause of `pause_s` seconds."""
 
-    node_task: NodeTask
     pause_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(_OfTask):
     """A held task now has another role."""
 
-    node_task: NodeTask
-
 
 @dataclass(frozen=True, slots=True)
-class StateChanged:
+class StateChanged(_OfTask):
     """A task has gone from one state to another."""
 
-    node_task: NodeTask
     old: TaskState
     new: TaskState
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(_OfTask):
     """A task went to ERROR."""
 
-    node_task: NodeTask
     fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
-class NotSaved:
+class NotSaved(_OfTask):
     """The readable copy of a checkpoint was not written. The task goes on."""
 
-    node_task: NodeTask
     fault: Fault
     error: str
 

@@ -16,12 +16,11 @@ The rules:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
 from query_service.states.faults import Fault
-from query_service.states.lifecycle import next_task_state, role_changes
+from query_service.states.lifecycle import next_state, role_changes
 from query_service.states.ownership import Positions
 from query_service.states.task_events import (
     Action,
@@ -52,7 +51,6 @@ from query_service.states.task_events import (
     Saved,
     SaveFailed,
     StateChanged,
-    Step,
     Stopped,
 )
 from statehouse.contract.assignment import Assignment
@@ -78,7 +76,7 @@ class TaskMachine:
         self._assignment = Assignment()
         self._wanted: Mapping[AnyTaskId, Role] = {}
         self._is_stopping = False
-        self._under_way: dict[AnyTaskId, Counter[Step]] = {}
+        self._steps: dict[AnyTaskId, int] = {}  # how many are under way, by task; none is 0
         self._backoff: BackoffByKey[AnyTaskId] = BackoffByKey(RETRIES)
 
     @property
@@ -90,7 +88,7 @@ class TaskMachine:
     @property
     def in_use(self) -> set[AnyTaskId]:
         """The tasks whose folders are not idle."""
-        return {*self._wanted, *self.tasks, *self._under_way}
+        return {*self._wanted, *self.tasks, *self._steps}
 
     @property
     def is_settled(self) -> bool:
@@ -108,7 +106,7 @@ class TaskMachine:
             case Opened():
                 return self._opened(event)
             case Restoring(node_task):
-                self._end(node_task.task, Step.RESTORE)
+                self._end(node_task.task)
                 return self._next(node_task.task)
             case EndReached():
                 return self._end_reached(event)
@@ -146,38 +144,38 @@ class TaskMachine:
 
     def _opened(self, event: Opened) -> list[Action]:
         node_task = event.node_task
-        self._end(node_task.task, Step.OPEN)
+        self._end(node_task.task)
         node_task.stores = event.stores
         if node_task.state is not TaskState.CREATED:
             return self._next(node_task.task)  # the task has failed meanwhile
         restoring = self._to(node_task, TaskState.RESTORING)
         if not self._is_as_wanted(node_task.task):
             return restoring + self._close(node_task)
-        return [*restoring, self._begin(node_task.task, Step.RESTORE, Restore(node_task))]
+        return [*restoring, self._begin(node_task.task, Restore(node_task))]
 
     def _end_reached(self, event: EndReached) -> list[Action]:
         node_task, store = event.node_task, event.store
         if not self._is_current(node_task) or node_task.state is not TaskState.RESTORING or store in node_task.restored:
             return []
         node_task.restored.add(store)
-        return [self._begin(node_task.task, Step.FOLLOW, Follow(node_task, store))]
+        return [self._begin(node_task.task, Follow(node_task, store))]
 
     def _following(self, event: Following) -> list[Action]:
         node_task = event.node_task
-        self._end(node_task.task, Step.FOLLOW)
+        self._end(node_task.task)
         node_task.following.add(event.store)
         return self._next(node_task.task)
 
     def _checkpoint_due(self, node_task: NodeTask) -> list[Action]:
         if not self._is_current(node_task) or node_task.state not in {TaskState.RESTORING, TaskState.RUNNING}:
             return []
-        if node_task.task in self._under_way:
+        if node_task.task in self._steps:
             return []  # the next checkpoint is due soon
-        return [self._begin(node_task.task, Step.SAVE, Save(node_task))]
+        return [self._begin(node_task.task, Save(node_task))]
 
     def _save_ended(self, event: Saved | SaveFailed) -> list[Action]:
         node_task = event.node_task
-        self._end(node_task.task, Step.SAVE)
+        self._end(node_task.task)
         if isinstance(event, SaveFailed):
             # A running task may go on without the readable copy: its next restore takes longer. A task that can't write
             # even its first checkpoint does not start to run.
@@ -190,13 +188,13 @@ class TaskMachine:
         return self._next(node_task.task)
 
     def _failed(self, event: Failed) -> list[Action]:
-        if event.step is not None:
-            self._end(event.node_task.task, event.step)
+        if event.ends_step:
+            self._end(event.node_task.task)
         return self._fail(event.node_task, event.fault, event.error) if self._is_current(event.node_task) else []
 
     def _closed(self, event: Closed) -> list[Action]:
         node_task = event.node_task
-        self._end(node_task.task, Step.CLOSE)
+        self._end(node_task.task)
         actions = self._to(node_task, TaskState.CLOSED)
         del self.tasks[node_task.task]
         if event.on_disk and isinstance(node_task.task, TaskId):
@@ -204,7 +202,7 @@ class TaskMachine:
         return actions + self._next(node_task.task)
 
     def _removed(self, event: Removed) -> list[Action]:
-        self._end(event.task, Step.REMOVE)
+        self._end(event.task)
         if event.is_gone and isinstance(event.task, TaskId):
             self.dormant.pop(event.task, None)
         return self._next(event.task)
@@ -214,7 +212,7 @@ class TaskMachine:
     def _next(self, task: AnyTaskId) -> list[Action]:
         """Begin the next step of a task towards the newest assignment, if one is due."""
         node_task = self.tasks.get(task)
-        if self._under_way.get(task):
+        if self._steps.get(task):
             # The end of the running step calls this again. A task that is to go answers no more meanwhile: it would
             # claim the role that it had before the newest assignment.
             return [] if node_task is None or self._is_as_wanted(task) else self._suspend(node_task)
@@ -224,7 +222,7 @@ class TaskMachine:
             return self._close(node_task)
         if self._follows_all(node_task):
             # From now on a node that crashes must find a checkpoint to report: it gets back first what it has on disk.
-            return [self._begin(task, Step.SAVE, Save(node_task))]
+            return [self._begin(task, Save(node_task))]
         return []
 
     def _open(self, task: AnyTaskId) -> list[Action]:
@@ -232,7 +230,7 @@ class TaskMachine:
         self.tasks[task] = node_task
         if isinstance(task, TaskId):
             self.dormant.pop(task, None)  # before opening may wipe any of it
-        return [self._begin(task, Step.OPEN, Open(node_task))]
+        return [self._begin(task, Open(node_task))]
 
     def _suspend(self, node_task: NodeTask) -> list[Action]:
         if node_task.state not in {TaskState.RESTORING, TaskState.RUNNING}:
@@ -242,10 +240,10 @@ class TaskMachine:
     def _close(self, node_task: NodeTask) -> list[Action]:
         has_failed = node_task.state is TaskState.ERROR
         suspended = self._to(node_task, TaskState.SUSPENDED) if has_failed else self._suspend(node_task)
-        return [*suspended, self._begin(node_task.task, Step.CLOSE, Close(node_task, has_failed))]
+        return [*suspended, self._begin(node_task.task, Close(node_task, has_failed))]
 
     def _remove(self, task: AnyTaskId) -> list[Action]:
-        return [] if task in self.in_use else [self._begin(task, Step.REMOVE, Remove(task))]
+        return [] if task in self.in_use else [self._begin(task, Remove(task))]
 
     def _fail(self, node_task: NodeTask, fault: Fault, error: str) -> list[Action]:
         """Put a task into ERROR. Later it is closed and opened again, which restores whatever can be restored."""
@@ -275,18 +273,17 @@ class TaskMachine:
         return node_task.state is TaskState.RESTORING and node_task.following == node_task.stores
 
     def _to(self, node_task: NodeTask, state: TaskState) -> list[Action]:
-        old, node_task.state = node_task.state, next_task_state(node_task.state, state)
+        old, node_task.state = node_task.state, next_state(node_task.state, state)
         return [StateChanged(node_task, old, state)]
 
-    def _begin(self, task: AnyTaskId, step: Step, action: Action) -> Action:
-        self._under_way.setdefault(task, Counter())[step] += 1
-        return action
+    def _begin(self, task: AnyTaskId, step: Action) -> Action:
+        self._steps[task] = self._steps.get(task, 0) + 1
+        return step
 
-    def _end(self, task: AnyTaskId, step: Step) -> None:
-        steps = self._under_way[task]
-        steps[step] -= 1
-        if not +steps:
-            del self._under_way[task]
+    def _end(self, task: AnyTaskId) -> None:
+        self._steps[task] -= 1
+        if not self._steps[task]:
+            del self._steps[task]
 
 
 def _stored(partitions: Partitions) -> list[tuple[StoreSpec, int]]:

@@ -9,7 +9,8 @@ A listener never delays or fails a restore (`statehouse/observability/listeners.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, runtime_checkable
 
 from query_service.telemetry.events import StorePartition, SuspendReason
 from statehouse.contract.membership import NodeState, TaskState
@@ -129,51 +130,32 @@ class StandbyUpdateListener(Protocol):
 
 Listener: TypeAlias = StateListener | RestoreListener | StandbyUpdateListener
 
-_PROTOCOLS = (StateListener, RestoreListener, StandbyUpdateListener)
+P = ParamSpec("P")
+
+
+def _passed_on(
+    protocol: type, method: Callable[Concatenate[Any, P], None], *, is_batch: bool = False
+) -> Callable[Concatenate[Listeners, P], None]:
+    """Return a method that tells all listeners of a protocol what it is called with."""
+
+    def pass_on(self: Listeners, /, *arguments: P.args, **options: P.kwargs) -> None:
+        self.tell(protocol, method.__name__, *arguments, is_batch=is_batch, **options)
+
+    return pass_on
 
 
 class Listeners(ListenerThreads):
     """Passes events on to the node's listeners, and has every listener method itself. Safe from any thread."""
 
     def __init__(self) -> None:
-        super().__init__(GROUP, _PROTOCOLS)
+        super().__init__(GROUP, (StateListener, RestoreListener, StandbyUpdateListener))
 
-    def on_node_state(self, old: NodeState, new: NodeState) -> None:
-        """Pass the event on."""
-        self.tell(StateListener, "on_node_state", old, new)
-
-    def on_task_state(self, task: AnyTaskId, old: TaskState, new: TaskState) -> None:
-        """Pass the event on."""
-        self.tell(StateListener, "on_task_state", task, old, new)
-
-    def on_restore_start(self, where: StorePartition, start_offset: int, end_offset: int, *, full: bool) -> None:
-        """Pass the event on."""
-        self.tell(RestoreListener, "on_restore_start", where, start_offset, end_offset, full=full)
-
-    def on_batch_restored(self, where: StorePartition, batch_end_offset: int, records: int) -> None:
-        """Pass the event on."""
-        self.tell(RestoreListener, "on_batch_restored", where, batch_end_offset, records, is_batch=True)
-
-    def on_restore_end(self, where: StorePartition, total: int) -> None:
-        """Pass the event on."""
-        self.tell(RestoreListener, "on_restore_end", where, total)
-
-    def on_restore_suspended(self, where: StorePartition, total: int) -> None:
-        """Pass the event on."""
-        self.tell(RestoreListener, "on_restore_suspended", where, total)
-
-    def on_update_start(self, where: StorePartition, start_offset: int) -> None:
-        """Pass the event on."""
-        self.tell(StandbyUpdateListener, "on_update_start", where, start_offset)
-
-    def on_batch_loaded(
-        self, where: StorePartition, batch_end_offset: int, records: int, end_offset: int | None
-    ) -> None:
-        """Pass the event on."""
-        self.tell(StandbyUpdateListener, "on_batch_loaded", where, batch_end_offset, records, end_offset, is_batch=True)
-
-    def on_update_suspended(
-        self, where: StorePartition, offset: int, end_offset: int | None, reason: SuspendReason
-    ) -> None:
-        """Pass the event on."""
-        self.tell(StandbyUpdateListener, "on_update_suspended", where, offset, end_offset, reason)
+    on_node_state = _passed_on(StateListener, StateListener.on_node_state)
+    on_task_state = _passed_on(StateListener, StateListener.on_task_state)
+    on_restore_start = _passed_on(RestoreListener, RestoreListener.on_restore_start)
+    on_batch_restored = _passed_on(RestoreListener, RestoreListener.on_batch_restored, is_batch=True)
+    on_restore_end = _passed_on(RestoreListener, RestoreListener.on_restore_end)
+    on_restore_suspended = _passed_on(RestoreListener, RestoreListener.on_restore_suspended)
+    on_update_start = _passed_on(StandbyUpdateListener, StandbyUpdateListener.on_update_start)
+    on_batch_loaded = _passed_on(StandbyUpdateListener, StandbyUpdateListener.on_batch_loaded, is_batch=True)
+    on_update_suspended = _passed_on(StandbyUpdateListener, StandbyUpdateListener.on_update_suspended)

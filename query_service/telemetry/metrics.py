@@ -127,21 +127,13 @@ class ReplicaMetrics:
         self._late = metrics.late_records.labels(*labels)
         self._expired_segments = metrics.expired_segments.labels(*labels)
         self._skipped = metrics.skipped_records.labels(*labels)
-        self._misplaced = metrics.misplaced_records.labels(*labels)
+        self.misplaced = metrics.misplaced_records.labels(*labels)
         self._metrics = metrics
 
     def skipped(self) -> None:
         """Count an unreadable record."""
         self._skipped.inc()
         self._metrics.fault(Fault.UNREADABLE_RECORD, FaultOutcome.PASSED_OVER)
-
-    def misplaced(self, records: int) -> None:
-        """Count records that stand elsewhere than the partitioner puts their keys."""
-        self._misplaced.inc(records)
-
-    def flushed(self, took_s: float) -> None:
-        """Count a checkpoint that was written into the store, and its time."""
-        self.writes.flushed(took_s, time.monotonic())
 
     def applied(self, records: Sequence[ChangelogRecord], applied: Applied, took_s: float, *, restoring: bool) -> None:
         """Count the records of an applied batch, and its time."""
@@ -185,8 +177,8 @@ class NodeMetrics:
         )
         self._node_states = self._counter("state_changes", "Changes of the node's state", ("from", "to"))
         self._task_states = self._counter("task_state_changes", "Changes of tasks' states", ("from", "to"))
-        self._rebalances = self._counter("rebalances", "Assignments that changed this node's tasks or their roles", ())
-        self._cleaned_up = self._counter("cleaned_up_folders", "Folders of tasks or global stores removed as idle", ())
+        self.rebalances = self._counter("rebalances", "Assignments that changed this node's tasks or their roles", ())
+        self.cleaned_up = self._counter("cleaned_up_folders", "Folders of tasks or global stores removed as idle", ())
         calls = self._counter("calls", "gRPC calls by outcome: OK, or why they failed", ("method", "outcome"))
         self._calls = cache(calls.labels)  # finding a counter by its labels takes longer than counting
         self.heartbeat_failures = self._counter("heartbeat_failures", "Heartbeats that didn't reach Kafka", ())
@@ -218,14 +210,6 @@ class NodeMetrics:
         self._full_restores.labels(store, fault.value).inc()
         if fault is not Fault.NO_STATE:
             self.fault(fault, FaultOutcome.STORE_WIPED)
-
-    def rebalance(self) -> None:
-        """Count an assignment that changed something for this node."""
-        self._rebalances.inc()
-
-    def cleaned_up(self) -> None:
-        """Count a folder that was removed because no task needed it."""
-        self._cleaned_up.inc()
 
     def call(self, method: str, outcome: str) -> None:
         """Count a gRPC call."""

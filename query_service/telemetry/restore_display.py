@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 from rich.console import Console
@@ -18,16 +17,6 @@ log = structlog.get_logger(__name__)
 
 LOG_INTERVAL_S = 10.0
 BAR_INTERVAL_S = 0.5
-
-
-class Display(Protocol):
-    """Shows progress to people."""
-
-    def show(self, status: RestoreStatus) -> None:
-        """Show how far a restore has come."""
-
-    def end(self, where: StorePartition) -> None:
-        """Stop showing a restore, if it was shown."""
 
 
 class LogDisplay:
@@ -95,7 +84,7 @@ class BarDisplay:
 class RestoreProgressListener:
     """The built-in listener that shows the progress of long restores."""
 
-    def __init__(self, progress: RestoreProgress, display: Display, clock: Callable[[], float]) -> None:
+    def __init__(self, progress: RestoreProgress, display: LogDisplay | BarDisplay, clock: Callable[[], float]) -> None:
         self._progress, self._display, self._clock = progress, display, clock
 
     def on_restore_start(self, where: StorePartition, start_offset: int, end_offset: int, *, full: bool) -> None:  # noqa: ARG002 - the protocol has them

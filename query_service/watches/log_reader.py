@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -79,15 +78,11 @@ class LogReader:
             self._brokers, self._client_id, **{"queued.min.messages": 1_000, "queued.max.messages.kbytes": 2_048}
         )
         try:
-            consumer.assign([at])
-            found = _read_slice(consumer, start, stop)
-        except KafkaException as error:
-            raise LogUnreadable(str(error)) from error
-        finally:
-            consumer.close()
-        if found is None:
-            return None
-        try:
+            with closing(consumer):
+                consumer.assign([at])
+                found = _read_slice(consumer, start, stop)
+            if found is None:
+                return None
             settings = self._admin.ask(partial(topic_settings, topic=topic, timeout_s=_ADMIN_TIMEOUT_S))
             now_id = self._admin.ask(partial(topic_id, topic=topic, timeout_s=_ADMIN_TIMEOUT_S))
         except KafkaException as error:
@@ -96,22 +91,15 @@ class LogReader:
             return None
         # Judged after the reading: a record that compaction spares now, it spared before.
         now_ms = monotonic_and_wall_ms()[1]
-        whole_from = compaction_of(settings).whole_from(start, found.with_following, now_ms)
-        if whole_from != start:
+        if compaction_of(settings).whole_from(start, found.records, now_ms) != start:
             return None
-        return TailRecords([record for record in found.with_following if record.offset < stop], found.position)
+        return TailRecords([record for record in found.records if record.offset < stop], found.position)
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    """Records in offset order, with the first one beyond the slice's end; and the position after the slice."""
-
-    with_following: Sequence[ChangelogRecord]
-    position: int
-
-
-def _read_slice(consumer: Consumer, start: int, stop: int) -> _Slice | None:
+def _read_slice(consumer: Consumer, start: int, stop: int) -> TailRecords | None:
     """Read until `stop` or a limit of a slice; None if the log now starts after `start`.
+
+    The records have the first one from `stop` on with them, if it was read.
 
     Raises:
         LogUnreadable: nothing came in time.
@@ -134,9 +122,9 @@ def _read_slice(consumer: Consumer, start: int, stop: int) -> _Slice | None:
                     records.append(ChangelogRecord(key, value, message.timestamp()[1], message.offset()))
                     size += len(key) + len(value or b"")
                 if position > stop:
-                    return _Slice(records, stop)
+                    return TailRecords(records, stop)
             elif error.code() == codes.PARTITION_EOF:
-                return _Slice(records, min(stop, message.offset()))
+                return TailRecords(records, min(stop, message.offset()))
             elif error.code() == codes.AUTO_OFFSET_RESET:
                 return None
-    return _Slice(records, min(stop, position))
+    return TailRecords(records, min(stop, position))

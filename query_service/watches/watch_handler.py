@@ -58,9 +58,9 @@ class WatchHandler:
     def __init__(
         self, admission: Admission, scans: OpenScans, log: LogReader, fetches: SerdeFetches, *, max_watches: int
     ) -> None:
-        self._admission, self._scans, self._log, self._fetches = admission, scans, log, fetches
+        self.admission, self.scans, self.log, self.fetches = admission, scans, log, fetches
         # Many watches may begin at the same time after a move; they take turns, so that scans can still run.
-        self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
+        self.pages = asyncio.Semaphore(_PAGES_AT_ONCE)
         self.streams = OpenStreams(max_watches, "node")
 
     async def watch(self, request: query_service_pb2.WatchRequest, send: SendChanges) -> None:
@@ -70,12 +70,12 @@ class WatchHandler:
             LookupFailure: this node can't answer, or can't any longer; the reason says why.
 
         """
-        watch = _Watch(self._admission, self._scans, self._log, self._fetches, self._pages, request, send)
+        watch = _Watch(self, request, send)
         await self.streams.run(watch.run(), request.ByteSize())
 
     async def close(self) -> None:
         """End the threads that read for watches. Call `streams.stop()` first."""
-        await asyncio.to_thread(self._log.close)
+        await asyncio.to_thread(self.log.close)
 
 
 class _Watch:
@@ -86,25 +86,15 @@ class _Watch:
     would get changes twice.
     """
 
-    def __init__(
-        self,
-        admission: Admission,
-        scans: OpenScans,
-        log: LogReader,
-        fetches: SerdeFetches,
-        pages: asyncio.Semaphore,
-        request: query_service_pb2.WatchRequest,
-        send: SendChanges,
-    ) -> None:
-        self._admission, self._scans, self._log, self._pages = admission, scans, log, pages
-        self._fetches = fetches
+    def __init__(self, handler: WatchHandler, request: query_service_pb2.WatchRequest, send: SendChanges) -> None:
+        self._handler, self._admission = handler, handler.admission
         self._request, self._send = request, send
-        self._served = admission.store(request.store).asked(exact=request.json_text)
+        self._served = self._admission.store(request.store).asked(exact=request.json_text)
         self._selection = _selection(request, self._served)
         self._partition = self._partition_of(request, self._served)
         if request.HasField("key"):
-            admission.prove(self._served, Claim.WHOLE, request.forwarding)
-        self._replica, self._stamp = admission.admit(
+            self._admission.prove(self._served, Claim.WHOLE, request.forwarding)
+        self._replica, self._stamp = self._admission.admit(
             self._served, self._partition, request.freshness, request.forwarding
         )
         self._watched: WatchedKeys = watched_keys(self._served.spec, self._replica.store, self._selection)
@@ -194,9 +184,9 @@ class _Watch:
 
     async def _page(self, after: bytes | None) -> tuple[RangePage[tuple[WatchedEntry, bytes, int]], int]:
         """Return a page of current values and its position."""
-        async with self._pages:
+        async with self._handler.pages:
             self._admit()
-            return await self._scans.run(
+            return await self._handler.scans.run(
                 [self._replica],
                 lambda walk: self._replica.at_rest(walk, lambda: self._watched.page(after, _RESPONSE_BYTES, walk)),
             )
@@ -231,7 +221,7 @@ class _Watch:
 
         """
         try:
-            found = await self._log.read(self._replica, self._cursor, self._replica.tail.start)
+            found = await self._handler.log.read(self._replica, self._cursor, self._replica.tail.start)
         except LogUnreadable as error:
             raise LookupFailure(
                 Reason.STALENESS_EXCEEDS_BOUND, f"the changelog can't be read from {self._cursor} on: {error}"
@@ -245,7 +235,7 @@ class _Watch:
         async def attempt() -> T:
             return make()
 
-        return await self._fetches.until_decoded(self._request, attempt)
+        return await self._handler.fetches.until_decoded(self._request, attempt)
 
     def _current(self, page: RangePage[tuple[WatchedEntry, bytes, int]]) -> list[query_service_pb2.WatchEvent]:
         return [self._event(entry, value, timestamp_ms) for entry, value, timestamp_ms in page.entries]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from query_service.stores.base import RangePage, StateStore
 from query_service.stores.key_value import KeyValueStore
@@ -69,24 +69,29 @@ class KeySelection:
         return KeyRange(start, paging.after_prefix(start))
 
 
-class WatchedKeys(Protocol):
-    """The watched part of a store."""
+class WatchedKeys:
+    """The watched part of a store: here of a custom one, which has only changes, no current values."""
 
-    lists: bool
+    lists = False
     """Whether the store can list its current values."""
+
+    def __init__(self, selection: KeySelection) -> None:
+        self._selection = selection
 
     def entry(self, record_key: bytes) -> WatchedEntry | None:
         """Return the subject of a changelog record; None if it isn't watched, or can't belong to this store."""
+        return WatchedEntry(record_key, record_key) if self._selection.has(record_key) else None
 
     def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes, int]]:
         """Return a page of the current entries after the order `after`, each with its value and its record's timestamp.
 
         `after` None means from the first.
         """
+        raise NotImplementedError
 
 
 def watched_keys(spec: StoreSpec, store: StateStore, selection: KeySelection) -> WatchedKeys:
-    """Return the watched part of a store. A custom store has only changes, no current values."""
+    """Return the watched part of a store."""
     if isinstance(store, KeyValueStore):
         return _Plain(selection, selection.plain_range(), lambda key: key, store.scan_with_timestamps)
     if isinstance(store, VersionedStore):
@@ -97,10 +102,10 @@ def watched_keys(spec: StoreSpec, store: StateStore, selection: KeySelection) ->
         )
     if isinstance(store, TimedStore) and spec.built_on == SESSION:
         return _Timed(selection, store, SESSIONS, lambda session: (session.start_ms, session.end_ms))
-    return _Changes(selection)
+    return WatchedKeys(selection)
 
 
-class _Plain:
+class _Plain(WatchedKeys):
     """A store whose keys have one value each."""
 
     lists = True
@@ -112,7 +117,8 @@ class _Plain:
         order_of: Callable[[bytes], bytes],
         scan: Callable[[KeyRange, int, int, Walk], RangePage[tuple[bytes, bytes, int]]],
     ) -> None:
-        self._selection, self._keys, self._order_of, self._scan = selection, keys, order_of, scan
+        super().__init__(selection)
+        self._keys, self._order_of, self._scan = keys, order_of, scan
 
     def entry(self, record_key: bytes) -> WatchedEntry | None:
         if not self._selection.has(record_key):
@@ -130,7 +136,7 @@ class _Plain:
         )
 
 
-class _Timed(Generic[K]):
+class _Timed(WatchedKeys, Generic[K]):
     """A store whose keys have a value per window or session."""
 
     lists = True
@@ -138,7 +144,7 @@ class _Timed(Generic[K]):
     def __init__(
         self, selection: KeySelection, store: TimedStore[K], layout: KeyLayout[K], times: Callable[[K], tuple[int, int]]
     ) -> None:
-        self._selection = selection
+        super().__init__(selection)
         self._store: TimedStore[K] = store
         self._layout: KeyLayout[K] = layout
         self._times: Callable[[K], tuple[int, int]] = times
@@ -161,21 +167,6 @@ class _Timed(Generic[K]):
 
     def _about(self, timed: K) -> WatchedEntry:
         return WatchedEntry(timed.key, timed.to_entry_key(), *self._times(timed))
-
-
-class _Changes:
-    """A store whose current values can't be listed."""
-
-    lists = False
-
-    def __init__(self, selection: KeySelection) -> None:
-        self._selection = selection
-
-    def entry(self, record_key: bytes) -> WatchedEntry | None:
-        return WatchedEntry(record_key, record_key) if self._selection.has(record_key) else None
-
-    def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes, int]]:
-        raise NotImplementedError
 
 
 def _after_versions(key: bytes) -> bytes:

@@ -44,7 +44,6 @@ from query_service.states.task_events import (
     Saved,
     SaveFailed,
     StateChanged,
-    Step,
 )
 from query_service.states.task_machine import TaskMachine
 from query_service.stores.base import ChangelogRecord
@@ -65,7 +64,7 @@ _REFUSED_SHARE = 0.03
 _TALLY = SimpleNamespace(add=lambda _started, _size: None)
 _UNCOUNTED: Any = SimpleNamespace(
     applied=lambda *_arguments, **_options: None,
-    flushed=lambda _took_s: None,
+    writes=SimpleNamespace(flushed=lambda _took_s, _now_s: None),
     skipped=lambda: None,
     reads=defaultdict(lambda: _TALLY),
 )
@@ -239,9 +238,9 @@ class SimulatedTasks:
     def _opened(self, action: Open) -> Event:
         node_task = action.node_task
         if not self._world.net.is_well(self._node.machine, KAFKA, self._world.now):
-            return Failed(node_task, Fault.BROKER, "the log's ends can't be asked for", Step.OPEN)
+            return Failed(node_task, Fault.BROKER, "the log's ends can't be asked for", ends_step=True)
         if self._is_refused():
-            return Failed(node_task, Fault.DISK_REFUSED, "refused by the simulation", Step.OPEN)
+            return Failed(node_task, Fault.DISK_REFUSED, "refused by the simulation", ends_step=True)
         replica = self.replicas[node_task.task]
         for spec, partition in node_task.partitions:
             store = self._open_store(node_task, self._kafka.changelogs[spec.name, partition])
@@ -293,7 +292,7 @@ class SimulatedTasks:
     def _followed(self, action: Follow) -> Event:
         node_task = action.node_task
         if self._is_refused():
-            return Failed(node_task, Fault.DEFECT, "refused by the simulation", Step.FOLLOW)
+            return Failed(node_task, Fault.DEFECT, "refused by the simulation", ends_step=True)
         store = self.replicas[node_task.task].stores[action.store]
         store.to(StoreState.FOLLOWING)
         if self._is_in_touch():

@@ -28,7 +28,7 @@ from query_service.reads.first_batch import FirstBatches
 from query_service.replicas.replica import StoreReplica
 from query_service.states.faults import Fault
 from query_service.states.ownership import claimed_role
-from query_service.states.task_events import Action, Close, NodeTask, RetryAfter, Step
+from query_service.states.task_events import Action, Close, NodeTask, RetryAfter
 from query_service.states.task_machine import TaskMachine
 from router.calls.attempts import CallOutcome
 from statehouse.contract.first_batch import obstacle
@@ -228,7 +228,7 @@ def close_a_store_while_it_opens() -> AbstractContextManager[object]:
         if node_task is None or node_task.state is not TaskState.CREATED or task in machine._wanted:
             return follows(machine, task)
         node_task.state = TaskState.SUSPENDED
-        return [machine._begin(task, Step.CLOSE, Close(node_task, has_failed=False))]
+        return [machine._begin(task, Close(node_task, has_failed=False))]
 
     return patch.object(TaskMachine, "_next", close_at_once)
 

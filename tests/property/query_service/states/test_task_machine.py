@@ -35,7 +35,6 @@ from query_service.states.task_events import (
     Save,
     Saved,
     SaveFailed,
-    Step,
 )
 from query_service.states.task_machine import TaskMachine
 from statehouse.contract.assignment import Assignment
@@ -83,12 +82,16 @@ class Tasks(RuleBasedStateMachine):
         match action:
             case Open(node_task):
                 names = frozenset(spec.name for spec, _ in node_task.partitions)
-                self.take(Opened(node_task, names) if well else Failed(node_task, Fault.DISK_FULL, "full", Step.OPEN))
+                self.take(
+                    Opened(node_task, names) if well else Failed(node_task, Fault.DISK_FULL, "full", ends_step=True)
+                )
             case Restore(node_task):
-                self.take(Restoring(node_task) if well else Failed(node_task, Fault.DEFECT, "ended", Step.RESTORE))
+                self.take(Restoring(node_task) if well else Failed(node_task, Fault.DEFECT, "ended", ends_step=True))
             case Follow(node_task, store):
                 done = (
-                    Following(node_task, store) if well else Failed(node_task, Fault.LOG_TRUNCATED, "lost", Step.FOLLOW)
+                    Following(node_task, store)
+                    if well
+                    else Failed(node_task, Fault.LOG_TRUNCATED, "lost", ends_step=True)
                 )
                 self.take(done)
             case Save(node_task):

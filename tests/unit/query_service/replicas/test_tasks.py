@@ -32,6 +32,7 @@ from query_service.telemetry.metrics import NodeMetrics
 from statehouse.contract.assignment import Assignment, TaskAssignment
 from statehouse.contract.membership import TaskState
 from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.settings import NodeSettings
 from tests.support.panic import Panic
 from tests.support.polling import poll_until_async
 
@@ -46,37 +47,29 @@ def metrics() -> NodeMetrics:
 
 
 @pytest.fixture
+def settings(tmp_path: Path) -> NodeSettings:
+    return NodeSettings(application_id="app", bootstrap="127.0.0.1:1", state_dir=tmp_path, state_cleanup_delay_ms=0)
+
+
+@pytest.fixture
 def state(tmp_path: Path) -> StateDirectory:
     return StateDirectory(tmp_path, "app")
 
 
 @pytest_asyncio.fixture
-async def tasks(state: StateDirectory, metrics: NodeMetrics) -> AsyncIterator[TaskManager]:
-    tasks = TaskManager(
-        "127.0.0.1:1",
-        "test",
-        state,
-        lambda: None,
-        lambda _error: None,
-        Listeners(),
-        metrics,
-        resources=StoreResources(),
-        restore_batch_records=10,
-        tail_bytes=0,
-        ends_valid_s=10.0,
-        cleanup_delay_s=0.0,
-    )
+async def tasks(settings: NodeSettings, metrics: NodeMetrics) -> AsyncIterator[TaskManager]:
+    tasks = TaskManager(settings, "test", lambda: None, lambda _error: None, Listeners(), metrics, StoreResources())
     yield tasks
     await tasks.close()
 
 
 async def test_a_state_directory_that_can_not_be_listed_is_looked_at_again_later(
-    tasks: TaskManager, state: StateDirectory, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
+    tasks: TaskManager, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_many_files() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(state, "on_disk", too_many_files)
+    monkeypatch.setattr(tasks._directory, "on_disk", too_many_files)
     await tasks.clean_up()
     labels = {"fault": "disk_refused", "outcome": "passed_over"}
     assert metrics.registry.get_sample_value("statehouse_node_faults_total", labels) == 1
@@ -291,7 +284,7 @@ async def test_dormant_tasks_are_counted_by_a_scrape_while_tasks_are_opened(task
 
 @pytest.mark.parametrize("breaks", ["machine", "node"])
 async def test_a_defect_of_the_machine_or_of_who_hears_of_changes_is_told(
-    breaks: str, state: StateDirectory, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
+    breaks: str, settings: NodeSettings, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Exception] = []
     is_broken = False
@@ -300,20 +293,7 @@ async def test_a_defect_of_the_machine_or_of_who_hears_of_changes_is_told(
         if is_broken:
             raise ZeroDivisionError
 
-    tasks = TaskManager(
-        "127.0.0.1:1",
-        "test",
-        state,
-        on_change,
-        told.append,
-        Listeners(),
-        metrics,
-        resources=StoreResources(),
-        restore_batch_records=10,
-        tail_bytes=0,
-        ends_valid_s=10.0,
-        cleanup_delay_s=0.0,
-    )
+    tasks = TaskManager(settings, "test", on_change, told.append, Listeners(), metrics, StoreResources())
     with monkeypatch.context() as patch:
         if breaks == "machine":
             patch.setattr(tasks._machine, "handle", lambda _event: 1 / 0)

@@ -8,8 +8,7 @@ import pytest
 
 from query_service.states.lifecycle import (
     InvalidTransition,
-    next_node_state,
-    next_task_state,
+    next_state,
     role_changes,
     settled_state,
 )
@@ -39,20 +38,20 @@ TASKS_ALLOWED = {
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(NodeState, NodeState)))
 def test_node_transitions(old: NodeState, new: NodeState) -> None:
     if new.value in ALLOWED[old.value].split():
-        assert next_node_state(old, new) is new
+        assert next_state(old, new) is new
     else:
         with pytest.raises(InvalidTransition, match=f"from {old} to {new}"):
-            next_node_state(old, new)
+            next_state(old, new)
 
 
 @pytest.mark.feature("states-node-tasks")
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(TaskState, TaskState)))
 def test_task_transitions(old: TaskState, new: TaskState) -> None:
     if new.name in TASKS_ALLOWED[old.name].split():
-        assert next_task_state(old, new) is new
+        assert next_state(old, new) is new
     else:
         with pytest.raises(InvalidTransition, match=f"from {old} to {new}"):
-            next_task_state(old, new)
+            next_state(old, new)
 
 
 def test_settled_state() -> None:

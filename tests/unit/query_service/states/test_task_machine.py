@@ -32,7 +32,6 @@ from query_service.states.task_events import (
     Saved,
     SaveFailed,
     StateChanged,
-    Step,
     Stopped,
 )
 from query_service.states.task_machine import RETRIES, TaskMachine
@@ -159,7 +158,7 @@ def test_what_fails_is_closed_and_opened_after_pauses_that_double() -> None:
     machine.handle(assigned(A))
     for _ in range(7):
         node_task = driven.node_task
-        assert steps(machine.handle(Failed(node_task, Fault.BROKER, "away", Step.OPEN))) == [
+        assert steps(machine.handle(Failed(node_task, Fault.BROKER, "away", ends_step=True))) == [
             Stopped(node_task, Fault.BROKER),
             RetryAfter(node_task, pause_s),
         ]
@@ -182,7 +181,7 @@ def test_what_fails_in_a_step_is_not_closed_before_the_others_have_ended() -> No
     node_task = driven.opened(A, B)
     driven.machine.handle(EndReached(node_task, "a"))
     driven.machine.handle(EndReached(node_task, "b"))
-    driven.machine.handle(Failed(node_task, Fault.DEFECT, "no", Step.FOLLOW))
+    driven.machine.handle(Failed(node_task, Fault.DEFECT, "no", ends_step=True))
     assert driven.machine.handle(RetryDue(node_task)) == []
     assert steps(driven.machine.handle(Following(node_task, "b"))) == [Close(node_task, has_failed=True)]
 
