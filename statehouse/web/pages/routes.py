@@ -267,7 +267,7 @@ class Pages:
         await self._gateway.authorise(request, "Watch", name)  # first of all, as above
         if self.recorder.store(name) is None:
             return self._no_store(request, name)
-        # What can't be used is refused before the stream begins.
+        # A prefix that is too long is refused before the stream begins.
         prefix = text(request.query_params, "prefix", reads.KEY_MAX) or None
         told = partial(self._gateway.told, request)
         return self._events(request, "Watch", name, reads.watched(self._gateway, name, prefix, told))
