@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from processor.ownership.topics.control_topics import create_control_topics
+from processor.ownership.topics.control_topics import control_topics
 from statehouse.client import Client
 from statehouse.contract.assignment import MANIFEST_KEY
 from statehouse.contract.epochs import EPOCH_MAX, is_newer
@@ -21,7 +21,7 @@ from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import assignment_topic, changelog_topic, commits_topic, members_topic
 from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2
 from statehouse.kafka import clients
-from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG
+from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, ensure_topics
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import fleet_service_pb2
 from tests.support.fleet import ServerProcess, Servers
@@ -323,7 +323,7 @@ def make_anew(house: House, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": house.bootstrap})
     admin.delete_topics([topic])[topic].result(30)
     poll_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the deletion")
-    create_control_topics(clients.admin(house.bootstrap, "test"), house.application_id, 1)
+    ensure_topics(clients.admin(house.bootstrap, "test"), control_topics(house.application_id, 1))
 
 
 def truncate(house: House, topic: str) -> None:

@@ -13,12 +13,13 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, AdminClient, ResourcePatternType, ResourceType
 
-from processor.ownership.topics.control_topics import create_control_topics
+from processor.ownership.topics.control_topics import control_topics
 from statehouse.client import Client
 from statehouse.contract.topology import members_topic
 from statehouse.errors import LookupFailure
 from statehouse.kafka import clients
 from statehouse.kafka.access import AccessRefused, check_group, check_login
+from statehouse.kafka.topics import ensure_topics
 from statehouse.settings.brokers import Brokers, SaslMechanism, SecurityProtocol
 from tests.integration.processor import counters
 from tests.integration.processor.support import ProcessorProcess
@@ -46,7 +47,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
 def application(secured: SecuredKafka, unique_name: Callable[[str], str]) -> str:
     """Return an application whose control topics are there, and for which everybody has the documented rights."""
     name = unique_name("app")
-    create_control_topics(clients.admin(secured.bootstrap, "test"), name, 1)
+    ensure_topics(clients.admin(secured.bootstrap, "test"), control_topics(name, 1))
     for who in PASSWORDS:
         regrant(secured, who, name)
     return name
@@ -311,7 +312,7 @@ def test_a_processor_ends_when_it_lacks_a_right(secured: SecuredKafka, tmp_path:
         future.result(DEADLINE_S)
     if right[3] is AclOperation.ALTER_CONFIGS:
         # It is asked of topics that are there.
-        create_control_topics(clients.admin(secured.bootstrap, "test"), counters.application_id, 1)
+        ensure_topics(clients.admin(secured.bootstrap, "test"), control_topics(counters.application_id, 1))
     regrant(secured, "processor", counters.application_id, but=right)
     processor = ProcessorProcess(
         counters.__name__,
