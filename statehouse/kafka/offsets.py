@@ -12,8 +12,6 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from statehouse.kafka import codes
 
 _SETTLE_POLL_S: Final = 0.005
-_REFRESHES_MAX = 3
-"""One is enough but where a broker that is busy hears of a topic that was made anew later than the client does."""
 _OUTDATED_LEADERS = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
@@ -96,9 +94,7 @@ def _list_offsets(
         return {}
     request = {TopicPartition(topic, partition): spec for topic, partition in partitions}
     ends, failure = _ask(admin, request, timeout_s, isolation)
-    for _ in range(_REFRESHES_MAX):
-        if failure is None or failure.args[0].code() not in _OUTDATED_LEADERS:
-            break
+    if failure is not None and failure.args[0].code() in _OUTDATED_LEADERS:
         # The client keeps asking with the leaders it has cached until something else refreshes them.
         admin.list_topics(timeout=timeout_s)
         ends, failure = _ask(admin, request, timeout_s, isolation)
