@@ -205,7 +205,8 @@ class PlacedFleet(RuleBasedStateMachine):
             assert not (key in found and key in self.told.get(partition, ())), "it is there, and its node has said so"
         if self.is_foreign:
             # With misplaced records all partitions were asked, and those that have read everything know for themselves.
-            asks_all = self.placements.of(self.assignment.stores)["s"].is_scattered
+            placement = self.placements.of(self.assignment.stores).get("s")
+            asks_all = placement is not None and placement.is_scattered
             for partition, log in self.logs.items():
                 is_asked = asks_all and self._replica(partition).position == len(log)
                 is_there = bool(log) and partition not in self.told and not is_asked
