@@ -57,5 +57,7 @@ class DeadLetterReason(StrEnum):
     INVALID_SEQUENCE = "invalid_sequence"
     EXPRESSION_FAILED = "expression_failed"
     """An SQL expression of `attach` can't be computed for the entry."""
+    RAISED = "raised"
+    """People's own function raised an exception for the record; the detail says which, and where."""
     UNREADABLE_VALUE = "unreadable_value"
     """The store's serde can't read the value: no reader could, either."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from processor.attach.attached_query import AttachedStore
 from processor.attach.checkpoint import AttachedCheckpoint, BatchRemoved
-from processor.reports.commits import CommitsPublisher, Figures, StoreChangelog
+from processor.reports.commits import CommitsPublisher, Figures, QueryFailure, StoreChangelog
 from processor.settings import ProcessorSettings
 from processor.sink.protocol import SinkTarget
 from processor.spark.checkpoint import Offsets
@@ -44,7 +44,15 @@ class AttachedCommits(CommitsPublisher):
         figures: Figures,
         on_pause: OnPause,
     ) -> None:
-        super().__init__(settings.brokers, target.application_id, target.query, [changelog], figures, on_pause)
+        super().__init__(
+            settings.brokers,
+            target.application_id,
+            target.query,
+            [changelog],
+            figures,
+            on_pause,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        )
         self._checkpoint = checkpoint
 
     def publish(
@@ -69,6 +77,6 @@ class AttachedCommits(CommitsPublisher):
         """Write the last record again, if the sources have nothing beyond it."""
         return super().repeat(idle_for_s, only_without_backlog=only_without_backlog)
 
-    def finish(self) -> None:
+    def finish(self, failure: QueryFailure | None = None) -> None:
         """Write the last record again, marked as the last one; it says nothing new of the sources."""
-        self.finish_silently()
+        self.finish_silently(failure)

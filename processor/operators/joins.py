@@ -16,6 +16,7 @@ from processor.operators.refusals import refuse
 from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
 from processor.operators.workers.keyed import AggregateProgram, JoinProgram, RowKind
 from processor.operators.workers.packing import Packing, own_columns, renamed
+from processor.operators.workers.raised import OnError
 from processor.rows import DELETED, KEY, ORIGIN, REFUSAL, TABLE_KEY, VALUE, DeadLetterReason
 from processor.spark.plans import cached
 
@@ -88,30 +89,46 @@ def _join(stream: DataFrame, joined: JoinedTable, how: str, ordered: Order) -> D
 
 
 def global_table_aggregate(
-    stream: DataFrame, joined: JoinedTable, aggregator: Aggregator, *, record_cache: bool = True
+    stream: DataFrame,
+    joined: JoinedTable,
+    aggregator: Aggregator,
+    *,
+    record_cache: bool = True,
+    on_error: str = OnError.FAIL,
 ) -> DataFrame:
     """Join with a global table and aggregate by the same key; return a store's rows `key, value, timestamp`.
 
     The global table's rows in a batch apply before the events. The aggregator gets the event's own columns and the
     columns of the lookup, but not the columns of the Kafka record. A key whose value changed gives one record per
     batch, with the time of the latest event applied; with `record_cache=False` it gives one for each event that
-    changed it. Dead letters pass through.
+    changed it. Dead letters pass through. `on_error` is as in `aggregate`.
+
+    Raises:
+        ValueError: `on_error` is unknown.
+
     """
     events = without_null_keys(stream, joined.on)
     own = Packing("event", _own_schema(events), as_json=True)
     row = Packing("row", joined.row_schema, as_json=True)
     join = _program(joined, tables_first)
-    program = aggregate_program(aggregator, [own, row], join=join, record_cache=record_cache)
+    program = aggregate_program(
+        aggregator, [own, row], join=join, record_cache=record_cache, on_error=OnError(on_error)
+    )
     put_out = apply_by_key([_events(events, joined, own), _changes(joined, row)], program, LETTER_TYPE)
     return put_out.select(*records_or_letters(record_cache=record_cache))
 
 
 def aggregate_program(
-    aggregator: Aggregator, packings: Sequence[Packing], *, join: JoinProgram | None = None, record_cache: bool
+    aggregator: Aggregator,
+    packings: Sequence[Packing],
+    *,
+    join: JoinProgram | None = None,
+    record_cache: bool,
+    on_error: OnError,
 ) -> AggregateProgram:
     """Return the program that aggregates rows with these packings' columns; for equal names the last packing wins."""
     fields = {packed: name for packing in packings for packed, name in packing.names.items()}
-    return AggregateProgram(aggregator, fields, join, record_cache)
+    return AggregateProgram(aggregator, fields, join, record_cache, on_error)
 
 
 def rows_by_key(events: DataFrame) -> tuple[DataFrame, Packing]:

@@ -24,7 +24,8 @@ from processor.operators.joins import records_or_letters, rows_by_key, without_n
 from processor.operators.refusals import refuse
 from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key
 from processor.operators.workers.json_text import compact_json
-from processor.operators.workers.keyed import GROUP, TIME, States, events_in_order, refused_events
+from processor.operators.workers.keyed import GROUP, TIME, Arrived, States, events_in_order, name_event, refused_events
+from processor.operators.workers.raised import OnError, said_of
 from processor.operators.workers.session_fold import Merge, SessionFold, SessionState
 from processor.rows import KEY, SESSION_END, SESSION_START, TIMESTAMP, VALUE, DeadLetterReason
 
@@ -56,6 +57,7 @@ def aggregate_sessions(
     merge: Merge,
     grace: timedelta = timedelta(0),
     record_cache: bool = True,
+    on_error: str = OnError.FAIL,
 ) -> DataFrame:
     """Aggregate the events of each session; return a session store's rows, where null deletes a session.
 
@@ -63,10 +65,10 @@ def aggregate_sessions(
     an event joins, the earlier one's first. The events of a batch apply by timestamp, then by partition and offset.
     Stream time is the largest event time that the operator has seen of the keys that share a bucket with this one (32
     buckets, by hash). An event whose session ended before stream time less the gap and the `grace` becomes a dead
-    letter, `late`. The rest is as in `aggregate`: columns, dead letters, and `record_cache`.
+    letter, `late`. The rest is as in `aggregate`: columns, dead letters, `record_cache` and `on_error`.
 
     Raises:
-        ValueError: the gap is not at least a millisecond, or the grace is negative.
+        ValueError: the gap is not at least a millisecond, the grace is negative, or `on_error` is unknown.
 
     """
     if gap < _MS or grace < timedelta(0):
@@ -77,7 +79,7 @@ def aggregate_sessions(
     )
     rows, own = rows_by_key(timed)
     fold = SessionFold(aggregator, merge, gap // _MS, grace // _MS)
-    put_out = apply_by_key([rows], SessionProgram(fold, own.names, record_cache), _OUT_TYPE)
+    put_out = apply_by_key([rows], SessionProgram(fold, own.names, record_cache, OnError(on_error)), _OUT_TYPE)
     bounds = (F.timestamp_millis(at).alias(name) for at, name in ((_START_MS, SESSION_START), (_END_MS, SESSION_END)))
     return put_out.select(*records_or_letters(record_cache=record_cache), *bounds)
 
@@ -90,12 +92,14 @@ class SessionProgram:
         fold: how an event changes sessions.
         fields: column -> its name in the row that the aggregator gets; None: JSON text of several fields.
         record_cache: True: put out what a batch changed; False: what each event changed.
+        on_error: what becomes of an event for which people's functions raise an exception.
 
     """
 
     fold: SessionFold
     fields: Mapping[str, str | None]
     record_cache: bool = True
+    on_error: OnError = OnError.FAIL
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -110,18 +114,20 @@ class SessionProgram:
         began_ms = 0 if clock is None else clock[_CLOCK][0].as_py()
         now_ms = began_ms
         records: list[tuple[bytes, bytes | None, int, int, int]] = []
+        out = [*arrived.letters]
         late: list[int] = []
         after: dict[bytes, list[SessionState]] = {}
         for key, rows in arrived.by_key:
             sessions = _sessions(before.get(key))
             known, of_key = _texts(sessions), _Records(key, self)
-            for row, position, number in rows:
-                now_ms = max(now_ms, position.timestamp_ms)
+            for row in rows:
+                now_ms = max(now_ms, row.position.timestamp_ms)
                 if not self.record_cache:
                     known = _texts(sessions)
-                changed = self.fold.apply(sessions, row, position, began_ms)
+                changed, letters = self._applied(sessions, row, began_ms, arrived.events)
+                out += letters
                 if changed is None:
-                    late.append(number)
+                    late.append(row.number)
                     continue
                 sessions = changed
                 if not self.record_cache:
@@ -130,12 +136,30 @@ class SessionProgram:
                 of_key.put_differences(known, sessions)
             records += of_key.records
             after[key] = sessions
-        out = [*arrived.letters]
         if late:
             out.append(refused_events(arrived.events, late, LATE, "its session had been closed by later events"))
         if records:
             out.append(pa.table([list(column) for column in zip(*records, strict=True)], schema=_RECORDS_TYPE))
         return out, self._kept(kept, after, began_ms, now_ms)
+
+    def _applied(
+        self, sessions: list[SessionState], row: Arrived, began_ms: int, events: pa.Table
+    ) -> tuple[list[SessionState] | None, list[pa.Table]]:
+        """Return the sessions after an event, None if it is late, and its dead letter if people's functions raise."""
+        unchanged = json.dumps(sessions) if self.on_error is OnError.DEAD_LETTER else ""
+        try:
+            changed = self.fold.apply(sessions, row.fields, row.position, began_ms)
+            if unchanged:
+                for each in changed or ():
+                    if each.start_ms <= row.position.timestamp_ms <= each.end_ms:
+                        compact_json([self.fold.aggregator.render(each.state), json.dumps(each.state)])
+        except Exception as error:
+            if not unchanged:
+                name_event(error, events, row.number)
+                raise
+            letter = refused_events(events, [row.number], DeadLetterReason.RAISED, said_of(error))
+            return _sessions(unchanged), [letter]
+        return changed, []
 
     def _kept(
         self, kept: pa.Table | None, after: Mapping[bytes, list[SessionState]], began_ms: int, now_ms: int

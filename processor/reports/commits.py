@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from confluent_kafka import KafkaException, Producer
@@ -49,6 +49,15 @@ class Superseded(StatehouseError):
 
 
 @dataclass(frozen=True, slots=True)
+class QueryFailure:
+    """Why a query dies: its restarts without progress, the reason (`failures.where_raised`), whether it's given up."""
+
+    restarts: int
+    reason: str
+    given_up: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StoreChangelog:
     """A store and its changelog."""
 
@@ -75,12 +84,15 @@ class CommitsPublisher:
         compared: Compared = lambda _topic: None,
         traceparent: Callable[[], str] = lambda: "",
         added: Collection[str] = (),
+        heartbeat_interval_ms: int = 0,
     ) -> None:
         """Make the producer; `on_pause` hears of each pause before another try to write.
 
         `traceparent()` returns the one of the batch that is written, empty if it has no span. `added`: stores into
-        which no batch has been committed, though the query has committed some.
+        which no batch has been committed, though the query has committed some. `heartbeat_interval_ms`: how often a
+        record will be written at the least; 0: that isn't promised.
         """
+        self._heartbeat_interval_ms = heartbeat_interval_ms
         self._figures, self._compared, self._on_pause = figures, compared, on_pause
         self._traceparent = traceparent
         self._added = frozenset(added)
@@ -94,6 +106,7 @@ class CommitsPublisher:
         self._last: list[commits_pb2.Commit] = []
         self._last_at = time.monotonic()
         self._last_age_ms = 0
+        self._said: QueryFailure | None = None
         self._clock = process_clock()
         self._superseded: Superseded | None = None
 
@@ -225,8 +238,36 @@ class CommitsPublisher:
             self._write_again(backlog, stopped=False)
             return True
 
-    def finish(self) -> None:
+    def say_busy(self, silent_for_s: float, failure: QueryFailure | None) -> None:
+        """Write the last records again, as of then: the processor lives, and its query runs a batch or fails.
+
+        Not if a record was written in the last `silent_for_s` seconds, unless the failure is another one. Before the
+        first record there is only a failure to tell.
+
+        Raises:
+            Superseded, KafkaException: as `publish`.
+
+        """
+        with self._lock:
+            is_early = time.monotonic() - self._last_at < silent_for_s
+            if (is_early and failure == self._said) or (failure is None and not self._last):
+                return
+            records = self._last or [
+                commits_pb2.Commit(
+                    store=each.store, query=self._query, idle=True, no_batch=True, format_version=COMMIT.written
+                )
+                for each in self._changelogs
+            ]
+            for record in records:
+                record.busy = True
+                if record.HasField("figures") and failure is not None:
+                    record.figures.input_rows_per_second = 0
+            self._write(records, self._age_ms, failure)
+
+    def finish(self, failure: QueryFailure | None = None) -> None:
         """Write the last records again, marked as the last ones of a processor that stopped normally.
+
+        `failure`: why the query is given up, or was being started again; None if it ran.
 
         Raises:
             Superseded: a newer driver has fenced this one.
@@ -234,12 +275,13 @@ class CommitsPublisher:
 
         """
         if self.is_before_first_batch:
-            self.finish_silently()
+            self.finish_silently(failure)
             return
         with self._lock:
-            self._write_again(self._input_backlog(offsets_of(self._last[0].source_ends)), stopped=True)
+            backlog = self._input_backlog(offsets_of(self._last[0].source_ends))
+            self._write_again(backlog, stopped=True, failure=failure)
 
-    def finish_silently(self) -> None:
+    def finish_silently(self, failure: QueryFailure | None = None) -> None:
         """Do the same, but as of the last report: this end says nothing of the sources.
 
         Raises:
@@ -250,7 +292,12 @@ class CommitsPublisher:
             for record in self._last:
                 record.stopped = True
             if self._last:
-                self._write(self._last, self._last_age_ms + round((time.monotonic() - self._last_at) * 1000))
+                self._write(self._last, self._age_ms, failure)
+
+    @property
+    def _age_ms(self) -> int:
+        """How old what the last records say is by now."""
+        return self._last_age_ms + round((time.monotonic() - self._last_at) * 1000) if self._last else 0
 
     def _input_backlog(self, source_ends: Offsets) -> int | None:
         """Return the offsets that the sources have beyond these; None if the brokers don't say."""
@@ -263,7 +310,7 @@ class CommitsPublisher:
             return None
         return input_backlog(source_ends, ends)
 
-    def _write_again(self, backlog: int | None, *, stopped: bool) -> None:
+    def _write_again(self, backlog: int | None, *, stopped: bool, failure: QueryFailure | None = None) -> None:
         figures = self._figures()
         if figures is not None:
             figures.input_rows_per_second = 0
@@ -271,7 +318,7 @@ class CommitsPublisher:
         for last, changelog in zip(self._last, self._changelogs, strict=True):
             record = commits_pb2.Commit()
             record.CopyFrom(last)
-            record.idle, record.stopped = True, stopped
+            record.idle, record.stopped, record.busy = True, stopped, False
             record.ClearField("input_backlog")
             if backlog is not None:
                 record.input_backlog = backlog
@@ -280,15 +327,20 @@ class CommitsPublisher:
             if (compared := self._compared(changelog.topic)) is not None:
                 record.changelog.CopyFrom(compared)
             records.append(record)
-        self._write(records)
+        self._write(records, failure=failure)
 
-    def _write(self, records: list[commits_pb2.Commit], age_ms: int = 0) -> None:
+    def _write(self, records: list[commits_pb2.Commit], age_ms: int = 0, failure: QueryFailure | None = None) -> None:
         """Write records of what was so `age_ms` ago."""
         for record in records:
-            record.age_ms = age_ms
+            record.age_ms, record.heartbeat_interval_ms = age_ms, self._heartbeat_interval_ms
+            record.ClearField("failure")
+            if failure is not None:
+                record.failure.restarts, record.failure.reason = failure.restarts, failure.reason
+                record.failure.given_up = failure.given_up
         at_ms = self._clock.now_ms() - age_ms
         self._write_values([(record.store, record.SerializeToString()) for record in records], at_ms)
         self._last, self._last_at, self._last_age_ms = records, time.monotonic(), age_ms
+        self._said = failure
 
     def _write_values(self, values: list[tuple[str, bytes | None]], at_ms: int = 0) -> None:
         if self._superseded is not None:
@@ -339,26 +391,45 @@ def _says_nothing_to_read(record: commits_pb2.Commit) -> bool:
     return record.no_batch and not record.source_ends
 
 
-class IdleRepeater:
-    """A thread that repeats the last commit records while the query is idle, to show that the processor is alive.
+class Reported(Protocol):
+    """A query, as its reports show it; read on their thread."""
 
-    It repeats nothing while a batch runs, so that a hanging batch is visible. Before the first batch there is nothing
-    to repeat: it then says that there is nothing to read, if `waiting()` returns the id of the query as that is so.
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is alive and writes no batch."""
+        ...
+
+    @property
+    def failure(self) -> QueryFailure | None:
+        """Why it fails; None if it doesn't."""
+        ...
+
+    def recovered(self) -> None:
+        """Forget the failure: nothing is left to process."""
+        ...
+
+
+class Heartbeats:
+    """A thread that repeats the last commit records, to show that the processor is alive and how its query does.
+
+    While the query is idle, they say how much its sources hold. While it runs a batch or fails, they say that, and
+    prove nothing newer, so that a hanging batch is visible. Before the first batch there is nothing to repeat. Then
+    they say that there is nothing to read, if `waiting()` returns the id of the query as that is so, and why it fails.
     """
 
     def __init__(
         self,
         publisher: CommitsPublisher,
-        is_idle: Callable[[], bool],
+        query: Reported,
         interval_s: float,
         on_failure: Callable[[Exception], None],
         waiting: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._waiting = waiting
-        self._publisher, self._is_idle, self._interval_s = publisher, is_idle, interval_s
+        self._publisher, self._query, self._interval_s = publisher, query, interval_s
         self._on_failure = on_failure
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="commits-idle", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="commits-heartbeats", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -373,15 +444,29 @@ class IdleRepeater:
     def _run(self) -> None:
         # Checks twice per interval, so that a record comes at most one and a half intervals after the last.
         while not self._stop.wait(self._interval_s / 2):
-            if not self._is_idle():
-                continue
             try:
-                if not self._publisher.is_before_first_batch:
-                    self._publisher.repeat(self._interval_s)
-                elif (query_id := self._waiting()) is not None:
-                    self._publisher.publish_nothing_to_read(query_id, self._interval_s)
+                self._report()
             except KafkaException as failure:
-                log.warning("idle commit record not written, trying again", error=failure.args[0].str())
+                log.warning("heartbeat of a query not written, trying again", error=failure.args[0].str())
             except BaseException as caught:  # noqa: BLE001 - without this thread a processor that is idle would look dead
                 self._on_failure(as_error(caught))
                 return
+
+    def _report(self) -> None:
+        failure = self._query.failure
+        if not self._query.is_idle:
+            self._publisher.say_busy(self._interval_s, failure)
+        elif failure is not None:
+            self._report_restarted(failure)
+        elif not self._publisher.is_before_first_batch:
+            if not self._publisher.repeat(self._interval_s):
+                self._publisher.say_busy(self._interval_s, None)
+        elif (query_id := self._waiting()) is not None:
+            self._publisher.publish_nothing_to_read(query_id, self._interval_s)
+
+    def _report_restarted(self, failure: QueryFailure) -> None:
+        """Report a query that has died and runs again: it has recovered once nothing is left of what made it die."""
+        if self._publisher.repeat(self._interval_s, only_without_backlog=True):
+            self._query.recovered()
+        else:
+            self._publisher.say_busy(self._interval_s, failure)

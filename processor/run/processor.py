@@ -176,8 +176,10 @@ class Processor:
     def wait(self, is_stopping: Callable[[], bool]) -> None:
         """Wait until `is_stopping` returns True, and restart queries that die; checks five times a second.
 
+        A query that is given up leaves the others running.
+
         Raises:
-            QueryDied: a query died too often, or one of its helpers failed for good.
+            QueryDied: the last query died too often, another processor has taken over, or a helper failed for good.
 
         """
         while not is_stopping():
@@ -193,7 +195,13 @@ class Processor:
             raise QueryDied(str(self._failure)) from self._failure
         now = self._looked_at = time.monotonic()
         for running in self._running:
-            running.query.look(now)
+            try:
+                running.query.look(now)
+            except QueryDied as died:
+                is_last = all(each.query.is_given_up for each in self._running)
+                if is_last or isinstance(died.__cause__, Superseded):
+                    raise
+                log.error("query given up; the others go on", query=running.query.name, reason=str(died))  # noqa: TRY400 - its stack is ours
         if now - self._tidied_at >= _TIDIES_EVERY_S:
             self._tidied_at = now
             if self._session is not None:
@@ -212,10 +220,10 @@ class Processor:
         for running in self._running:
             running.query.finish()
         for running in self._running:
-            running.repeater.stop()
+            running.heartbeats.stop()
             running.query.stop(max(0.0, until - time.monotonic()))
             try:
-                running.commits.finish()
+                running.commits.finish(running.query.failure)
             except (Superseded, KafkaException) as error:
                 log.info("last commit record not written", query=running.query.name, reason=str(error))
         self._running.clear()

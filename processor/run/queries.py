@@ -16,7 +16,7 @@ from processor.application.topology import Topology
 from processor.outputs import Query
 from processor.outputs.frames import query_settings, set_for_a_while
 from processor.reports.batch_spans import QueryBatchSpans
-from processor.reports.commits import CommitsPublisher, IdleRepeater, StoreChangelog
+from processor.reports.commits import CommitsPublisher, Heartbeats, StoreChangelog
 from processor.reports.metrics import ProcessorMetrics
 from processor.reports.progress_listener import OnBatchProgress, QueryProgressListener
 from processor.run.batch_limit import RateMeter, batch_limit
@@ -69,7 +69,7 @@ class RunningQuery:
 
     query: SupervisedQuery
     commits: CommitsPublisher
-    repeater: IdleRepeater
+    heartbeats: Heartbeats
 
 
 class QueryStarter(Protocol):
@@ -137,6 +137,7 @@ class TopologyQueries:
             around.compared,
             spans.traceparent,
             added,
+            settings.heartbeat_interval_ms,
         )
         commits.start()
         outputs = [OutputRows(counts[each.topic], each.layout, each.where, each.columns) for each in query.outputs]
@@ -182,16 +183,16 @@ def supervised(
     around: Surroundings,
     waiting: Callable[[], str | None] = lambda: None,
 ) -> RunningQuery:
-    """Start a query, to be started again when it dies, and the repeats of its commit record while it is idle.
+    """Start a query, to be started again when it dies, and the heartbeats that show how it does.
 
     `waiting`: the id of a query without a batch that has found nothing to read; else None.
     """
     on_restart = partial(around.metrics.states.restarted, name)
     running = SupervisedQuery(name, begin, restart_policy(settings), on_restart, partial(around.states.query_to, name))
     interval_s = settings.heartbeat_interval_ms / 1000
-    repeater = IdleRepeater(commits, lambda: running.is_idle, interval_s, around.on_fatal, waiting)
-    repeater.start()
-    return RunningQuery(running, commits, repeater)
+    heartbeats = Heartbeats(commits, running, interval_s, around.on_fatal, waiting)
+    heartbeats.start()
+    return RunningQuery(running, commits, heartbeats)
 
 
 def sink_target(

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaException
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from processor.reports.commits import Superseded
+from processor.reports.commits import QueryFailure, Superseded
 from processor.run.restarts import RestartPolicy, Restarts
-from processor.spark.failures import beginning
+from processor.spark.failures import beginning, where_raised
 from processor.states.lifecycle import QueryState
 from statehouse.errors import ConfigurationError, StatehouseError
 
@@ -69,7 +69,7 @@ class StartedQuery(NamedTuple):
 
 
 class SupervisedQuery:
-    """A query of the application, through all its restarts. Only `is_idle` is thread-safe.
+    """A query of the application, through all its restarts. Its properties may be read on any thread.
 
     Each start continues from the checkpoint: an unfinished batch runs again, and the sink skips its committed part.
     """
@@ -92,6 +92,9 @@ class SupervisedQuery:
         self._restarts = Restarts(policy)
         self._restart_at: float | None = None
         self._committed: int | None = None
+        self.failure: QueryFailure | None = None
+        """Why it fails: from its first death until it commits a batch or has nothing left to process."""
+        self._is_given_up = False
         try:
             self._started = begin()
         except BaseException:
@@ -102,16 +105,29 @@ class SupervisedQuery:
     @property
     def is_idle(self) -> bool:
         """Whether the query is alive and writes no batch."""
-        return self._restart_at is None and self._started.sink.is_idle
+        return not self._is_given_up and self._restart_at is None and self._started.sink.is_idle
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it died, and isn't started again."""
+        return self._is_given_up
+
+    def recovered(self) -> None:
+        """Forget why it failed: it has nothing left to process."""
+        self.failure = None
 
     def look(self, now: float) -> None:
         """Check whether the query died, and restart it after its pause. `now`: monotonic seconds.
 
         Raises:
-            QueryDied: the query isn't restarted any more.
+            QueryDied: the query isn't restarted any more; said once.
 
         """
+        if self._is_given_up:
+            return
         if self._restart_at is None:
+            if self.failure is not None and self._started.sink.committed is not None:
+                self.failure = None
             if not self._started.query.isActive:
                 failure = self._started.sink.failure or self._started.query.exception()
                 self._died(now, failure or "without an error")
@@ -134,15 +150,19 @@ class SupervisedQuery:
         self._committed = self._committed if committed is None else committed
         reason = beginning(failure)
         pause_s = None if _is_final(failure, reason) else self._restarts.died(now, self._committed)
+        restarts = self._restarts.remembered
+        self.failure = QueryFailure(restarts, where_raised(failure), given_up=pause_s is None)
         if pause_s is None:
-            tries = f" (restarts before: {self._restarts.remembered})" if self._restarts.remembered else ""
+            self._is_given_up = True
+            tries = f" (restarts before: {restarts})" if restarts else ""
             self._on_state(QueryState.ERROR)
-            raise QueryDied(f"query {self.name} ended{tries}: {reason}")
+            died = QueryDied(f"query {self.name} ended{tries}: {reason}")
+            raise died from failure if isinstance(failure, BaseException) else None
         log.warning(
             "query died; starting it again",
             query=self.name,
             reason=reason,
-            restart=self._restarts.remembered,
+            restart=restarts,
             in_s=pause_s,
         )
         self._restart_at = now + pause_s

@@ -1,12 +1,24 @@
-"""Shortens Spark's failures for people."""
+"""Shortens Spark's failures for people. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
+RECORD_NOTE: Final = "while it processed record "
+"""What a note of an exception begins with that names the record: topic, partition and offset follow."""
+
 _REASON_LINES_MAX: Final = 8
-_RAISED_BY_PYTHON: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.MULTILINE)
+_REASON_CHARACTERS_MAX: Final = 300
+_TRACEBACK: Final = re.compile(r"^Traceback \(most recent call last\):\n((?:[ \t].*\n)+)(\S.*)", re.MULTILINE)
+_FRAME: Final = re.compile(r'^\s*File "([^"]+)", line (\d+), in ', re.MULTILINE)
+_NOTE: Final = re.compile(rf"^{RECORD_NOTE}(\S+)$", re.MULTILINE)
+_OF_SPARK: Final = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
+_OF_JAVA: Final = re.compile(r"^Caused by: (?:\w+\.)*(\w+)", re.MULTILINE)
+_SAYS_NOTHING: Final = "STREAM_FAILED"
+# Where people's own code isn't: Spark's workers, this package, installed packages, the standard library.
+_OURS: Final = re.compile(r"/(?:pyspark|processor/operators)/|<frozen ")
+_INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages|lib/python[\d.]+)/")
 
 
 def beginning(reason: object) -> str:
@@ -14,7 +26,29 @@ def beginning(reason: object) -> str:
 
     For an exception in a Python worker, return the line below the last traceback.
     """
-    raised = _RAISED_BY_PYTHON.findall(str(reason))
+    raised = _TRACEBACK.findall(str(reason))
     if raised:
-        return str(raised[-1])
+        return str(raised[-1][1])
     return "\n".join(str(reason).splitlines()[:_REASON_LINES_MAX])
+
+
+def where_raised(reason: object) -> str:
+    """Return the class of a failure's exception, where it was raised, and the record, as far as these are known.
+
+    `ZeroDivisionError at topology.py:19, record orders/3/812`: the line is the last one of people's own code. Only an
+    exception in a Python worker has a line; a failure of Spark's has the name that Spark gives to its kind, as
+    DIVIDE_BY_ZERO. No message: it may show data of the record, and more people see this text than may see data.
+    """
+    text = str(reason)
+    raised = _TRACEBACK.findall(text)
+    if not raised:
+        named = [each for each in _OF_SPARK.findall(text) if each != _SAYS_NOTHING] or _OF_JAVA.findall(text)[-1:]
+        return str(named[0]) if named else type(reason).__name__
+    frames, last = raised[-1]
+    named = last.split(":", 1)[0].rsplit(".", 1)[-1].strip()
+    theirs = [(path, line) for path, line in _FRAME.findall(frames) if not _OURS.search(path)]
+    own = [each for each in theirs if not _INSTALLED.search(each[0])] or theirs
+    place = f" at {own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else ""
+    records = _NOTE.findall(text)
+    record = f", record {records[-1]}" if records else ""
+    return f"{named}{place}{record}"[:_REASON_CHARACTERS_MAX]

@@ -102,6 +102,11 @@ class FleetTracker:
         heard_at = self._heard_at.get(instance_id)
         return None if heard_at is None else max(0.0, asyncio.get_running_loop().time() - heard_at)
 
+    def is_silent(self, instance_id: str) -> bool:
+        """Whether a member's session has ended without a heartbeat; also while the router itself is out of touch."""
+        age_s = self.heartbeat_age_s(instance_id)
+        return age_s is not None and age_s >= self._session_timeout_s
+
     def close(self) -> None:
         """Build no more."""
         if self._pending is not None:

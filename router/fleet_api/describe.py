@@ -9,7 +9,7 @@ from router.fleet.table import RoutedReplica, RoutingTable, StoreRoutes
 from router.fleet.tracker import FleetTracker
 from router.lookups.locate import freshness_of, locate
 from statehouse.contract.assignment import TaskAssignment
-from statehouse.contract.membership import Member, ReplicaReport
+from statehouse.contract.membership import SILENT, Member, ReplicaReport
 from statehouse.contract.placement import warning
 from statehouse.contract.topology import GlobalId, StoreSpec, TaskId
 from statehouse.v1 import fleet_service_pb2, types_pb2
@@ -84,7 +84,8 @@ def describe_nodes(
 ) -> Iterator[fleet_service_pb2.NodeInfo]:
     """Return the nodes, by instance id."""
     for instance_id, member in sorted(table.members.items()):
-        yield _node(member, tracker.heartbeat_age_s(instance_id), suspects.get(instance_id))
+        state = SILENT if tracker.is_silent(instance_id) else str(member.state)
+        yield _node(member, state, tracker.heartbeat_age_s(instance_id), suspects.get(instance_id))
 
 
 def describe_partitions(store: StoreRoutes) -> Iterator[fleet_service_pb2.PartitionInfo]:
@@ -113,12 +114,12 @@ def describe_key(
     )
 
 
-def _node(member: Member, age_s: float | None, suspicion: Suspicion | None) -> fleet_service_pb2.NodeInfo:
+def _node(member: Member, state: str, age_s: float | None, suspicion: Suspicion | None) -> fleet_service_pb2.NodeInfo:
     return fleet_service_pb2.NodeInfo(
         host=types_pb2.Host(instance_id=member.instance_id, host=member.host, port=member.port),
         incarnation=member.incarnation,
         rack=member.rack,
-        state=member.state,
+        state=state,
         version=member.version,
         epoch=member.epoch,
         heartbeat_age_ms=None if age_s is None else int(age_s * 1_000),

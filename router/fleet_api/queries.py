@@ -9,6 +9,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from statehouse.contract.processor_reports import ProcessorReport, ProcessorReports
+from statehouse.contract.query_states import ReportedState, reported_state
 from statehouse.contract.topology import StoreSpec
 from statehouse.control.v1 import assignment_pb2, commits_pb2
 from statehouse.errors.checked import COUNT_MAX
@@ -104,6 +105,8 @@ class ControllerReport:
 def _query(name: str, stores: list[str], heard: _Heard, now_s: float) -> fleet_service_pb2.QueryInfo:
     commit = heard.commit
     is_dated = commit.HasField("committed_at_ms")
+    heard_age_ms = max(0, heard.report.age_ms(now_s) - commit.age_ms)
+    state = reported_state(commit, heard_age_ms)
     return fleet_service_pb2.QueryInfo(
         name=name,
         stores=stores,
@@ -112,11 +115,23 @@ def _query(name: str, stores: list[str], heard: _Heard, now_s: float) -> fleet_s
         record_age_ms=heard.report.age_ms(now_s),
         batch_id=commit.batch_id,
         batch_age_ms=heard.age_of_ms(commit.committed_at_ms, now_s) if is_dated else None,
-        status=_like(fleet_service_pb2.QueryStatus, commit.figures) if commit.HasField("figures") else None,
+        status=_status(commit.figures, state) if commit.HasField("figures") else None,
         input_backlog=heard.report.input_backlog,
+        state=state,
+        failure=_like(fleet_service_pb2.QueryFailure, commit.failure) if commit.HasField("failure") else None,
+        heard_age_ms=heard_age_ms,
     )
 
 
 def _like(kind: type[Wanted], reported: Message) -> Wanted:
     """Return what is reported as a message of another kind, whose fields have the same names."""
     return kind(**{field.name: value for field, value in reported.ListFields()})
+
+
+def _status(figures: commits_pb2.QueryFigures, state: ReportedState) -> fleet_service_pb2.QueryStatus:
+    """Return a query's figures; one that doesn't run reads nothing, whatever its last batch did."""
+    status = _like(fleet_service_pb2.QueryStatus, figures)
+    if state not in {ReportedState.RUNNING, ReportedState.IDLE}:
+        status.ClearField("input_rows_per_second")
+        status.ClearField("backlog_eta_ms")
+    return status

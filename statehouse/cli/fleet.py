@@ -28,8 +28,8 @@ def _of_status(value: Callable[[QueryStatus], object]) -> Callable[[ProcessorQue
 QUERY_COLUMNS: Final[Sequence[Column[ProcessorQuery]]] = (
     Column("QUERY", lambda query: query.name),
     Column("STORES", lambda query: query.stores),
-    Column("STATE", lambda query: "stopped" if query.stopped else "idle" if query.idle else "running"),
-    Column("HEARD", lambda query: _ago(query.record_age_ms)),
+    Column("STATE", lambda query: query.condition),
+    Column("HEARD", lambda query: _ago(query.record_age_ms if query.heard_age_ms is None else query.heard_age_ms)),
     Column("BACKLOG", lambda query: query.input_backlog),
     Column("BATCH", lambda query: query.batch_id),
     Column("COMMITTED", lambda query: "-" if query.batch_age_ms is None else _ago(query.batch_age_ms)),

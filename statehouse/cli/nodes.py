@@ -17,7 +17,7 @@ from statehouse.cli.completion import complete_node
 from statehouse.cli.options import SOME_ROUTER
 from statehouse.cli.reads import Inquiry, takes_options
 from statehouse.client import Client, ClientTls, Fleet, Node
-from statehouse.contract.membership import target
+from statehouse.contract.membership import SILENT, target
 from statehouse.errors import LookupFailure, Reason, StatehouseError
 from statehouse.rpc.channels import blocking_channel
 from statehouse.rpc.failures import from_rpc_error, tls_hint
@@ -93,7 +93,7 @@ def print_nodes(fleet: Fleet, *, is_wide: bool = False) -> None:
     columns = (
         output.Column[Node]("NODE", lambda node: node.host.instance_id),
         output.Column[Node]("KIND", lambda node: "dynamic" if node.dynamic else "static"),
-        output.Column[Node]("STATE", lambda node: node.state),
+        output.Column[Node]("STATE", _state),
         output.Column[Node]("ADDRESS", lambda node: f"{node.host.host}:{node.host.port}"),
         output.Column[Node]("RACK", lambda node: node.rack or "-"),
         output.Column[Node]("CAPACITY", lambda node: node.capacity),
@@ -106,6 +106,10 @@ def print_nodes(fleet: Fleet, *, is_wide: bool = False) -> None:
         output.Column[Node]("INCARNATION", lambda node: node.incarnation or "-", is_wide=True),
     )
     output.print_columns(columns, fleet.nodes, is_wide=is_wide)
+
+
+def _state(node: Node) -> str:
+    return f"{SILENT} {node.heartbeat_age_ms // 1000} s" if node.state == SILENT else node.state
 
 
 def _holdings(fleet: Fleet) -> Callable[[Node], dict[str, int]]:

@@ -522,18 +522,37 @@ class QueryStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryFailure:
+    """Why a query dies.
+
+    Attributes:
+        restarts: how often it was started again lately, as far as that counts against it.
+        reason: "ZeroDivisionError at topology.py:19, record orders/3/812", as far as that is known.
+        given_up: whether it is not started again.
+
+    """
+
+    restarts: int
+    reason: str
+    given_up: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessorQuery:
     """One of the processor's queries, from its last commit record.
 
-    The processor writes one per batch, or per heartbeat interval when idle.
+    The processor writes one per batch, and per heartbeat interval.
 
     Attributes:
         idle: whether the query had nothing to do then.
         stopped: whether its processor ended in an orderly way.
-        record_age_ms: time since that record.
+        record_age_ms: how old what that record says is; in a long batch it is older than the record.
         batch_age_ms: time since its newest batch was committed; None if an earlier process committed it.
         status: None until the process has completed a batch.
         input_backlog: records of the sources that were not processed when the record was written; None if unknown.
+        state: RUNNING, IDLE, RESTARTING, FAILED, SILENT or STOPPED; empty from a router of an earlier version.
+        failure: why it fails; None while it does not.
+        heard_age_ms: time since its processor was heard; None from a router of an earlier version.
 
     """
 
@@ -546,6 +565,22 @@ class ProcessorQuery:
     batch_age_ms: int | None
     status: QueryStatus | None
     input_backlog: int | None = None
+    state: str = ""
+    failure: QueryFailure | None = None
+    heard_age_ms: int | None = None
+
+    @property
+    def condition(self) -> str:
+        """How it does, for people: "idle", "SILENT 53 s", "RESTARTING (5 times: KeyError at topology.py:19)"."""
+        if not self.state:
+            return "stopped" if self.stopped else "idle" if self.idle else "running"
+        if self.state == "SILENT":
+            return f"SILENT {(self.heard_age_ms or 0) // 1000} s"
+        failure = self.failure
+        if failure is None or self.state not in {"RESTARTING", "FAILED"}:
+            return self.state.lower()
+        times = f"{failure.restarts} {'time' if failure.restarts == 1 else 'times'}: " if failure.restarts else ""
+        return f"{self.state} ({times}{failure.reason})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from statehouse.client.answers import (
     Partition,
     ProcessorQuery,
     QueryAnswer,
+    QueryFailure,
     QueryStatus,
     Replica,
     Session,
@@ -472,8 +473,13 @@ def from_partitions(response: fleet_service_pb2.ListPartitionsResponse) -> tuple
 
 
 def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:
-    status = same_named(QueryStatus, query.status) if query.HasField("status") else None
-    return same_named(ProcessorQuery, query, stores=tuple(query.stores), status=status)
+    return same_named(
+        ProcessorQuery,
+        query,
+        stores=tuple(query.stores),
+        status=same_named(QueryStatus, query.status) if query.HasField("status") else None,
+        failure=same_named(QueryFailure, query.failure) if query.HasField("failure") else None,
+    )
 
 
 def from_key_columns(store: fleet_service_pb2.StoreInfo) -> tuple[KeyColumn, ...]:

@@ -54,6 +54,8 @@ class TaskState(StrEnum):
     ERROR = "error"
 
 
+SILENT = "SILENT"
+"""What a router calls the state of a node that it hasn't heard for a session: its last word may be that it runs."""
 LEAVING_STATES: frozenset[str] = frozenset({NodeState.PENDING_SHUTDOWN, NodeState.NOT_RUNNING, NodeState.ERROR})
 """States in which a node gives up its tasks and stores."""
 

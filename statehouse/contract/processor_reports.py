@@ -182,6 +182,9 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
         checked_count("partition", at.partition, PARTITIONS_MAX)
         checked_count("offset", at.offset)
     _check_figures(commit.figures)
+    checked_size("reason", commit.failure.reason)
+    checked_count("restarts", commit.failure.restarts)
+    checked_count("heartbeat_interval_ms", commit.heartbeat_interval_ms)
     _check_comparison(commit.changelog)
     return commit
 

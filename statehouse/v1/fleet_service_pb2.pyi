@@ -450,6 +450,9 @@ class QueryInfo(_message.Message):
     BATCH_AGE_MS_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    HEARD_AGE_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name."""
     idle: _builtins.bool
@@ -472,6 +475,16 @@ class QueryInfo(_message.Message):
     """Records of the sources that were not processed when the record was written;
     an upper bound, as it counts offsets. Absent if unknown.
     """
+    state: _builtins.str
+    """RUNNING, IDLE (it had nothing to do), RESTARTING (it dies and is started
+    again), FAILED (it died and is given up), SILENT (its processor has not been
+    heard for three heartbeats) or STOPPED (in an orderly way). Empty from
+    routers of earlier versions.
+    """
+    heard_age_ms: _builtins.int
+    """Milliseconds since its processor was heard: `record_age_ms` also counts how
+    old what it said was then, as in a long batch. Always set.
+    """
     @_builtins.property
     def stores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The stores it feeds."""
@@ -479,6 +492,10 @@ class QueryInfo(_message.Message):
     @_builtins.property
     def status(self) -> Global___QueryStatus:
         """The query's figures; unset until its process has completed a batch."""
+
+    @_builtins.property
+    def failure(self) -> Global___QueryFailure:
+        """Why it fails; unset while it does not."""
 
     def __init__(
         self,
@@ -492,13 +509,18 @@ class QueryInfo(_message.Message):
         batch_age_ms: _builtins.int | None = ...,
         status: Global___QueryStatus | None = ...,
         input_backlog: _builtins.int | None = ...,
+        state: _builtins.str = ...,
+        failure: Global___QueryFailure | None = ...,
+        heard_age_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_input_backlog", b"_input_backlog", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "input_backlog", b"input_backlog", "record_age_ms", b"record_age_ms", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_heard_age_ms", b"_heard_age_ms", "_input_backlog", b"_input_backlog", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "failure", b"failure", "heard_age_ms", b"heard_age_ms", "input_backlog", b"input_backlog", "record_age_ms", b"record_age_ms", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_input_backlog", b"_input_backlog", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "batch_id", b"batch_id", "idle", b"idle", "input_backlog", b"input_backlog", "name", b"name", "record_age_ms", b"record_age_ms", "status", b"status", "stopped", b"stopped", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_heard_age_ms", b"_heard_age_ms", "_input_backlog", b"_input_backlog", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "batch_id", b"batch_id", "failure", b"failure", "heard_age_ms", b"heard_age_ms", "idle", b"idle", "input_backlog", b"input_backlog", "name", b"name", "record_age_ms", b"record_age_ms", "state", b"state", "status", b"status", "stopped", b"stopped", "stores", b"stores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_age_ms: _TypeAlias = _typing.Literal["batch_age_ms"]  # noqa: Y015
     _WhichOneofArgType__batch_age_ms: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms"]  # noqa: Y015
+    _WhichOneofReturnType__heard_age_ms: _TypeAlias = _typing.Literal["heard_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__heard_age_ms: _TypeAlias = _typing.Literal["_heard_age_ms", b"_heard_age_ms"]  # noqa: Y015
     _WhichOneofReturnType__input_backlog: _TypeAlias = _typing.Literal["input_backlog"]  # noqa: Y015
     _WhichOneofArgType__input_backlog: _TypeAlias = _typing.Literal["_input_backlog", b"_input_backlog"]  # noqa: Y015
     _WhichOneofReturnType__record_age_ms: _TypeAlias = _typing.Literal["record_age_ms"]  # noqa: Y015
@@ -506,11 +528,45 @@ class QueryInfo(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_age_ms) -> _WhichOneofReturnType__batch_age_ms | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heard_age_ms) -> _WhichOneofReturnType__heard_age_ms | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__input_backlog) -> _WhichOneofReturnType__input_backlog | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__record_age_ms) -> _WhichOneofReturnType__record_age_ms | None: ...
 
 Global___QueryInfo: _TypeAlias = QueryInfo  # noqa: Y015
+
+@_typing.final
+class QueryFailure(_message.Message):
+    """A query that dies."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESTARTS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    restarts: _builtins.int
+    """How often it was started again lately, as far as that counts against it."""
+    reason: _builtins.str
+    """The exception's class, where it was raised, and the record, as far as these
+    are known.
+    """
+    given_up: _builtins.bool
+    """Whether it is not started again."""
+    def __init__(
+        self,
+        *,
+        restarts: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        given_up: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["given_up", b"given_up", "reason", b"reason", "restarts", b"restarts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryFailure: _TypeAlias = QueryFailure  # noqa: Y015
 
 @_typing.final
 class QueryStatus(_message.Message):
@@ -605,7 +661,7 @@ class NodeInfo(_message.Message):
     """Rack, if set."""
     state: _builtins.str
     """State: CREATED, REBALANCING, RUNNING, PENDING_SHUTDOWN, NOT_RUNNING or
-    ERROR.
+    ERROR, as the node said last; SILENT if it has said nothing for a session.
     """
     version: _builtins.str
     """Software version."""

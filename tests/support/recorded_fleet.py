@@ -64,8 +64,12 @@ FLEET = text_format.Parse(
         input_rows_per_second: 99.6 backlog: 5000 backlog_eta_ms: 50400 watermark_ms: 61500 state_rows: 1234
         state_bytes: 65536 dead_letters: 1
       }
+      state: "RESTARTING" heard_age_ms: 700
+      failure { restarts: 5 reason: "ZeroDivisionError at topology.py:19, record orders/3/812" }
     }
-    queries { name: "visits" stores: "visits" record_age_ms: 31000 batch_id: 2 idle: true }
+    queries {
+      name: "visits" stores: "visits" record_age_ms: 31000 batch_id: 2 idle: true state: "SILENT" heard_age_ms: 31000
+    }
     controller { host: "driver-1:42" record_age_ms: 300 }
     """,
     fleet_service_pb2.GetFleetResponse(),

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from processor.operators.aggregators import Aggregator, Json, Selective
 from processor.operators.order import Flags, Numbers, Order, RecordPosition, RecordPositions, by_time
 from processor.operators.workers.json_text import compact_json
-from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
+from processor.operators.workers.raised import OnError, name_record, said_of
+from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE, DeadLetterReason
 
 GROUP: Final = "group"
 """The bytes of the key; null for dead letters, and for events without a key to join by."""
@@ -190,6 +191,7 @@ class AggregateProgram:
             fields. For equal names the last one wins.
         join: the join before the aggregate; None: there is none.
         record_cache: True: put out a key's final value once; False: put out its value after each event that changed it.
+        on_error: what becomes of an event for which the aggregator raises an exception.
 
     """
 
@@ -197,6 +199,7 @@ class AggregateProgram:
     fields: Mapping[str, str | None]
     join: JoinProgram | None = None
     record_cache: bool = True
+    on_error: OnError = OnError.FAIL
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -217,16 +220,16 @@ class AggregateProgram:
             out.append(events.select(LETTER).filter(pa.array(~is_live)))
         live = np.flatnonzero(is_live)
         if len(live):
-            records, aggregates = self._aggregated(events, matches, live, states.get(AGGREGATES))
-            out.append(records)
+            put_out, aggregates = self._aggregated(events, matches, live, states.get(AGGREGATES))
+            out += put_out
             if aggregates is not None:
                 changed[AGGREGATES] = aggregates
         return out, changed
 
     def _aggregated(
         self, events: pa.Table, matches: RowMatches, live: Numbers, kept: pa.Table | None
-    ) -> tuple[pa.Table, pa.Table | None]:
-        """Return the records of the live events, and the aggregates to keep; None if these don't change."""
+    ) -> tuple[list[pa.Table], pa.Table | None]:
+        """Return what the live events put out, and the aggregates to keep; None if these don't change."""
         live, groups, places = _in_order(events, live)
         latest_ms = np.zeros(groups[-1] + 1, dtype=np.int64)
         np.maximum.at(latest_ms, groups, places.timestamps_ms)
@@ -238,11 +241,11 @@ class AggregateProgram:
         begins = np.flatnonzero(_begins(groups))
         keys = events[GROUP].take(pa.array(live[begins])).to_pylist()
         bounds = [*begins.tolist(), len(live)]
-        applied = list(zip(rows.as_json(live), places.each(), strict=True))
-        fold = _Fold(self.aggregator, _texts(kept), record_cache=self.record_cache)
+        applied = list(map(Arrived, rows.as_json(live), places.each(), live.tolist()))
+        fold = _Fold(self.aggregator, events, _texts(kept), self.on_error, record_cache=self.record_cache)
         for key, (begin, end), time_ms in zip(keys, pairwise(bounds), latest_ms[groups[begins]].tolist(), strict=True):
             fold.apply(key, applied[begin:end], time_ms)
-        return fold.records(), fold.kept(kept)
+        return fold.put_out(), fold.kept(kept)
 
 
 @dataclass(frozen=True)
@@ -293,31 +296,63 @@ class _Rows:
 class _Fold:
     """Applies an aggregator to one key after another."""
 
-    def __init__(self, aggregator: Aggregator, before: Mapping[bytes, str], *, record_cache: bool) -> None:
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        events: pa.Table,
+        before: Mapping[bytes, str],
+        on_error: OnError,
+        *,
+        record_cache: bool,
+    ) -> None:
         self._aggregator, self._before, self._record_cache = aggregator, before, record_cache
+        self._events, self._refuses = events, on_error is OnError.DEAD_LETTER
         self._is_selective = isinstance(aggregator, Selective)
         self._after: dict[bytes, str | None] = {}
         self._records: list[tuple[bytes, bytes | None, int]] = []
+        self._letters: list[pa.Table] = []
 
-    def apply(self, key: bytes, rows: Iterable[tuple[Mapping[str, Any], RecordPosition]], latest_ms: int) -> None:
+    def apply(self, key: bytes, rows: Iterable[Arrived], latest_ms: int) -> None:
         """Apply a key's rows; with `record_cache` its record gets the time `latest_ms`."""
         before = self._before.get(key)
         text, known = before, None if before is None else json.loads(before)
         state = known
-        for row, position in rows:
-            state = self._aggregator.add(state, row, position)
+        add = self._added_or_refused if self._refuses else self._added
+        for row in rows:
+            state = add(state, row)
             if not self._record_cache:
-                text = self._put_out_change(key, text, state, position.timestamp_ms)
+                text = self._put_out_change(key, text, state, row.position.timestamp_ms)
         if self._record_cache and not (self._is_selective and state is known):
             text = self._put_out_change(key, text, state, latest_ms)
         if text != before:
             self._after[key] = text
 
-    def records(self) -> pa.Table:
-        """Return the records to put out."""
+    def put_out(self) -> list[pa.Table]:
+        """Return the records and the dead letters to put out."""
         keys, values, times = ([record[place] for record in self._records] for place in range(3))
         columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array(times, pa.int64())]
-        return pa.table(dict(zip((KEY, VALUE, TIME), [*columns[:2], pc.multiply(columns[2], _MS)], strict=True)))
+        records = dict(zip((KEY, VALUE, TIME), [*columns[:2], pc.multiply(columns[2], _MS)], strict=True))
+        return [pa.table(records), *self._letters]
+
+    def _added(self, state: Json | None, row: Arrived) -> Json | None:
+        try:
+            return self._aggregator.add(state, row.fields, row.position)
+        except Exception as error:
+            name_event(error, self._events, row.number)
+            raise
+
+    def _added_or_refused(self, state: Json | None, row: Arrived) -> Json | None:
+        """Return the state after a row. One that raises an exception, here or when it is put out, changes nothing."""
+        before = _ENCODER.encode(state)
+        try:
+            after = self._aggregator.add(state, row.fields, row.position)
+            if after is not None:
+                compact_json(self._aggregator.render(after))
+                _ENCODER.encode(after)
+        except Exception as error:  # noqa: BLE001 - whatever people's code raises
+            self._letters.append(refused_events(self._events, [row.number], DeadLetterReason.RAISED, said_of(error)))
+            return json.loads(before)
+        return after
 
     def kept(self, before: pa.Table | None) -> pa.Table | None:
         """Return the aggregates to keep; None if they don't change."""
@@ -336,6 +371,26 @@ class _Fold:
         return text
 
 
+def name_event(error: Exception, events: pa.Table, number: int) -> None:
+    """Note in an exception which of the events was processed."""
+    topic, partition, offset = (events[name][number].as_py() for name in (TOPIC, PARTITION, OFFSET))
+    name_record(error, topic, partition, offset)
+
+
+class Arrived(NamedTuple):
+    """An event as an aggregator gets it.
+
+    Attributes:
+        fields: the row.
+        number: its number in the table of events.
+
+    """
+
+    fields: dict[str, Any]
+    position: RecordPosition
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class EventsByKey:
     """A bucket's events, as a program that looks at each of them takes them.
@@ -343,13 +398,13 @@ class EventsByKey:
     Attributes:
         events: all of them.
         letters: those that were refused before, with the columns of LETTER.
-        by_key: for each key its events in order: the row that an aggregator gets, its position, its number in `events`.
+        by_key: for each key its events in order.
 
     """
 
     events: pa.Table
     letters: list[pa.Table]
-    by_key: list[tuple[bytes, list[tuple[dict[str, Any], RecordPosition, int]]]]
+    by_key: list[tuple[bytes, list[Arrived]]]
 
 
 def events_in_order(sides: Mapping[int, pa.Table], fields: Mapping[str, str | None]) -> EventsByKey:
@@ -365,7 +420,7 @@ def events_in_order(sides: Mapping[int, pa.Table], fields: Mapping[str, str | No
     rows = _Rows(events, RowMatches(None, np.full(events.num_rows, -1)), fields).as_json(live)
     begins = np.flatnonzero(_begins(groups))
     keys = events[GROUP].take(pa.array(live[begins])).to_pylist()
-    arrived = list(zip(rows, places.each(), live.tolist(), strict=True))
+    arrived = list(map(Arrived, rows, places.each(), live.tolist()))
     bounds = pairwise([*begins.tolist(), len(live)])
     return EventsByKey(
         events, letters, [(key, arrived[begin:end]) for key, (begin, end) in zip(keys, bounds, strict=True)]

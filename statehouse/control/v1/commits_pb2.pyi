@@ -44,6 +44,9 @@ class Commit(_message.Message):
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     NO_BATCH_FIELD_NUMBER: _builtins.int
     AGE_MS_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    BUSY_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     query_id: _builtins.str
@@ -86,6 +89,14 @@ class Commit(_message.Message):
     record's timestamp is that much earlier. Readers then count by their own
     clocks from when they have read it. Unset by processors of 0.2.0.
     """
+    heartbeat_interval_ms: _builtins.int
+    """How often the processor writes at the least, in milliseconds: one that
+    lives has written within three of them. 0 in records of earlier versions.
+    """
+    busy: _builtins.bool
+    """Whether this only says that the processor lives while its query runs a batch
+    or fails. All else is as the record before has it, and as old: see `age_ms`.
+    """
     @_builtins.property
     def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
         """Source offsets that the state includes: per partition the next offset to
@@ -108,6 +119,10 @@ class Commit(_message.Message):
         them, and for stores without a changelog of their own.
         """
 
+    @_builtins.property
+    def failure(self) -> Global___QueryFailure:
+        """Why the query fails; unset while it does not."""
+
     def __init__(
         self,
         *,
@@ -127,10 +142,13 @@ class Commit(_message.Message):
         format_version: _builtins.int = ...,
         no_batch: _builtins.bool = ...,
         age_ms: _builtins.int | None = ...,
+        failure: Global___QueryFailure | None = ...,
+        heartbeat_interval_ms: _builtins.int = ...,
+        busy: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "age_ms", b"age_ms", "changelog", b"changelog", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "input_backlog", b"input_backlog"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "age_ms", b"age_ms", "changelog", b"changelog", "committed_at_ms", b"committed_at_ms", "failure", b"failure", "figures", b"figures", "input_backlog", b"input_backlog"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "age_ms", b"age_ms", "batch_id", b"batch_id", "changelog", b"changelog", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "format_version", b"format_version", "idle", b"idle", "input_backlog", b"input_backlog", "no_batch", b"no_batch", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "age_ms", b"age_ms", "batch_id", b"batch_id", "busy", b"busy", "changelog", b"changelog", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "failure", b"failure", "figures", b"figures", "format_version", b"format_version", "heartbeat_interval_ms", b"heartbeat_interval_ms", "idle", b"idle", "input_backlog", b"input_backlog", "no_batch", b"no_batch", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__age_ms: _TypeAlias = _typing.Literal["age_ms"]  # noqa: Y015
     _WhichOneofArgType__age_ms: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms"]  # noqa: Y015
@@ -146,6 +164,41 @@ class Commit(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__input_backlog) -> _WhichOneofReturnType__input_backlog | None: ...
 
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
+
+@_typing.final
+class QueryFailure(_message.Message):
+    """A query that dies, from its first death until it has processed what it has
+    not, or until the process ends.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESTARTS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    restarts: _builtins.int
+    """How often it was started again lately, as far as that counts against it."""
+    reason: _builtins.str
+    """The exception's class, where it was raised, and the record, as far as these
+    are known: "ZeroDivisionError at topology.py:19, record orders/3/812". No
+    data of the record: its message is in the processor's log.
+    """
+    given_up: _builtins.bool
+    """Whether it is not started again."""
+    def __init__(
+        self,
+        *,
+        restarts: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        given_up: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["given_up", b"given_up", "reason", b"reason", "restarts", b"restarts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryFailure: _TypeAlias = QueryFailure  # noqa: Y015
 
 @_typing.final
 class TopicComparison(_message.Message):

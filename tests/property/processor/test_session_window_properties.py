@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from processor.operators.aggregators import Reduce
 from processor.operators.session_windows import SessionProgram
 from processor.operators.workers.keyed import GROUP, KIND, TIME, RowKind
+from processor.operators.workers.raised import OnError
 from processor.operators.workers.session_fold import SessionFold
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from tests.support.examples import given_many
@@ -146,6 +147,37 @@ def test_sessions_are_those_of_the_model_and_only_open_ones_are_kept(batches: li
                 still_open = [bounds for bounds in model.store() if bounds[2] >= model.now_ms - GAP - GRACE]
                 untouched = [bounds for bounds in model.store() if bounds[0] not in touched]
                 assert len(still_open) <= bucket.kept() <= len(still_open) + len(untouched)
+
+
+def _add(state: list[int] | None, row: Any) -> list[int]:
+    numbers = [] if state is None else state
+    numbers.append(row["number"])
+    if row["number"] % 3 == 0:
+        raise ZeroDivisionError
+    return numbers
+
+
+@pytest.mark.feature("on-error")
+@given_many(_BATCHES)
+def test_an_event_that_people_s_code_raises_for_leaves_no_trace(batches: list[list[Event]]) -> None:
+    picky = SessionFold(Reduce(_add, first=lambda row: _add(None, row)), lambda one, other: one + other, GAP, GRACE)
+    program = SessionProgram(picky, {"event_number": "number"}, on_error=OnError.DEAD_LETTER)
+    states, store = dict[str, pa.Table](), dict[Bounds, list[int]]()
+    raised: set[int] = set()
+    for batch in numbered(batches):
+        put_out, changed = program.run({0: table(batch)} if batch else {}, states)
+        states |= changed
+        for row in (row for each in put_out for row in each.to_pylist()):
+            if row.get(REASON) is not None:
+                raised |= {row[OFFSET]} if row[REASON] == "raised" else set()
+            elif row[VALUE] is None:
+                store.pop((row[KEY].decode(), row["start_ms"], row["end_ms"]), None)
+            else:
+                store[row[KEY].decode(), row["start_ms"], row["end_ms"]] = sorted(json.loads(row[VALUE]))
+    assert all(number % 3 == 0 for number in raised)
+    assert all(number % 3 for numbers in store.values() for number in numbers)
+    kept = [json.loads(text) for text in states["sessions"]["sessions"].to_pylist()] if "sessions" in states else []
+    assert all(number % 3 for sessions in kept for _, _, numbers in sessions for number in numbers)
 
 
 @given_many(_BATCHES)

@@ -15,8 +15,8 @@ from statehouse.web.pages.recorder import Recorder
 
 CONTROLLER_QUIET_MS: Final = 10_000
 """A controller writes a record per heartbeat interval, a second by default; the session timeout is this by default."""
-PROCESSOR_QUIET_MS: Final = 60_000
-"""A query that is so long silent is named: it writes a record per batch, or per heartbeat interval when idle."""
+ILL: Final = frozenset({"RESTARTING", "FAILED", "SILENT"})
+"""States of queries that don't do their work."""
 _TROUBLED_MAX: Final = 5
 """Stores whose warnings are shown."""
 
@@ -121,10 +121,10 @@ def _notices(
     if controller is not None and (controller.stopped or controller.record_age_ms > CONTROLLER_QUIET_MS):
         yield Notice("No controller acts: who holds what stays as it is until one does", "")
     for query in fleet.queries:
-        if query.stopped:
+        if query.state == "STOPPED":
             yield Notice(f"Query {query.name} has stopped", "queries")
-        elif query.record_age_ms > PROCESSOR_QUIET_MS:
-            yield Notice(f"Query {query.name} has been silent for {query.record_age_ms // 1_000:,} s", "queries")
+        elif query.state in ILL:
+            yield Notice(f"Query {query.name}: {query.condition}", "queries")
         elif query.input_backlog is not None and query.input_backlog >= BEHIND:
             yield Notice(f"Query {query.name} has {query.input_backlog:,} records to process", "queries")
     yield from _of_stores(fleet)

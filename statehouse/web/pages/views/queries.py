@@ -6,17 +6,20 @@ from dataclasses import dataclass
 
 from statehouse.client.answers import Controller, ProcessorQuery
 from statehouse.web.pages.recorder import Moment, Recorder
-from statehouse.web.pages.views.overview import PROCESSOR_QUIET_MS
+from statehouse.web.pages.views.overview import ILL
 
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """A query. `is_quiet`: it has not reported for long. `watermark_lag_ms`: by how much the clock is beyond it."""
+    """A query. `watermark_lag_ms`: by how much the clock is beyond its watermark."""
 
     query: ProcessorQuery
-    report_age_ms: int
-    is_quiet: bool
     watermark_lag_ms: int | None
+
+    @property
+    def is_ill(self) -> bool:
+        """Whether it is silent or dies."""
+        return self.query.state in ILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,8 @@ def queries_view(recorder: Recorder, now: Moment) -> QueriesView:
     since_ms = 0 if fleet is None else now.ms_since(recorder.fleet_at.at_s)
     rows = []
     for query in () if fleet is None else fleet.queries:
-        age_ms = query.record_age_ms + since_ms
         watermark_ms = None if query.status is None else query.status.watermark_ms
         late_ms = None if watermark_ms is None else now.epoch_ms - watermark_ms
-        rows.append(QueryRow(query, age_ms, age_ms > PROCESSOR_QUIET_MS and not query.stopped, late_ms))
+        rows.append(QueryRow(query, late_ms))
     controller = None if fleet is None else fleet.controller
     return QueriesView(tuple(rows), controller, None if controller is None else controller.record_age_ms + since_ms)

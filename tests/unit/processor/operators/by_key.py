@@ -22,6 +22,7 @@ from processor.operators.workers.keyed import (
     JoinProgram,
     RowKind,
 )
+from processor.operators.workers.raised import OnError
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 
 MISSING = "missing"
@@ -82,6 +83,7 @@ class Model:
     has_table: bool = True
     aggregator: Aggregator | None = None
     record_cache: bool = True
+    on_error: OnError = OnError.FAIL
 
     @property
     def program(self) -> JoinProgram | AggregateProgram:
@@ -90,7 +92,9 @@ class Model:
         join = JoinProgram(order, MISSING, DETAIL_OF_MISSING) if self.is_inner else JoinProgram(order)
         if self.aggregator is None:
             return join
-        return AggregateProgram(self.aggregator, FIELDS, join if self.has_table else None, self.record_cache)
+        return AggregateProgram(
+            self.aggregator, FIELDS, join if self.has_table else None, self.record_cache, self.on_error
+        )
 
     def run(self, rows: Iterable[Input], states: dict[str, KeyState] | None = None) -> Output:
         """Apply a batch key by key, row by row."""

@@ -10,11 +10,22 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import processor.reports.commits
-from processor.reports.commits import CommitsPublisher, IdleRepeater, StoreChangelog, Superseded
+from processor.reports.commits import CommitsPublisher, Heartbeats, QueryFailure, StoreChangelog, Superseded
 from statehouse.contract.first_batch import ends_proven
 from statehouse.contract.processor_reports import decode_commit
 from statehouse.control.v1 import commits_pb2
 from tests.support.polling import poll_until
+
+
+class Query:
+    """A query as its heartbeats show it."""
+
+    def __init__(self) -> None:
+        self.is_idle = True
+        self.failure: QueryFailure | None = None
+
+    def recovered(self) -> None:
+        self.failure = None
 
 
 class Publisher:
@@ -33,9 +44,9 @@ class Publisher:
 
 
 @pytest.fixture
-def started(request: pytest.FixtureRequest) -> Callable[[Publisher, Callable[[Exception], None]], IdleRepeater]:
-    def start(publisher: Publisher, on_failure: Callable[[Exception], None]) -> IdleRepeater:
-        repeater = IdleRepeater(cast("Any", publisher), lambda: True, 0.02, on_failure)
+def started(request: pytest.FixtureRequest) -> Callable[[Publisher, Callable[[Exception], None]], Heartbeats]:
+    def start(publisher: Publisher, on_failure: Callable[[Exception], None]) -> Heartbeats:
+        repeater = Heartbeats(cast("Any", publisher), Query(), 0.02, on_failure)
         repeater.start()
         request.addfinalizer(repeater.stop)
         return repeater
@@ -144,7 +155,7 @@ def test_the_repeater_asks_whether_there_is_anything_to_read_before_the_first_ba
         asked.append(said.pop(0) if said else "id")
         return asked[-1]
 
-    repeater = IdleRepeater(publisher, lambda: True, 0.02, lambda _error: None, waiting)
+    repeater = Heartbeats(publisher, Query(), 0.02, lambda _error: None, waiting)
     request.addfinalizer(repeater.stop)
     repeater.start()
     poll_until(lambda: topic.written > 1, 10, "it says so again")
@@ -153,3 +164,60 @@ def test_the_repeater_asks_whether_there_is_anything_to_read_before_the_first_ba
     before = topic.written
     poll_until(lambda: topic.written > before + 1, 10, "it repeats the batch's record")
     assert not topic.records["s"].no_batch
+
+
+DIED = QueryFailure(2, "ZeroDivisionError at topology.py:19, record orders/3/812", given_up=False)
+
+
+@pytest.mark.feature("failures-are-seen")
+def test_while_a_batch_runs_the_record_says_that_and_proves_nothing_newer(topic: Topic) -> None:
+    publisher = publisher_of("s")
+    publisher.publish("id", 3, {("events", 0): 5})
+    before = topic.records["s"]
+    publisher.say_busy(60.0, None)
+    assert topic.records["s"] is before, "not so often"
+    publisher.say_busy(0.0, None)
+    said = topic.records["s"]
+    assert (said.busy, said.batch_id, said.changelog_ends) == (True, 3, before.changelog_ends)
+    assert said.age_ms >= before.age_ms
+    assert publisher.repeat(0.0)
+    assert not topic.records["s"].busy
+    assert topic.records["s"].age_ms == 0
+
+
+@pytest.mark.feature("failures-are-seen")
+def test_a_failure_is_said_at_once_and_stays_until_a_batch(topic: Topic) -> None:
+    publisher = publisher_of("s")
+    publisher.say_busy(60.0, DIED)
+    said = topic.records["s"].failure
+    assert (said.restarts, said.reason, said.given_up) == (2, DIED.reason, False)
+    assert topic.proves() == {"s": False}, "it died before its first batch"
+    again = QueryFailure(3, DIED.reason, given_up=True)
+    publisher.say_busy(60.0, again)
+    assert topic.records["s"].failure.given_up
+    publisher.publish("id", 0, {})
+    assert not topic.records["s"].HasField("failure")
+    publisher.say_busy(0.0, DIED)
+    publisher.finish(again)
+    assert topic.records["s"].stopped
+    assert topic.records["s"].failure.given_up
+
+
+@pytest.mark.feature("failures-are-seen")
+def test_a_query_has_recovered_once_nothing_is_left_of_what_made_it_die(
+    topic: Topic, request: pytest.FixtureRequest
+) -> None:
+    publisher, query = publisher_of("s"), Query()
+    topic.ends = 6
+    publisher.publish("id", 3, {("events", 0): 5})
+    query.failure = DIED
+    heartbeats = Heartbeats(publisher, query, 0.02, lambda _error: None)
+    request.addfinalizer(heartbeats.stop)
+    heartbeats.start()
+    poll_until(lambda: topic.records["s"].HasField("failure"), 10, "the failure")
+    before = topic.written
+    poll_until(lambda: topic.written > before + 2, 10, "it says so again")
+    assert topic.records["s"].HasField("failure"), "the record that made it die is left"
+    topic.ends = 5
+    poll_until(lambda: query.failure is None, 10, "its recovery")
+    poll_until(lambda: not topic.records["s"].HasField("failure"), 10, "the record of it")

@@ -8,9 +8,11 @@ from typing import Literal
 import pytest
 
 from processor.application.topology import Topology
+from processor.reports.commits import Superseded
 from processor.run import controller, queries
 from processor.run import processor as runner
 from processor.run.processor import Processor, RunningQuery
+from processor.run.supervision import QueryDied
 from processor.settings import ProcessorSettings
 from processor.topics.creation import ApplicationTopics
 from statehouse.errors import ConfigurationError
@@ -69,8 +71,8 @@ def test_all_queries_together_have_the_time_of_a_stop():
         times.append(timeout_s)
         time.sleep(min(timeout_s, 0.1))  # its batch takes longer
 
-    query = SimpleNamespace(name="q", finish=lambda: done.append("finish"), stop=stop)
-    nothing = SimpleNamespace(stop=lambda: None, finish=lambda: None)
+    query = SimpleNamespace(name="q", failure=None, finish=lambda: done.append("finish"), stop=stop)
+    nothing = SimpleNamespace(stop=lambda: None, finish=lambda _failure: None)
     settings = ProcessorSettings(bootstrap="b:1", checkpoint_dir="unused", stop_timeout_ms=100)
     running = Processor(Topology("app", lambda _app: None), settings)
     running._running += [RunningQuery(query, nothing, nothing)] * 3  # type: ignore[arg-type] # stand-ins
@@ -78,6 +80,37 @@ def test_all_queries_together_have_the_time_of_a_stop():
     assert done == [*["finish"] * 3, *["stop"] * 3]
     assert times[0] > 0
     assert times[1:] == [0, 0]
+
+
+@pytest.mark.feature("siblings-go-on")
+def test_a_query_that_is_given_up_leaves_the_others_running_and_the_last_one_ends_all() -> None:
+    looked: list[str] = []
+
+    def query(name: str, failure: QueryDied | None) -> SimpleNamespace:
+        def look(_now: float) -> None:
+            looked.append(name)
+            if failure is not None and not of_it.is_given_up:
+                of_it.is_given_up = True
+                raise failure
+
+        of_it = SimpleNamespace(name=name, is_given_up=False, look=look)
+        return of_it
+
+    def processor_of(*queries: SimpleNamespace) -> Processor:
+        running = processor(free_port())
+        nothing = SimpleNamespace()
+        running._running += [RunningQuery(each, nothing, nothing) for each in queries]  # type: ignore[arg-type] # stand-ins
+        return running
+
+    turns = iter([False, False, True])
+    processor_of(query("bad", QueryDied("bad ended")), query("good", None)).wait(lambda: next(turns))
+    assert looked == ["bad", "good", "bad", "good"]
+    with pytest.raises(QueryDied, match="worse ended"):
+        processor_of(query("bad", QueryDied("bad ended")), query("worse", QueryDied("worse ended"))).wait(lambda: False)
+    superseded = QueryDied("another one runs")
+    superseded.__cause__ = Superseded("by another")
+    with pytest.raises(QueryDied, match="another one"):
+        processor_of(query("bad", superseded), query("good", None)).wait(lambda: False)
 
 
 @pytest.mark.feature("driver-fenced-goes")

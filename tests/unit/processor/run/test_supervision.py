@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from processor.reports.commits import Superseded
+from processor.reports.commits import QueryFailure, Superseded
 from processor.run.supervision import QueryDied, StartedQuery, SupervisedQuery
 from processor.states.lifecycle import QueryState
 from statehouse.errors import ConfigurationError
@@ -173,3 +173,36 @@ def test_the_first_start_s_failure_is_the_caller_s(starts: Starts):
     starts.refusals = [StreamingQueryException("no such column")]
     with pytest.raises(StreamingQueryException):
         SupervisedQuery("boards", starts, POLICY)
+
+
+@pytest.mark.feature("failures-are-seen")
+def test_why_it_fails_is_kept_until_it_has_committed_a_batch_or_has_nothing_left(
+    query: SupervisedQuery, starts: Starts
+):
+    assert query.failure is None
+    starts.made[0].query.die("[DIVIDE_BY_ZERO] Division by zero")
+    query.look(0.0)
+    assert query.failure == QueryFailure(1, "DIVIDE_BY_ZERO", given_up=False)
+    query.look(1.0)
+    query.look(2.0)
+    assert query.failure is not None, "it runs again, and has done nothing yet"
+    starts.made[1].sink.committed = 7
+    query.look(3.0)
+    assert query.failure is None
+    starts.made[1].query.die()
+    query.look(4.0)
+    query.recovered()
+    assert query.failure is None
+
+
+@pytest.mark.feature("failures-are-seen")
+def test_a_query_that_is_given_up_says_so_and_is_looked_at_no_more(query: SupervisedQuery, starts: Starts):
+    starts.made[0].sink.failure = ConfigurationError("it can't be")
+    starts.made[0].query.die()
+    with pytest.raises(QueryDied):
+        query.look(0.0)
+    assert query.is_given_up
+    assert not query.is_idle
+    assert query.failure == QueryFailure(0, "ConfigurationError", given_up=True)
+    query.look(100.0)
+    assert len(starts.made) == 1

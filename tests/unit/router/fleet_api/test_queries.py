@@ -43,7 +43,14 @@ def test_stores_of_a_query_are_told_of_together() -> None:
     queries.on_commit(commit("alerts", query="alarms", batch_id=9, idle=True, stopped=True), 9.0, 4_000)
     alarms, scores = described(queries)
     assert alarms == fleet_service_pb2.QueryInfo(
-        name="alarms", stores=["alerts"], idle=True, stopped=True, record_age_ms=1_000, batch_id=9
+        name="alarms",
+        stores=["alerts"],
+        idle=True,
+        stopped=True,
+        record_age_ms=1_000,
+        batch_id=9,
+        state="STOPPED",
+        heard_age_ms=1_000,
     )
     assert scores == fleet_service_pb2.QueryInfo(
         name="scores",
@@ -53,7 +60,43 @@ def test_stores_of_a_query_are_told_of_together() -> None:
         batch_age_ms=2_500,
         input_backlog=12,
         status=fleet_service_pb2.QueryStatus(**FIGURES, backlog_eta_ms=24_000, watermark_ms=-1),
+        state="RUNNING",
+        heard_age_ms=2_000,
     )
+
+
+DIED = commits_pb2.QueryFailure(restarts=5, reason="ZeroDivisionError at topology.py:19, record orders/3/812")
+GIVEN_UP = commits_pb2.QueryFailure(reason="KeyError", given_up=True)
+
+
+@pytest.mark.feature("failures-are-seen")
+@pytest.mark.parametrize(
+    ("fields", "heard_s_ago", "state"),
+    [
+        ({}, 3.0, "RUNNING"),
+        ({"idle": True}, 3.0, "IDLE"),
+        ({"idle": True, "busy": True}, 3.0, "RUNNING"),
+        ({"idle": True}, 3.25, "SILENT"),
+        ({"heartbeat_interval_ms": 0}, 60.0, "RUNNING"),
+        ({"heartbeat_interval_ms": 0}, 60.25, "SILENT"),
+        ({"idle": True, "failure": DIED}, 0.0, "RESTARTING"),
+        ({"idle": True, "failure": GIVEN_UP}, 0.0, "FAILED"),
+        ({"idle": True, "failure": DIED}, 9.0, "SILENT"),
+        ({"stopped": True, "failure": GIVEN_UP}, 90.0, "FAILED"),
+        ({"stopped": True, "failure": DIED}, 90.0, "STOPPED"),
+    ],
+)
+def test_how_a_query_does_follows_from_its_last_record(
+    fields: dict[str, object], heard_s_ago: float, state: str
+) -> None:
+    queries, figures = ProcessorQueries(), commits_pb2.QueryFigures(input_rows_per_second=45.5, backlog_eta_ms=9)
+    said = commit("boards", **{"heartbeat_interval_ms": 1_000, "figures": figures, "age_ms": 60_000} | fields)
+    queries.on_commit(said, 100.0 - heard_s_ago - 60, 4_000)
+    (boards,) = described(queries, 100.0)
+    assert (boards.state, boards.heard_age_ms) == (state, heard_s_ago * 1_000)
+    assert boards.record_age_ms == heard_s_ago * 1_000 + 60_000, "what it says is as old as it was"
+    assert boards.HasField("failure") == ("failure" in fields)
+    assert (boards.status.input_rows_per_second > 0) == (state in {"RUNNING", "IDLE"})
 
 
 def test_what_isn_t_known_stays_unset() -> None:

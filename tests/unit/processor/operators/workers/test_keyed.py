@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from processor.operators.aggregators import Count, Reduce, TopN
 from processor.operators.workers.keyed import RowKind
+from processor.operators.workers.raised import OnError
 from tests.unit.processor.operators.by_key import MISSING, Input, KeyState, Model, Output, run_program
 
 TOP = TopN(3, by="score", fields={"game": "name", "score": "score"})
@@ -192,3 +193,53 @@ def test_programs_do_with_many_keys_what_the_model_does_row_by_row(model: Model,
         expected = model.run(of_model, expected.states)
         actual = run_program(model, of_model, actual.states)
         assert actual == expected
+
+
+class Picky:
+    """Keeps the scores of a key; raises before or after it changes the state, or makes what can't be kept or shown."""
+
+    def add(self, state: Any, row: Any, position: Any) -> Any:  # noqa: ARG002
+        kept = [] if state is None else state
+        score = row["score"]
+        if score == -1:
+            raise KeyError("before")
+        kept.append({score} if score == -3 else score)
+        if score == -2:
+            raise ZeroDivisionError("after")
+        return kept
+
+    def render(self, state: Any) -> Any:
+        if -4 in state:
+            raise ValueError("can't be shown")
+        return {"scores": state}
+
+
+_SCORES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(-4, 3)), max_size=8)
+
+
+@pytest.mark.feature("on-error")
+@pytest.mark.parametrize("record_cache", [True, False])
+@given(batches=st.lists(_SCORES, max_size=4))
+def test_an_event_that_people_s_code_raises_for_becomes_a_dead_letter_and_leaves_no_trace(
+    batches: list[list[tuple[str, int]]], record_cache: bool
+):
+    model = Model(has_table=False, aggregator=Picky(), record_cache=record_cache, on_error=OnError.DEAD_LETTER)
+    states: dict[str, KeyState] = {}
+    good_states: dict[str, KeyState] = {}
+    for batch in batches:
+        events = [event(at, score, at, key) for at, (key, score) in enumerate(batch)]
+        good = [each for each in events if (each.score or 0) >= 0]
+        out, expected = run_program(model, events, states), run_program(model, good, good_states)
+        assert out.letters == sorted(((each.offset, "raised") for each in events if each not in good), key=str)
+        values = [(key, value) for key, value, _ in out.records]  # a key's record has the time of its last event
+        assert values == [(key, value) for key, value, _ in expected.records]
+        assert out.states == expected.states
+        states, good_states = out.states, expected.states
+
+
+@pytest.mark.feature("on-error")
+def test_an_exception_of_people_s_code_names_the_record():
+    model = Model(has_table=False, aggregator=Picky())
+    with pytest.raises(ZeroDivisionError) as raised:
+        run_program(model, [event(1, 1, 4), event(2, -2, 7)])
+    assert raised.value.__notes__ == ["while it processed record topic/0/7"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from starlette.datastructures import QueryParams
 
-from statehouse.client import Controller, ProcessorQuery, QueryStatus
+from statehouse.client import Controller, ProcessorQuery, QueryFailure, QueryStatus
 from statehouse.client.answers import ChangelogSetting, ChangelogSettings
 from statehouse.web.pages.blocks import Span
 from statehouse.web.pages.contacts import Contact
@@ -42,12 +42,16 @@ NOW_MS = at(1).epoch_ms
 
 
 def test_the_overview_counts_and_names_what_needs_attention():
-    silent_query = ProcessorQuery("scores", ("counts",), False, False, 90_000, 1, 10, None)
-    stopped = replace(silent_query, name="alarms", stopped=True)
+    silent_query = ProcessorQuery(
+        "scores", ("counts",), False, False, 90_000, 1, 10, None, state="SILENT", heard_age_ms=90_000
+    )
+    stopped = replace(silent_query, name="alarms", stopped=True, state="STOPPED")
+    died = QueryFailure(5, "ZeroDivisionError at topology.py:19, record orders/3/812", given_up=False)
+    dying = replace(silent_query, name="walks", state="RESTARTING", failure=died)
     found = recorder(
         fleet(
             tasks=(with_reports(task(0), "restoring", "running"), task(1, None, ())),
-            queries=(silent_query, stopped),
+            queries=(silent_query, stopped, dying),
             controller=Controller("driver", False, True, 5),
         )
     )
@@ -59,8 +63,9 @@ def test_the_overview_counts_and_names_what_needs_attention():
         "◐ 1 partition: active restores",
         "Node silent: n2",
         "No controller acts: who holds what stays as it is until one does",
-        "Query scores has been silent for 90 s",
+        "Query scores: SILENT 90 s",
         "Query alarms has stopped",
+        "Query walks: RESTARTING (5 times: ZeroDivisionError at topology.py:19, record orders/3/812)",
     ]
     assert overview(recorder(fleet())).notices == ()
 
@@ -183,13 +188,13 @@ def test_restores_have_a_share_a_rate_and_an_end():
 
 
 @pytest.mark.feature("restores-their-share")
-def test_a_query_that_says_nothing_for_long_is_quiet():
+def test_a_query_that_is_silent_or_dies_is_ill():
     status = QueryStatus(12.0, 5, None, NOW_MS - 4_000, 7, 8, 0, 640)
-    query = ProcessorQuery("scores", ("counts",), False, False, 59_500, 1, 10, status, 5)
-    found = recorder(fleet(queries=(query,)))
-    assert not queries_view(found, at(0.4)).rows[0].is_quiet
-    (row,) = queries_view(found, at(1)).rows
-    assert (row.is_quiet, row.report_age_ms, row.watermark_lag_ms) == (True, 60_500, 4_000)
+    query = ProcessorQuery("scores", ("counts",), False, False, 59_500, 1, 10, status, 5, "RUNNING", None, 500)
+    silent = replace(query, state="SILENT")
+    found = recorder(fleet(queries=(query, silent)))
+    well, ill = queries_view(found, at(1)).rows
+    assert (well.is_ill, ill.is_ill, ill.watermark_lag_ms) == (False, True, 4_000)
 
 
 AS_WANTED = ChangelogSetting("cleanup.policy", "compact", "compact")
