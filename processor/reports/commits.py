@@ -259,7 +259,7 @@ class CommitsPublisher:
                 for each in self._changelogs
             ]
             for record in records:
-                record.busy = True
+                record.idle = record.busy = True  # it tells of no batch that its readers don't know
                 if record.HasField("figures") and failure is not None:
                     record.figures.input_rows_per_second = 0
             self._write(records, self._age_ms, failure)

@@ -23,6 +23,7 @@ from processor.run.supervision import QueryDied
 from processor.settings import ProcessorSettings
 from processor.states.lifecycle import ApplicationState, ControllerState, QueryState
 from statehouse.contract.topology import changelog_topic, commits_topic
+from statehouse.control.v1 import commits_pb2
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.support import commits, messages
 from tests.support.constants import settings_of
@@ -38,7 +39,10 @@ DEADLINE_S = 90.0
 class Walks:
     """An application with one store, of the steps that walkers take, and a stone in their way at times."""
 
-    def __init__(self, bootstrap: str, application: str, events: str, directory: Path) -> None:
+    def __init__(
+        self, bootstrap: str, application: str, events: str, directory: Path, *, has_sibling: bool = False
+    ) -> None:
+        self.has_sibling = has_sibling
         self.bootstrap, self.events, self.application = bootstrap, events, application
         self.stone = directory / "stone"
         self.settings = settings_of(
@@ -64,14 +68,18 @@ class Walks:
         def build(app: Application) -> None:
             value = F.udf(stumble, "string", useArrow=False)(F.col("value").cast("string"))
             app.store("walks", app.stream(self.events).select("key", value.alias("value")), value_serde="string")
+            if self.has_sibling:
+                app.store("rests", app.stream(self.events).select("key", "value"), value_serde="string")
 
         return Processor(Topology(self.application, build), self.settings)
 
-    def published(self) -> list[bytes]:
-        """What the changelog holds, sorted."""
-        return sorted(
-            message.value() for message in messages(self.bootstrap, changelog_topic(self.application, "walks"))
-        )
+    def published(self, store: str = "walks") -> list[bytes]:
+        """What a changelog holds, sorted."""
+        return sorted(message.value() for message in messages(self.bootstrap, changelog_topic(self.application, store)))
+
+    def last_words(self, store: str) -> commits_pb2.Commit:
+        """The last record of a store in the commits topic."""
+        return [each for each in commits(self.bootstrap, commits_topic(self.application)) if each.store == store][-1]
 
     def walk(self, steps: range) -> None:
         """Take steps and let the processor run until they are published."""
@@ -176,6 +184,7 @@ def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_re
     ]
     told = (said[-1].query, said[-1].input_backlog, said[-1].figures.backlog, said[-1].figures.dead_letters)
     assert told == ("walks", 1, 0, 0), "the step that was not taken came after the last batch"
+    assert said[-1].failure.reason.startswith("ValueError at test_query_restarts.py:")
     assert said[-1].HasField("figures")
     assert said[-1].committed_at_ms > 0
 
@@ -189,6 +198,42 @@ def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_re
     finally:
         walks.processor.stop()
     assert walks.published() == steps(8), "in a new changelog"
+
+
+@pytest.mark.feature("siblings-go-on")
+@pytest.mark.feature("failures-are-seen")
+def test_a_query_that_dies_says_why_and_its_sibling_goes_on(
+    spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+):
+    application, events = unique_name("app"), unique_name("events")
+    create_topic(kafka.bootstrap, events)
+    walks = Walks(kafka.bootstrap, application, events, tmp_path, has_sibling=True)
+    deadline = time.monotonic() + DEADLINE_S
+
+    def until(is_done: Callable[[], bool], what: str) -> None:
+        def done_in_time() -> bool:
+            assert time.monotonic() < deadline, what
+            return is_done()
+
+        walks.processor.wait(done_in_time)
+
+    try:
+        walks.begin(range(2))
+        walks.stone.write_text("fast")
+        walks._take(range(2, 3))
+        until(lambda: walks.last_words("walks").failure.given_up, "the failure")
+        until(lambda: walks.published("rests") == steps(3), "the sibling's step")
+        assert walks.processor.states.application is ApplicationState.RUNNING
+        assert dict(walks.processor.states.queries) == {"walks": QueryState.ERROR, "rests": QueryState.RUNNING}
+        assert walks.last_words("walks").busy
+        assert walks.last_words("walks").source_ends[0].offset == 2, "it proves nothing of the record that it died of"
+        until(lambda: walks.last_words("rests").idle, "the sibling's heartbeat")
+        assert not walks.last_words("rests").HasField("failure")
+    finally:
+        walks.processor.stop()
+    assert walks.last_words("walks").stopped
+    assert walks.last_words("walks").failure.reason.startswith("ValueError at test_query_restarts.py:")
+    assert not walks.last_words("rests").HasField("failure")
 
 
 @pytest.mark.feature("driver-fenced-goes")
