@@ -94,7 +94,8 @@ def up(
     Returns once lookups are answered, and leaves the cluster running; `statehouse down` stops it. `statehouse new`
     makes an application to begin with.
     """
-    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
+    from statehouse.cli.package_check import ensure_none_in  # noqa: PLC0415 - as above
+    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415
     from statehouse.cli.watch_code import begin_anew, start_watched  # noqa: PLC0415
     from statehouse.local.application_file import ApplicationFile  # noqa: PLC0415
     from statehouse.local.applications import ApplicationError  # noqa: PLC0415
@@ -103,6 +104,7 @@ def up(
     from statehouse.local.ports import ClusterPorts  # noqa: PLC0415
 
     begin = time.monotonic()
+    ensure_none_in(Path.cwd())
     ports = ClusterPorts(kafka_port, router_port, http_port, first_node_port)
     file = ApplicationFile.of(Path.cwd())
     try:
@@ -163,7 +165,7 @@ def restart(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Stop parts of the local cluster and start them again, one after the other; also one that has ended."""
-    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
+    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415
     from statehouse.local.cluster import cluster_of  # noqa: PLC0415
 
     with shown_progress() as progress, sigterm_raises():
@@ -179,7 +181,7 @@ def down(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Stop the local cluster; deletes its data unless told to keep it."""
-    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
+    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415
     from statehouse.local.cluster import cluster_of  # noqa: PLC0415
     from statehouse.local.cluster_state import delete_data, is_run_directory, locked  # noqa: PLC0415
 
@@ -251,7 +253,7 @@ def _stay(cluster: LocalCluster, code: WatchedCode | None) -> None:
 
     When a part has failed the data stays: the logs say why.
     """
-    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
+    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415
     from statehouse.cli.watch_code import stay  # noqa: PLC0415
     from statehouse.local.cluster_state import ClusterStopped  # noqa: PLC0415
     from statehouse.local.errors import LocalError  # noqa: PLC0415

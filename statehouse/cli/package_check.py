@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Final
 from statehouse.errors import ConfigurationError
 
 DISTRIBUTION: Final = "statehouse"
+_OURS: Final = ("statehouse", "processor", "query_service", "router")
 _ROOT: Final = Path(__file__).parents[2]
 _REMEDY: Final = (
     "Install Statehouse into a virtual environment without the other one; a file or folder of your own has to be "
@@ -49,6 +51,25 @@ def ensure_own(package: str, root: Path = _ROOT) -> None:
         names = _owners(ours)
         cause = f"{names} has a file of this name, too" if names else "it was changed by hand"
         raise ForeignPackage(f"{ours} is not as Statehouse has installed it: {cause}. {_REMEDY}")
+
+
+def ensure_none_in(folder: Path, root: Path = _ROOT) -> None:
+    """Return if a folder has no package or module by a name of ours, but for our own.
+
+    Processes that are started in it with `python -m` would import that one.
+
+    Raises:
+        ForeignPackage: it has one; the text has its file.
+
+    """
+    for package in _OURS:
+        spec = PathFinder.find_spec(package, [str(folder)])
+        if spec is not None and folder.resolve() != root.resolve():
+            found = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+            raise ForeignPackage(
+                f"{found} hides Statehouse's own package `{package}` from the processes that are started in this "
+                "folder: rename it, or start the cluster in another folder"
+            )
 
 
 def _is_changed(file: Path) -> bool:

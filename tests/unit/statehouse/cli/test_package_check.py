@@ -99,3 +99,17 @@ def test_a_module_in_the_working_directory_ends_the_command(tmp_path: Path) -> N
     assert f"{ROOT}/router" in done.stderr
     assert "stranger" not in done.stderr
     assert statehouse(tmp_path, "status", "--help").code == 0, "other commands go on"
+
+
+@pytest.mark.feature("another-distribution-package")
+@pytest.mark.parametrize(("files", "hidden"), [(["router/__init__.py"], "router"), (["processor.py"], "processor")])
+def test_a_cluster_is_not_started_where_a_file_of_one_s_own_hides_ours(
+    tmp_path: Path, files: list[str], hidden: str
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    started = statehouse(tmp_path, "up", "--kafka-port", "0")
+    assert started.code == 2
+    assert f"{tmp_path / files[0]} hides Statehouse's own package `{hidden}`" in started.err
+    assert not (tmp_path / ".statehouse").exists(), "nothing was started"
