@@ -13,7 +13,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import Final
 
-from statehouse.errors import REASONS, ConfigurationError, LookupFailure, Reason, StatehouseError, reason_name
+from statehouse.errors import ConfigurationError, LookupFailure, Reason, StatehouseError, reason_name
 
 
 class ExitCode(IntEnum):
@@ -64,7 +64,7 @@ def explain(failure: LookupFailure) -> list[str]:
         detail = f" - {candidate.detail}" if candidate.detail else ""
         lines.append(f"  {candidate.host.instance_id}: {verdict}{detail}")
     if "target" not in failure.metadata:  # then the client itself has said what to do
-        lines.append(f"hint: {REASONS[failure.reason].remedy}")
+        lines.append(f"hint: {failure.remedy}")
     return lines
 
 

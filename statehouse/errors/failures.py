@@ -52,6 +52,10 @@ def shown(text: str) -> str:
     return f"{text[:SHOWN_MAX]!r}... ({len(text):,} characters)"
 
 
+_OF_THE_INPUT: Final = (Reason.STORE_NOT_BUILT, Reason.PROCESSOR_AGE_EXCEEDS_BOUND, Reason.INPUT_BACKLOG_EXCEEDS_BOUND)
+"""What all replicas of a store have in common, as it depends on the processor: the most telling first."""
+
+
 class LookupFailure(StatehouseError):
     """A failed lookup, scan or count.
 
@@ -102,6 +106,13 @@ class LookupFailure(StatehouseError):
     def elsewhere(self) -> bool:
         """Whether another replica may succeed."""
         return REASONS[self.reason].elsewhere
+
+    @property
+    def remedy(self) -> str:
+        """What to do. Where the processor is the cause, as of all replicas alike, what to do about that."""
+        causes = {candidate.reason for candidate in self.candidates if candidate.reason}
+        told = [reason for reason in _OF_THE_INPUT if reason.value in causes]
+        return REASONS[told[0] if told and self.reason is Reason.NO_REPLICA_AVAILABLE else self.reason].remedy
 
     def to_proto(self) -> errors_pb2.LookupError:
         """Return the wire form."""

@@ -57,7 +57,7 @@ def status_of(failure: LookupFailure, *, callers: bool = False) -> int:
 
 def problem_of(failure: LookupFailure, *, callers: bool = False) -> dict[str, Any]:
     """Return the body of a failure's problem."""
-    remedy = REASONS[failure.reason].remedy
+    remedy = failure.remedy
     if failure.reason in _OWN and not callers:
         remedy = "The HTTP server itself lacks this right at its router: give its identity the role router."
     body = problem(status_of(failure, callers=callers), failure.reason.name, failure.message, remedy)

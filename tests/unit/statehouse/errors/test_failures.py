@@ -55,3 +55,15 @@ def test_reason_of_a_newer_version_keeps_its_message() -> None:
     back = LookupFailure.from_proto(newer)
     assert (back.reason, back.message) == (Reason.INTERNAL, "something new")
     assert reason_name(999) == "REASON_999"
+
+
+def refused(reason: Reason) -> errors_pb2.Candidate:
+    return errors_pb2.Candidate(host=types_pb2.Host(instance_id="b"), reason=reason.value)
+
+
+@pytest.mark.feature("failures-are-seen")
+def test_with_the_processor_dead_more_standbys_are_no_remedy() -> None:
+    dead = [refused(Reason.UNREACHABLE), refused(Reason.PROCESSOR_AGE_EXCEEDS_BOUND)]
+    assert "Check that the processor runs" in LookupFailure(Reason.NO_REPLICA_AVAILABLE, "none", candidates=dead).remedy
+    alone = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "none", candidates=dead[:1])
+    assert "num_standby_replicas" in alone.remedy
