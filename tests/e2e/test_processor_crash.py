@@ -40,6 +40,7 @@ PRODUCTS = {number: f"Game {number}" for number in range(1000, 1050)}
 @pytest.mark.feature("standby-controller-without")
 @pytest.mark.feature("driver-dies-then")
 @pytest.mark.feature("acts-told-getfleet")
+@pytest.mark.feature("failures-are-seen")
 @pytest.mark.parametrize("good", [2_000, pytest.param(8_000, marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client: Client, good: int):
     of_each = good // 32
@@ -58,6 +59,8 @@ def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client
     # The sink commits partition by partition: once one has moved, the batch is under way.
     poll_until(lambda: client.get(STORE, "1000").position > before, 180, "the next batch to reach the changelog")
     cluster.processor.kill()
+    poll_until(lambda: {query.state for query in client.fleet().queries} == {"SILENT"}, 30, "the silence to show")
+    assert all(query.status is None or query.status.input_rows_per_second == 0 for query in client.fleet().queries)
     lose_a_node(cluster, client)
     cluster.processor.start()
     expected = leaderboards(scores, PLAYERS, PRODUCTS)
@@ -95,6 +98,7 @@ def lose_a_node(cluster: LocalCluster, client: Client) -> None:
         return all(task.active not in {None, lost.name} for task in tasks)
 
     poll_until(is_replaced, 60, "the standby controller to replace the node")
+    assert {node.host.instance_id for node in client.fleet().nodes if node.state == "SILENT"} == {lost.name}
     controller = client.fleet().controller
     assert controller is not None
     assert controller.standby
