@@ -11,6 +11,7 @@ from typing import Protocol, Unpack
 from pyspark.sql import DataFrame
 
 from processor.operators.aggregators import Aggregator
+from processor.operators.newest import newest
 from processor.operators.suppression import Suppression
 from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOptions, VersionedOptions, WindowOptions
 from processor.ownership.declarations import StoreDeclaration
@@ -150,9 +151,13 @@ class Application:
         output_mode: str = OutputMode.UPDATE,
         max_entries: int | None = None,
         aggregator: Aggregator | None = None,
+        newest_by: str | None = None,
         **options: Unpack[StoreOptions],
     ) -> None:
         """Declare a key-value store, or a store of a custom `kind`, with its own query (see `Query.store`).
+
+        With `newest_by`, a column of a frame of events, a key keeps the entry with its greatest value, in whatever
+        order events come (see `newest`).
 
         With `max_entries`, each partition of the changelog keeps that many entries: the last updated ones (LRU; reads
         don't count). An update that displaces an entry writes its tombstone in the same transaction. Updates apply by
@@ -180,7 +185,10 @@ class Application:
                     f"store {name!r}: max_entries goes with a key-value store in output mode update only, that takes "
                     "its frame as it is (no where, no columns)"
                 )
-        query = self._sole(name, dataframe, output_mode)
+        if newest_by is not None and max_entries is not None:
+            raise ConfigurationError(f"store {name!r}: newest_by and max_entries exclude each other")
+        frame = dataframe if newest_by is None else newest(dataframe, newest_by)
+        query = self._sole(name, frame, output_mode)
         query.max_entries, query.aggregator = max_entries, aggregator
         query.store(name, kind=kind, **options)
 

@@ -455,3 +455,47 @@ def test_the_guides_test_passes(spark: SparkSession, tmp_path: Path):
 def test_documents_are_compared_as_they_are_written(text: str):
     shown = testing._shown("json", text.encode())  # a topology for each would take Spark's time
     assert json.dumps(shown) == json.dumps(json.loads(text))
+
+
+def price(key: str, cents: int | None, seen: str | None, second: int, partition: int = 0) -> Record:
+    return Record(key, json.dumps({"cents": cents, "seen": seen}), BEGAN_MS + second * 1_000, partition)
+
+
+@pytest.mark.feature("newest-by")
+def test_a_store_keeps_the_entry_with_the_greatest_event_time(spark: SparkSession, tmp_path: Path) -> None:
+    def build(app: Application) -> None:
+        seen = {"seen": FieldType.TEXT, "cents": FieldType.INTEGER}
+        prices = parse_json(app.stream("prices"), {}, optional=seen).withColumn("at", F.col("seen").cast("timestamp"))
+        value = F.when(F.col("reason").isNull(), F.col("cents").cast("string")).otherwise(F.col("value").cast("string"))
+        app.store("price", prices.withColumn("value", value), newest_by="at", value_serde="string")
+
+    test = TopologyTest("prices", build, spark, tmp_path)
+    noon, later = "2026-11-28 12:00:00", "2026-11-28 12:00:01.5"
+    test.pipe("prices", price("tea", 300, later, 1), price("tea", 250, noon, 2), price("jam", 90, None, 3)).run()
+    assert test.store("price") == {"tea": "300"}
+    assert [(letter.reason, letter.record.value) for letter in test.dead_letters] == [("invalid_time", b"90")]
+    test.pipe("prices", price("tea", 200, noon, 9), price("tea", None, "2026-11-28 13:00:00", 10)).run()
+    assert test.store("price") == {}, "the newest one deletes it"
+    test.pipe("prices", price("tea", 310, later, 11)).run()
+    assert test.store("price") == {}, "what is older doesn't bring it back"
+    test.pipe("prices", price("tea", 320, "2026-11-28 14:00:00", 12)).run()
+    assert test.store("price") == {"tea": "320"}
+    assert test.records("price")[-1].timestamp_ms == BEGAN_MS + 12_000
+    with pytest.raises(ConfigurationError, match="newest_by='seen' is a column of string"):
+        TopologyTest(
+            "texts",
+            lambda app: app.store("s", parse_json(app.stream("p"), {"seen": FieldType.TEXT}), newest_by="seen"),
+            spark,
+            tmp_path,
+        )
+    with pytest.raises(ConfigurationError, match="newest_by='n' needs the columns topic, partition, offset, timestamp"):
+        TopologyTest(
+            "counts",
+            lambda app: app.store(
+                "s",
+                app.stream("p").groupBy("key").agg(F.count("*").alias("n"), F.max("value").alias("value")),
+                newest_by="n",
+            ),
+            spark,
+            tmp_path,
+        )
