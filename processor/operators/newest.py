@@ -27,7 +27,7 @@ _ENTRY: Final = "struct<time:bigint,value:string>"
 
 
 class Newest:
-    """Keeps the row with the greatest time; of equal ones that of the later partition and offset.
+    """Keeps the row with the greatest time, and among equal times the later partition and offset.
 
     A row has `at`, a number, and `kept`, text; a row without `kept` deletes the key. A deleted key's time is kept, so
     that nothing older brings it back.
