@@ -476,10 +476,9 @@ class QueryInfo(_message.Message):
     an upper bound, as it counts offsets. Absent if unknown.
     """
     state: _builtins.str
-    """RUNNING, IDLE (it had nothing to do), RESTARTING (it dies and is started
-    again), FAILED (it died and is given up), SILENT (its processor has not been
-    heard for three heartbeats) or STOPPED (in an orderly way). Empty from
-    routers of earlier versions.
+    """RUNNING, IDLE (nothing to do), RESTARTING (it dies and is started again),
+    FAILED (given up), SILENT (its processor was not heard for three heartbeats)
+    or STOPPED. Empty from routers of earlier versions.
     """
     heard_age_ms: _builtins.int
     """Milliseconds since its processor was heard: `record_age_ms` also counts how

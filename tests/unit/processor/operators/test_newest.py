@@ -1,4 +1,4 @@
-"""Of a key's rows the one with the greatest time is kept, in whatever order they come."""
+"""The row with the greatest time of its key is kept, in whatever order rows come."""
 
 from __future__ import annotations
 
