@@ -6,7 +6,7 @@ import base64
 import http.client
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import httpx
@@ -15,6 +15,7 @@ import pytest
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fake_router import HOST, STAMP, UNREACHABLE, FakeRouter, fake_router
+from tests.support.polling import poll_until
 from tests.support.web import EventReader, web_server
 
 BOARD = b'{"z":1.50,"a":[9007199254740993,{"b":null}],"text":"caf\xc3\xa9"}'
@@ -24,7 +25,7 @@ BOARD = b'{"z":1.50,"a":[9007199254740993,{"b":null}],"text":"caf\xc3\xa9"}'
 def served() -> Iterator[tuple[FakeRouter, httpx.Client]]:
     with (
         fake_router() as router,
-        web_server(router.target, max_timeout_ms=20_000, http_max_watches=2) as address,
+        web_server(router.target, max_timeout_ms=20_000, http_max_watches=2, http_max_watches_per_address=2) as address,
         httpx.Client(base_url=f"http://{address}/v1/stores", timeout=30.0) as client,
     ):
         yield router, client
@@ -45,6 +46,18 @@ def api(served: tuple[FakeRouter, httpx.Client], router: FakeRouter) -> httpx.Cl
 
 def root(api: httpx.Client) -> str:
     return str(api.base_url).rstrip("/")
+
+
+@contextmanager
+def watching(url: str, **headers: str) -> Iterator[EventReader]:
+    """Open a watch as soon as there is a place: the server learns a moment later that an earlier reader has gone."""
+    with ExitStack() as held:
+
+        def opened() -> EventReader | None:
+            reader = held.enter_context(EventReader(url, headers=headers))
+            return None if reader.response.status_code == http.HTTPStatus.SERVICE_UNAVAILABLE else reader
+
+        yield poll_until(opened, 10.0, "a place for a watch")
 
 
 # What the page asks for on its own, and the list of stores.
@@ -400,7 +413,7 @@ def test_a_watch_is_events_with_positions(api: httpx.Client, router: FakeRouter)
         update(6, ("1", None)),
         update(9, ("3", b"3"), current=True, begins=True, gap=True),
     ]
-    with EventReader(f"{root(api)}/boards/watch") as reader:
+    with watching(f"{root(api)}/boards/watch") as reader:
         assert reader.response.headers["content-type"].startswith("text/event-stream")
         events = reader.take(5)
 
@@ -417,7 +430,7 @@ def test_a_watch_goes_on_after_the_last_event(api: httpx.Client, router: FakeRou
     router.updates = [update(7, ("1", b"1"))]
     for how in ({"headers": {"Last-Event-ID": "topic/3:6"}}, {"query": "?last_event_id=topic/3:6"}):
         url = f"{root(api)}/boards/keys/1/watch{how.get('query', '')}"
-        with EventReader(url, headers=how.get("headers", {})) as reader:  # type: ignore[arg-type]
+        with watching(url, **how.get("headers", {})) as reader:  # type: ignore[arg-type]
             assert reader.take(1)[0].at == "topic/3:7"
         resumed = asked(router)
         assert [(each.partition, each.position, each.topic_id) for each in resumed.resume] == [(3, 6, "topic")]
@@ -426,9 +439,11 @@ def test_a_watch_goes_on_after_the_last_event(api: httpx.Client, router: FakeRou
 
 
 def test_a_watch_that_cannot_begin_has_a_status_and_one_that_ends_a_problem(api: httpx.Client, router: FakeRouter):
-    assert api.get("/other/watch").json()["reason"] == "UNKNOWN_STORE"
+    poll_until(
+        lambda: api.get("/other/watch").json()["reason"] == "UNKNOWN_STORE", 10.0, "the refusal of an unknown store"
+    )
     router.ending = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "gone")
-    with EventReader(f"{root(api)}/boards/watch") as reader:
+    with watching(f"{root(api)}/boards/watch") as reader:
         (event,) = list(reader)
 
     assert (event.name, event.body["reason"]) == ("problem", "NO_REPLICA_AVAILABLE")
@@ -437,7 +452,7 @@ def test_a_watch_that_cannot_begin_has_a_status_and_one_that_ends_a_problem(api:
 def test_watches_are_bounded_and_give_their_places_back(api: httpx.Client):
     url = f"{root(api)}/boards/watch"
     for _ in range(2):
-        with EventReader(url), EventReader(url):
+        with watching(url), watching(url):
             refused = api.get("/boards/watch")
             assert (refused.status_code, refused.json()["reason"]) == (503, "OVERLOADED")
 
