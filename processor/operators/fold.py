@@ -26,7 +26,7 @@ def aggregate(
     row for each event that changed it, with that event's time. Events must have ORIGIN and REFUSAL. Dead letters pass
     through, and events without a key become dead letters. An event for which the aggregator raises an exception ends
     the query; with `on_error="dead_letter"` it becomes a dead letter, `raised`, and changes nothing (KIP-1033). That
-    writes the state down before each event, so it costs more.
+    writes the state down after each event, so it costs more.
 
     Raises:
         ValueError: `on_error` is unknown.

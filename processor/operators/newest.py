@@ -18,7 +18,7 @@ from processor.operators.aggregators import Json
 from processor.operators.fold import aggregate
 from processor.operators.order import RecordPosition
 from processor.operators.refusals import refuse
-from processor.rows import DETAIL, ORIGIN, REASON, REFUSAL, TIMESTAMP, VALUE, DeadLetterReason
+from processor.rows import ORIGIN, REASON, REFUSAL, TIMESTAMP, VALUE, DeadLetterReason
 from statehouse.errors import ConfigurationError
 
 _AT: Final = "at"
@@ -81,7 +81,7 @@ def newest(frame: DataFrame, by: str) -> DataFrame:
             TIMESTAMP: F.when(is_entry, F.timestamp_millis(entry["time"])).otherwise(F.col(TIMESTAMP)),
             VALUE: F.when(is_entry, F.unbase64(entry["value"])).otherwise(F.col(VALUE)),
         }
-    ).select(*ORIGIN, REASON, DETAIL)
+    ).select(*ORIGIN, *REFUSAL)
 
 
 def _order(by: str, kind: DataType) -> Column:

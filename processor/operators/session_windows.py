@@ -146,15 +146,16 @@ class SessionProgram:
         self, sessions: list[SessionState], row: Arrived, began_ms: int, events: pa.Table
     ) -> tuple[list[SessionState] | None, list[pa.Table]]:
         """Return the sessions after an event, None if it is late, and its dead letter if people's functions raise."""
-        unchanged = json.dumps(sessions) if self.on_error is OnError.DEAD_LETTER else ""
+        refuses = self.on_error is OnError.DEAD_LETTER
+        unchanged = json.dumps(sessions) if refuses else None
         try:
             changed = self.fold.apply(sessions, row.fields, row.position, began_ms)
-            if unchanged:
+            if refuses:
                 for each in changed or ():
                     if each.start_ms <= row.position.timestamp_ms <= each.end_ms:
                         compact_json([self.fold.aggregator.render(each.state), json.dumps(each.state)])
         except Exception as error:
-            if not unchanged:
+            if not refuses:
                 name_event(error, events, row.number)
                 raise
             letter = refused_events(events, [row.number], DeadLetterReason.RAISED, said_of(error))

@@ -88,10 +88,7 @@ def _print(previewed: Preview) -> None:
         [
             ("application", previewed.fleet.application_id),
             ("epoch", previewed.fleet.assignment.epoch),
-            (
-                "settings",
-                ", ".join(f"{name} {value}" for name, value in settings.items()),
-            ),
+            ("settings", ", ".join(f"{name} {value}" for name, value in settings.items())),
         ]
     )
     if made.steps:

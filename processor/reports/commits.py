@@ -404,8 +404,8 @@ class Reported(Protocol):
         """Why it fails; None if it doesn't."""
         ...
 
-    def recovered(self) -> None:
-        """Forget the failure: nothing is left to process."""
+    def recovered(self, failure: QueryFailure) -> None:
+        """Forget this failure, unless another one came after it: nothing is left to process."""
         ...
 
 
@@ -467,6 +467,6 @@ class Heartbeats:
     def _report_restarted(self, failure: QueryFailure) -> None:
         """Report a query that has died and runs again: it has recovered once nothing is left of what made it die."""
         if self._publisher.repeat(self._interval_s, only_without_backlog=True):
-            self._query.recovered()
+            self._query.recovered(failure)
         else:
             self._publisher.say_busy(self._interval_s, failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -92,9 +93,10 @@ class SupervisedQuery:
         self._restarts = Restarts(policy)
         self._restart_at: float | None = None
         self._committed: int | None = None
+        self._lock = threading.Lock()
+        """Held to set a failure, so that no recovery from an earlier one erases it."""
         self.failure: QueryFailure | None = None
         """Why it fails: from its first death until it commits a batch or has nothing left to process."""
-        self._is_given_up = False
         try:
             self._started = begin()
         except BaseException:
@@ -105,16 +107,19 @@ class SupervisedQuery:
     @property
     def is_idle(self) -> bool:
         """Whether the query is alive and writes no batch."""
-        return not self._is_given_up and self._restart_at is None and self._started.sink.is_idle
+        return not self.is_given_up and self._restart_at is None and self._started.sink.is_idle
 
     @property
     def is_given_up(self) -> bool:
         """Whether it died, and isn't started again."""
-        return self._is_given_up
+        failure = self.failure
+        return failure is not None and failure.given_up
 
-    def recovered(self) -> None:
-        """Forget why it failed: it has nothing left to process."""
-        self.failure = None
+    def recovered(self, failure: QueryFailure) -> None:
+        """Forget this failure, unless another one came after it: the query has nothing left to process."""
+        with self._lock:
+            if self.failure is failure:
+                self.failure = None
 
     def look(self, now: float) -> None:
         """Check whether the query died, and restart it after its pause. `now`: monotonic seconds.
@@ -123,7 +128,7 @@ class SupervisedQuery:
             QueryDied: the query isn't restarted any more; said once.
 
         """
-        if self._is_given_up:
+        if self.is_given_up:
             return
         if self._restart_at is None:
             if self.failure is not None and self._started.sink.committed is not None:
@@ -151,9 +156,9 @@ class SupervisedQuery:
         reason = beginning(failure)
         pause_s = None if _is_final(failure, reason) else self._restarts.died(now, self._committed)
         restarts = self._restarts.remembered
-        self.failure = QueryFailure(restarts, where_raised(failure), given_up=pause_s is None)
+        with self._lock:
+            self.failure = QueryFailure(restarts, where_raised(failure), given_up=pause_s is None)
         if pause_s is None:
-            self._is_given_up = True
             tries = f" (restarts before: {restarts})" if restarts else ""
             self._on_state(QueryState.ERROR)
             died = QueryDied(f"query {self.name} ended{tries}: {reason}")

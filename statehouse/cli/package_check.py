@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,7 +39,7 @@ def ensure_own(package: str, root: Path = _ROOT) -> None:
     spec = find_spec(package)
     if spec is None:
         return  # it isn't installed, which an import says well
-    found = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+    found = _file_of(spec)
     ours = root / package / "__init__.py"
     if Path(found).resolve() != ours.resolve():
         names = _owners(Path(found))
@@ -62,14 +62,20 @@ def ensure_none_in(folder: Path, root: Path = _ROOT) -> None:
         ForeignPackage: it has one; the text has its file.
 
     """
+    if folder.resolve() == root.resolve():
+        return
     for package in _OURS:
         spec = PathFinder.find_spec(package, [str(folder)])
-        if spec is not None and folder.resolve() != root.resolve():
-            found = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+        if spec is not None:
             raise ForeignPackage(
-                f"{found} hides Statehouse's own package `{package}` from the processes that are started in this "
-                "folder: rename it, or start the cluster in another folder"
+                f"{_file_of(spec)} hides Statehouse's own package `{package}` from the processes that are started in "
+                "this folder: rename it, or start the cluster in another folder"
             )
+
+
+def _file_of(spec: ModuleSpec) -> str:
+    """Return the file that a package is imported from; its folder, if it has no such file."""
+    return spec.origin or next(iter(spec.submodule_search_locations or ()), "")
 
 
 def _is_changed(file: Path) -> bool:

@@ -317,9 +317,12 @@ class _Fold:
         before = self._before.get(key)
         text, known = before, None if before is None else json.loads(before)
         state = known
-        add = self._added_or_refused if self._refuses else self._added
+        good = before
         for row in rows:
-            state = add(state, row)
+            if self._refuses:
+                state, good = self._added_or_refused(state, good, row)
+            else:
+                state = self._added(state, row)
             if not self._record_cache:
                 text = self._put_out_change(key, text, state, row.position.timestamp_ms)
         if self._record_cache and not (self._is_selective and state is known):
@@ -341,18 +344,20 @@ class _Fold:
             name_event(error, self._events, row.number)
             raise
 
-    def _added_or_refused(self, state: Json | None, row: Arrived) -> Json | None:
-        """Return the state after a row. One that raises an exception, here or when it is put out, changes nothing."""
-        before = _ENCODER.encode(state)
+    def _added_or_refused(self, state: Json | None, good: str | None, row: Arrived) -> tuple[Json | None, str | None]:
+        """Return the state after a row, and its text; `good` is the text of the state before it.
+
+        A row that raises an exception, here or when it is put out, changes nothing.
+        """
         try:
             after = self._aggregator.add(state, row.fields, row.position)
-            if after is not None:
-                compact_json(self._aggregator.render(after))
-                _ENCODER.encode(after)
+            if after is None:
+                return None, None
+            compact_json(self._aggregator.render(after))
+            return after, _ENCODER.encode(after)
         except Exception as error:  # noqa: BLE001 - whatever people's code raises
             self._letters.append(refused_events(self._events, [row.number], DeadLetterReason.RAISED, said_of(error)))
-            return json.loads(before)
-        return after
+            return None if good is None else json.loads(good), good
 
     def kept(self, before: pa.Table | None) -> pa.Table | None:
         """Return the aggregates to keep; None if they don't change."""

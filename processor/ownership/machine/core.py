@@ -145,9 +145,9 @@ class OwnershipCore:
 
     def heartbeat(self, member: Member, now: float) -> None:
         """Record a heartbeat."""
-        was_empty = self._sessions.live == 0
+        was_empty = not self._sessions.has_live
         change = self._sessions.hear(member, now, self.assignment.epoch)
-        if was_empty and self._sessions.live:
+        if was_empty and self._sessions.has_live:
             self._fleet_began_at = now
         if change is not None and self.is_started:  # those before the start change nothing
             self._note(change)
@@ -263,7 +263,7 @@ class OwnershipCore:
         would move their tasks for nothing. When a fleet starts, its first node waits for the others: otherwise it
         would get all tasks.
         """
-        if self._sessions.awaited() or not self._sessions.live:
+        if self._sessions.awaited() or not self._sessions.has_live:
             return True
         began = self._fleet_began_at
         return began is not None and now - began < self._settings.initial_rebalance_delay_s

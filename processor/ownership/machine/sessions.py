@@ -195,6 +195,11 @@ class MemberSessions:
         return {session.member.epoch for session in self._sessions.values() if session.is_live and session.member.epoch}
 
     @property
+    def has_live(self) -> bool:
+        """Whether any member is live."""
+        return any(session.is_live for session in self._sessions.values())
+
+    @property
     def live(self) -> int:
         """How many members are live."""
         return sum(1 for session in self._sessions.values() if session.is_live)

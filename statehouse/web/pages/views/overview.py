@@ -9,13 +9,14 @@ from typing import Final
 
 from statehouse.client.answers import ChangelogSettings, Controller, Fleet
 from statehouse.contract.membership import LEAVING_STATES
+from statehouse.contract.query_states import ReportedState
 from statehouse.web.pages.contacts import Contact
 from statehouse.web.pages.partitions import BEHIND, Condition, partition_count, partitions_of
 from statehouse.web.pages.recorder import Recorder
 
 CONTROLLER_QUIET_MS: Final = 10_000
 """A controller writes a record per heartbeat interval, a second by default; the session timeout is this by default."""
-ILL: Final = frozenset({"RESTARTING", "FAILED", "SILENT"})
+ILL: Final = frozenset({ReportedState.RESTARTING, ReportedState.FAILED, ReportedState.SILENT})
 """States of queries that don't do their work."""
 _TROUBLED_MAX: Final = 5
 """Stores whose warnings are shown."""
@@ -121,7 +122,7 @@ def _notices(
     if controller is not None and (controller.stopped or controller.record_age_ms > CONTROLLER_QUIET_MS):
         yield Notice("No controller acts: who holds what stays as it is until one does", "")
     for query in fleet.queries:
-        if query.state == "STOPPED":
+        if query.state == ReportedState.STOPPED:
             yield Notice(f"Query {query.name} has stopped", "queries")
         elif query.state in ILL:
             yield Notice(f"Query {query.name}: {query.condition}", "queries")

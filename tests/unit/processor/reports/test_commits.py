@@ -24,7 +24,8 @@ class Query:
         self.is_idle = True
         self.failure: QueryFailure | None = None
 
-    def recovered(self) -> None:
+    def recovered(self, failure: QueryFailure) -> None:
+        assert failure is self.failure
         self.failure = None
 
 

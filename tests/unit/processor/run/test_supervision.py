@@ -191,8 +191,20 @@ def test_why_it_fails_is_kept_until_it_has_committed_a_batch_or_has_nothing_left
     assert query.failure is None
     starts.made[1].query.die()
     query.look(4.0)
-    query.recovered()
+    query.recovered(query.failure)
     assert query.failure is None
+
+
+@pytest.mark.feature("failures-are-seen")
+def test_a_recovery_from_an_earlier_failure_erases_no_later_one(query: SupervisedQuery, starts: Starts):
+    starts.made[0].query.die()
+    query.look(0.0)
+    earlier = query.failure
+    query.look(1.0)
+    starts.made[1].query.die()
+    query.look(2.0)
+    query.recovered(earlier)
+    assert query.failure == QueryFailure(2, "StreamingQueryException", given_up=False)
 
 
 @pytest.mark.feature("failures-are-seen")
