@@ -48,6 +48,8 @@ _ANY_TIMESTAMP: Final = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """Of control topics, as processors create them."""
 # Longer than a busy machine keeps an active from Kafka: one that isn't sure of its role doesn't claim it.
 SESSION_TIMEOUT_MS = 6_000
+# The interpreter writes the stacks of all threads when a signal like SIGABRT ends it.
+_SHOWS_STACKS: Final = "PYTHONFAULTHANDLER"
 NAME = "localhost"
 """A name that all certificates of tests have."""
 
@@ -124,7 +126,7 @@ class ServerProcess:
         return self._log.read_text()
 
     def start(self) -> ServerProcess:
-        command, environment = self._command, {**os.environ, **self.build.environment}
+        command, environment = self._command, {**os.environ, _SHOWS_STACKS: "1", **self.build.environment}
         if self._constants and self.build is THIS:
             # Options of builds before this one; here they are constants.
             command = _without(command, self._constants)
@@ -188,7 +190,10 @@ class ServerProcess:
         if self._channel is None:
             channel = self.new_channel()
             connected = grpc.channel_ready_future(channel)
-            poll_until(lambda: connected.done() or not self.is_running, 60, f"{self.name} to listen")
+            try:
+                poll_until(lambda: connected.done() or not self.is_running, 60, f"{self.name} to listen")
+            except AssertionError as error:
+                raise AssertionError(f"{error}:\n{self._ended_with_stacks()}") from None
             self._channel = channel
             self._assert_runs()
         return self._channel
@@ -206,6 +211,11 @@ class ServerProcess:
             # A namespace's address, which nobody knew when its certificate was made.
             options.append(("grpc.ssl_target_name_override", NAME))
         return grpc.secure_channel(self.target, self.credentials, options)
+
+    def _ended_with_stacks(self) -> str:
+        """End it; return the end of its log, which shows where each of its threads stood."""
+        self._signal(signal.SIGABRT)
+        return self.log[-8_000:]
 
     def _assert_runs(self) -> None:
         assert self._process is not None
