@@ -14,12 +14,15 @@ from processor.run.reset import ResetPlan, carry_out, plan_reset
 from processor.settings import ProcessorSettings
 from statehouse.cli import output as out
 from statehouse.cli.declared import run_alone, takes_settings
+from statehouse.cli.exits import ExitCode
 from statehouse.cli.output import OutputFormat, OutputOption
 from statehouse.kafka.access import check_login, failures_told
+from statehouse.local.application_file import ApplicationFile
 from statehouse.observability import logs
 from statehouse.settings import (
     KafkaSecuritySettings,
     LoadedSettings,
+    RegistrySettings,
 )
 
 
@@ -50,6 +53,41 @@ def process(
     from processor.run.command import run  # noqa: PLC0415
 
     raise typer.Exit(run(app or "", settings))
+
+
+@takes_settings(ProcessorSettings, "spark_conf", *RegistrySettings.declared())
+def check(
+    loaded: LoadedSettings[ProcessorSettings],
+    app: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODULE]",
+            help="Topology module, as in hello.topology, or the name of an installed application.  "
+            r"\[default: the one of this folder's statehouse.toml]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Have Spark analyse an application's queries, without Kafka: says file, line and remedy of what can't work.
+
+    Nothing is run and nothing written. A topology that reads schemas asks its registry. Exit code 1: it has mistakes.
+    """
+    logs.configure("WARNING")
+    file = ApplicationFile.of(Path.cwd())
+    name = app or (file.app if file else None)
+    if name is None:
+        raise typer.BadParameter("name a topology's module: this folder has no statehouse.toml that does")
+    # Spark is slow to import, and the list of commands doesn't need it.
+    from processor.run.check import check_application  # noqa: PLC0415
+    from processor.spark.mistakes import TopologyError  # noqa: PLC0415
+
+    try:
+        checked = check_application(name, loaded.settings)
+    except TopologyError as error:
+        out.note(f"error: {error}")
+        raise typer.Exit(ExitCode.ERROR) from error
+    queries, stores = (", ".join(each.name for each in named) or "none" for named in (checked.queries, checked.stores))
+    print(f"{checked.application_id}: Spark can run its queries ({queries}); its stores are {stores}")
 
 
 _KAFKA: Final = ("bootstrap", *KafkaSecuritySettings.declared())

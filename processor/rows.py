@@ -40,6 +40,20 @@ SESSION_END: Final = "session_end"
 TABLE_KEY: Final = "table_key"
 DELETED: Final = "deleted"
 
+_OF_SOURCE: Final = "keep the columns of the source, which has it; an aggregate has none"
+MADE_BY: Final = {
+    TOPIC: _OF_SOURCE,
+    PARTITION: _OF_SOURCE,
+    OFFSET: _OF_SOURCE,
+    REASON: "parse_json(...), or another parser, adds it",
+    DETAIL: "parse_json(...), or another parser, adds it",
+    TABLE_KEY: "parse_json_table(...), or another parser of tables, adds it",
+    DELETED: "parse_json_table(...), or another parser of tables, adds it",
+    RECORD_TIME: "rename the source's timestamp to it before parsing, as in withColumnRenamed('timestamp', "
+    "'record_time')",
+}
+"""How a frame gets a column that people don't make themselves."""
+
 
 class DeadLetterReason(StrEnum):
     """Why a record was refused: the `reason` header of a dead letter. Operators may add their own reasons."""

@@ -80,6 +80,7 @@ class AttachedQueries:
         sources = KafkaSources(session, self._settings.brokers, 1)
         app = Application(self._attachment.application_id, sources, self._settings.serde_options)
         self.build(app)
+        app.check()
         return app, None
 
     def build(self, app: Application) -> None:

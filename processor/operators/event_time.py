@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.refusals import refuse
+from processor.operators.refusals import refuse, require
 from processor.rows import OFFSET, PARTITION, REASON, RECORD_TIME, TIMESTAMP, TOPIC, DeadLetterReason
 from processor.spark.state_api import OurStatefulProcessor, StatefulProcessorHandle
 from statehouse.errors import ConfigurationError
@@ -42,18 +42,19 @@ def read_event_time(frame: DataFrame, text: str = TIMESTAMP, *, future_bound: ti
     The text is a date, a time of day to the second, and optionally a fraction and a zone (default: UTC), as in
     2026-01-31T09:02:00.5+01:00. Digits after the milliseconds are ignored, because Kafka's timestamps have none.
 
-    The frame must have REFUSAL, and the record's own timestamp as `record_time`: rename the source's `timestamp` to
-    that before you parse a field named `timestamp`. A row is refused if its text has another form
-    (`unparsable_time`), or is a time before 1970 (`negative_time`) or more than `future_bound` after the record's own
-    timestamp (`future_time`): such an event would close every earlier window. The clock plays no part, so a replay
-    refuses the same rows. A refused row gets its record's timestamp.
+    The frame must have the record's own timestamp as `record_time`: rename the source's `timestamp` to that before you
+    parse a field named `timestamp`. A row is refused if its text has another form (`unparsable_time`), or is a time
+    before 1970 (`negative_time`) or more than `future_bound` after the record's own timestamp (`future_time`): such an
+    event would close every earlier window. The clock plays no part, so a replay refuses the same rows. A refused row
+    gets its record's timestamp.
 
     Raises:
-        ConfigurationError: `future_bound` is negative.
+        ConfigurationError: `future_bound` is negative, or the frame has no `record_time`.
 
     """
     if future_bound < timedelta(0):
         raise ConfigurationError(f"future_bound={future_bound} can't be negative")
+    require(frame, RECORD_TIME)
     found, event, record = F.col(_TEXT), F.col(_EVENT_MS), F.unix_millis(RECORD_TIME)
     zoned = F.when(found.rlike(f"^{_DATE_TIME}$"), F.concat(found, F.lit("Z")))
     zoned = zoned.when(found.rlike(f"^{_DATE_TIME}{_ZONE}$"), found)

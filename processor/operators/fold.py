@@ -23,10 +23,10 @@ def aggregate(
     The events of a key in a batch apply by timestamp, then by partition and offset (`order.by_time`). The aggregator
     gets the event's own columns, with `key` as text, but not the columns of the Kafka record. A key whose value
     changed gives one row per batch, with the time of the latest event applied; with `record_cache=False` it gives one
-    row for each event that changed it, with that event's time. Events must have ORIGIN and REFUSAL. Dead letters pass
-    through, and events without a key become dead letters. An event for which the aggregator raises an exception ends
-    the query; with `on_error="dead_letter"` it becomes a dead letter, `raised`, and changes nothing (KIP-1033). That
-    writes the state down after each event, so it costs more.
+    row for each event that changed it, with that event's time. Columns of ORIGIN and REFUSAL that the events lack are
+    null. Dead letters pass through, and events without a key become dead letters. An event for which the aggregator
+    raises an exception ends the query; with `on_error="dead_letter"` it becomes a dead letter, `raised`, and changes
+    nothing (KIP-1033). That writes the state down after each event, so it costs more.
 
     Raises:
         ValueError: `on_error` is unknown.

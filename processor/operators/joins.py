@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.order import Order, by_time, tables_first
-from processor.operators.refusals import refuse
+from processor.operators.refusals import bookkept, refuse
 from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
 from processor.operators.workers.keyed import AggregateProgram, JoinProgram, RowKind
 from processor.operators.workers.packing import Packing, own_columns, renamed
@@ -75,7 +75,7 @@ def stream_global_table_join(stream: DataFrame, joined: JoinedTable, how: str = 
 
 def _join(stream: DataFrame, joined: JoinedTable, how: str, ordered: Order) -> DataFrame:
     is_inner = JoinType(how) is JoinType.INNER
-    events = without_null_keys(stream, joined.on) if is_inner else stream
+    events = without_null_keys(stream, joined.on) if is_inner else bookkept(stream)
     own, row = Packing("event", _own_schema(events)), Packing("row", joined.row_schema)
     program = _program(joined, ordered) if is_inner else JoinProgram(ordered)
     put_out = apply_by_key(
@@ -85,7 +85,9 @@ def _join(stream: DataFrame, joined: JoinedTable, how: str, ordered: Order) -> D
     )
     columns = {name: column.cast(events.schema[name].dataType) for name, column in letter_columns().items()}
     columns |= dict(zip(own.schema.names, own.unpacked(), strict=True))
-    return put_out.select(*(columns[name].alias(name) for name in events.columns), *row.unpacked())
+    # A null key or value means something, and isn't added.
+    names = [name for name in events.columns if name in stream.columns or name not in (KEY, VALUE)]
+    return put_out.select(*(columns[name].alias(name) for name in names), *row.unpacked())
 
 
 def global_table_aggregate(
@@ -146,7 +148,8 @@ def records_or_letters(*, record_cache: bool) -> list[Column]:
 
 def without_null_keys(stream: DataFrame, key: str) -> DataFrame:
     """Refuse events whose grouping column is null: they become dead letters."""
-    return refuse(stream, (F.col(key).isNull(), DeadLetterReason.NULL_KEY, f"{key} is null"))
+    needed = {key} & {KEY, TABLE_KEY}  # another one may be a field of a struct
+    return refuse(bookkept(stream, *needed), (F.col(key).isNull(), DeadLetterReason.NULL_KEY, f"{key} is null"))
 
 
 def _own_schema(events: DataFrame) -> StructType:
@@ -159,7 +162,8 @@ def _events(events: DataFrame, joined: JoinedTable, own: Packing) -> DataFrame:
 
 def _changes(joined: JoinedTable, row: Packing) -> DataFrame:
     kind = F.when(F.col(DELETED), RowKind.DELETE.value).otherwise(RowKind.ROW.value)
-    return keyed_rows(joined.table, F.col(TABLE_KEY), kind, row.packed(joined.columns))
+    table = bookkept(joined.table, TABLE_KEY, DELETED)
+    return keyed_rows(table, F.col(TABLE_KEY), kind, row.packed(joined.columns))
 
 
 def _program(joined: JoinedTable, ordered: Order) -> JoinProgram:

@@ -29,6 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from processor.operators.refusals import RefusalCase, judged
 from processor.rows import DELETED, KEY, TABLE_KEY, VALUE, DeadLetterReason
 from processor.spark.versions import Feature, ensure_has
+from statehouse.errors import ConfigurationError
 
 
 class FieldType(Enum):
@@ -135,6 +136,7 @@ def parse_documents(
 
     """
     optional = optional or {}
+    _check_types({**fields, **optional})
     document = F.col(_DOCUMENT)
     read = _with_document(frame, text)
     every = {**fields, **optional}
@@ -162,6 +164,13 @@ def parse_documents(
             checks.append((content & found.isNull(), DeadLetterReason.MISSING_FIELD, f"field {name!r} is missing"))
         checks.append((is_there & F.col(name).isNull(), DeadLetterReason.WRONG_TYPE, wrong))
     return judged(typed, checks).drop(_DOCUMENT, *(f"_type_{name}" for name in every))
+
+
+def _check_types(fields: Mapping[str, object]) -> None:
+    for name, kind in fields.items():
+        if not isinstance(kind, FieldType):
+            known = ", ".join(map(str, FieldType))
+            raise ConfigurationError(f"field {name!r} has the type {kind!r}: give it one of {known}")
 
 
 def _with_document(frame: DataFrame, text: Column) -> DataFrame:

@@ -63,9 +63,8 @@ def newest(frame: DataFrame, by: str) -> DataFrame:
             f"newest_by={by!r} needs the columns {', '.join(missing)}: take a frame of events, which has those of its "
             "source, and not an aggregate"
         )
-    refusable = frame.withColumns({name: F.lit(None).cast("string") for name in REFUSAL if name not in frame.columns})
     order = _order(by, frame.schema[by].dataType)
-    judged = refuse(refusable, (order.isNull(), DeadLetterReason.INVALID_TIME, f"{by} is null, or no number"))
+    judged = refuse(frame, (order.isNull(), DeadLetterReason.INVALID_TIME, f"{by} is null, or no number"))
     is_live = F.col(REASON).isNull()
     events = judged.select(
         *ORIGIN,

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from processor.operators.order import RecordPosition
+from processor.operators.refusals import bookkept
 from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
 from processor.operators.workers.joined_rows import LEFT, RIGHT, Joined, Sides, put_out
 from processor.operators.workers.keyed import GROUP, ROWS, RowKind, States, positions, without_letters
@@ -167,4 +168,5 @@ def joined_table(joined: DataFrame, left: Side, right: Side) -> DataFrame:
 
 
 def _packed(side: Side) -> DataFrame:
-    return keyed_rows(side.table, F.col(TABLE_KEY), F.lit(RowKind.ROW.value), [side.row.alias(_ROW)])
+    table = bookkept(side.table, TABLE_KEY, DELETED)
+    return keyed_rows(table, F.col(TABLE_KEY), F.lit(RowKind.ROW.value), [side.row.alias(_ROW)])

@@ -19,6 +19,7 @@ from processor.rows import KEY, REASON, TIMESTAMP, VALUE
 from processor.rows import WINDOW as WINDOW_COLUMN
 from processor.sink.layouts import FUTURE_BOUND_MS, TOPIC_OUTPUT, FrameLayout
 from processor.sink.store_values import ANY_VALUES, StoreValues
+from processor.spark.places import called_at
 from processor.spark.plans import makes_one_row_a_batch
 from statehouse.contract.topology import (
     KEY_VALUE,
@@ -167,6 +168,8 @@ class Query:
         self.conf: Mapping[str, str] = dict(conf or {})
         self.max_entries: int | None = None
         self.aggregator: Aggregator | None = None
+        self.declared_at = called_at()
+        """The statement that declares it; None if no code of people's own does."""
         self._outputs: dict[str, Output] = {}
         try:
             self.output_mode = OutputMode(output_mode)
@@ -306,6 +309,8 @@ class Query:
         if partitions is not None and partitions < 1:
             raise ConfigurationError(f"{name!r}: partitions={partitions} must be at least 1")
         frame = self.frame.withColumns(columns) if columns else self.frame
+        if options.get("where") is not None:
+            frame.where(options["where"])  # so that a wrong name is found here, and not when the query starts
         types = dict(frame.dtypes)
         structs = [column for column in as_avro if types.get(column, "").startswith("struct<")]
         schemas = {

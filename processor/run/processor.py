@@ -119,7 +119,6 @@ class Processor:
         session = self._session = self._open_spark(application_id, settings)
         log.info("Spark has started", seconds=round(time.monotonic() - began, 1))
         app, on_progress = self._starter.application(session)
-        app.check()
         app.encode_structs()
         self.states.declare([query.name for query in app.queries])
         topics = prepared_topics(app, settings)

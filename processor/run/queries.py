@@ -76,7 +76,7 @@ class QueryStarter(Protocol):
     """Makes an application in a session, and starts its queries."""
 
     def application(self, session: SparkSession) -> tuple[Application, OnBatchProgress | None]:
-        """Return the application, built, and what hears of its batches.
+        """Return the application, built and checked, and what hears of its batches.
 
         Raises:
             ConfigurationError: it can't work.
@@ -112,7 +112,7 @@ class TopologyQueries:
         sources = KafkaSources(session, settings.brokers, max_offsets)
         app = Application(self._topology.application_id, sources, settings.serde_options)
         with set_for_a_while(session, settings_to_go_on(session, self._checkpoints)):
-            self._topology.build(app)
+            self._topology.declare(app)
         streams = [source.topic for source in app.sources if source.kind is SourceKind.STREAM]
         return app, partial(kept.keep, RateMeter(max_offsets, streams))
 

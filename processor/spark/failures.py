@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 RECORD_NOTE: Final = "while it processed record "
 """What a note of an exception begins with that names the record: topic, partition and offset follow."""
@@ -16,9 +17,12 @@ _NOTE: Final = re.compile(rf"^{RECORD_NOTE}(\S+)$", re.MULTILINE)
 _OF_SPARK: Final = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 _OF_JAVA: Final = re.compile(r"^Caused by: (?:\w+\.)*(\w+)", re.MULTILINE)
 _SAYS_NOTHING: Final = "STREAM_FAILED"
-# Where people's own code isn't: Spark's workers, this package, installed packages, the standard library.
-_OURS: Final = re.compile(r"/(?:pyspark|processor/operators)/|<frozen ")
+# Where people's own code isn't: Spark and its gateway, this package, what Python itself runs, installed packages.
+_PACKAGE: Final = __file__.rpartition("/spark/")[0]
+_OURS: Final = re.compile(rf"/(?:pyspark|py4j|processor/operators)/|^{re.escape(_PACKAGE)}/|<frozen ")
 _INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages|lib/python[\d.]+)/")
+
+Frame = TypeVar("Frame")
 
 
 def beginning(reason: object) -> str:
@@ -46,9 +50,15 @@ def where_raised(reason: object) -> str:
         return str(named[0]) if named else type(reason).__name__
     frames, last = raised[-1]
     named = last.split(":", 1)[0].rsplit(".", 1)[-1].strip()
-    theirs = [(path, line) for path, line in _FRAME.findall(frames) if not _OURS.search(path)]
-    own = [each for each in theirs if not _INSTALLED.search(each[0])] or theirs
-    place = f" at {own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else ""
+    found = own(_FRAME.findall(frames), lambda frame: str(frame[0]))
+    place = f" at {found[0].rpartition('/')[2]}:{found[1]}" if found else ""
     records = _NOTE.findall(text)
     record = f", record {records[-1]}" if records else ""
     return f"{named}{place}{record}"[:_REASON_CHARACTERS_MAX]
+
+
+def own(frames: Sequence[Frame], path: Callable[[Frame], str]) -> Frame | None:
+    """Return the last frame of people's own code, else the last one of an installed package."""
+    theirs = [frame for frame in frames if not _OURS.search(path(frame))]
+    found = [frame for frame in theirs if not _INSTALLED.search(path(frame))] or theirs
+    return found[-1] if found else None

@@ -24,8 +24,7 @@ def declared_topics(topology: Topology, admin: AdminClient, settings: ProcessorS
     app = Application(
         topology.application_id, KafkaSources(session, settings.brokers, max_offsets=1), settings.serde_options
     )
-    topology.build(app)
-    app.check()
+    topology.declare(app)
     app.encode_structs()
     specs = wanted_topics(admin, app, wait_for_sources(admin, foreign_sources(app), 0.0), settings)
     check_replicas(admin, specs)

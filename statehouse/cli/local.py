@@ -91,6 +91,8 @@ def up(
 ) -> None:
     """Start a local cluster with an application: Kafka, Spark, nodes, a router, and its sample data if it has one.
 
+    First Spark analyses its queries, as in `statehouse check`.
+
     Returns once lookups are answered, and leaves the cluster running; `statehouse down` stops it. `statehouse new`
     makes an application to begin with.
     """
@@ -119,7 +121,7 @@ def up(
         code = _watched(cluster) if watch else None
         if not cluster.is_running:
             with sigterm_raises():
-                cluster.start() if code is None else start_watched(cluster, code)
+                cluster.start(check=True) if code is None else start_watched(cluster, code)
             note(f"up in {time.monotonic() - begin:.1f} s; everything is in {cluster.run_dir}")
             make_in_background(_CLASS_ARCHIVE)  # the next start takes less time then
         else:

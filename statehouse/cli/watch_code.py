@@ -110,7 +110,7 @@ def stay(cluster: LocalCluster, code: WatchedCode | None) -> None:
 
 def _starts(cluster: LocalCluster) -> bool:
     try:
-        cluster.start(spare=True)
+        cluster.start(spare=True, check=True)
     except ProcessFailed as failure:
         if not cluster.is_of_code(failure):
             raise

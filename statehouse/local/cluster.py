@@ -17,7 +17,7 @@ from typing import Final, Self
 from statehouse.client import Client, ClientTls
 from statehouse.local.applications import LocalApplication
 from statehouse.local.certificates import are_current, make_certificates
-from statehouse.local.cluster_parts import SAMPLE_DATA, ClusterPart, PartFactory
+from statehouse.local.cluster_parts import CHECK, SAMPLE_DATA, ClusterPart, PartFactory
 from statehouse.local.cluster_progress import ClusterProgress, OnProgress
 from statehouse.local.cluster_state import (
     FED_MARKER,
@@ -32,10 +32,11 @@ from statehouse.local.errors import LocalError
 from statehouse.local.jars import resolve_jars
 from statehouse.local.java import find_java
 from statehouse.local.ports import ClusterPorts
-from statehouse.local.process import ProcessFailed
+from statehouse.local.process import ManagedProcess, ProcessFailed
 from statehouse.local.tls_files import TLS_FOLDER
 
 _POLL_S: Final = 0.1
+_CHECK_TIMEOUT_S: Final = 300.0
 _FEED_TIMEOUT_S: Final = 120.0
 _LOOKUP_TIMEOUT_S: Final = 60.0
 _NODES_MAX: Final = len(string.ascii_lowercase)
@@ -148,10 +149,11 @@ class LocalCluster:
         with Client(self.router.address, tls=self.tls) as client:
             return find_contents(client)
 
-    def start(self, *, spare: bool = False) -> Self:
+    def start(self, *, spare: bool = False, check: bool = False) -> Self:
         """Start what does not run, and return once lookups through the router show what the processor has made.
 
-        If anything fails, the parts that this call started are killed. With `spare` the others go on if it is the
+        With `check`, Spark first analyses the application's queries, before anything else is started. If anything
+        fails, the parts that this call started are killed. With `spare` the others go on if it is the
         application's code that fails: the next call then starts what it needs.
 
         Raises:
@@ -166,7 +168,7 @@ class LocalCluster:
             for part in missing:
                 part.check_port()
             try:
-                self._start(missing)
+                self._start(missing, check=check)
                 self._await_contents()
             except BaseException as failure:
                 # Killing is quick: a second interrupt must not leave half of the parts running.
@@ -176,7 +178,7 @@ class LocalCluster:
 
     def is_of_code(self, failure: BaseException) -> bool:
         """Whether what failed is a process that runs the application's code."""
-        return isinstance(failure, ProcessFailed) and failure.process in {self.processor.name, SAMPLE_DATA}
+        return isinstance(failure, ProcessFailed) and failure.process in {self.processor.name, CHECK, SAMPLE_DATA}
 
     def restart(self, part: ClusterPart) -> None:
         """Stop a part, if it runs, and start it again; return once it works.
@@ -253,8 +255,10 @@ class LocalCluster:
             if known is not None and known != part.process.identity:
                 part.process.adopt(known)
 
-    def _start(self, missing: list[ClusterPart]) -> None:
+    def _start(self, missing: list[ClusterPart], *, check: bool) -> None:
         self._fetch_jars()
+        if check and self.processor in missing:
+            self._run(self._factory.check(), _CHECK_TIMEOUT_S)
         if self.kafka in missing:
             self._bring_up([self.kafka])
         self._feed()
@@ -289,15 +293,23 @@ class LocalCluster:
         fed = marker.read_text().splitlines() if marker.exists() else []
         if not sample or sample in fed:
             return
-        feeder = self._factory.sample_data()
-        self._tell(feeder.name, "starting")
-        try:
-            feeder.start()
-            seconds = feeder.wait_ready(lambda: feeder.exit_code == 0, _FEED_TIMEOUT_S)
-        finally:
-            feeder.kill()
+        self._run(self._factory.sample_data(), _FEED_TIMEOUT_S)
         marker.write_text("".join(f"{name}\n" for name in (*fed, sample)))
-        self._tell(feeder.name, "ready", seconds)
+
+    def _run(self, program: ManagedProcess, timeout_s: float) -> None:
+        """Run a program to its end.
+
+        Raises:
+            ProcessFailed: it failed, or its time is over.
+
+        """
+        self._tell(program.name, "starting")
+        try:
+            program.start()
+            seconds = program.wait_ready(lambda: program.exit_code == 0, timeout_s)
+        finally:
+            program.kill()
+        self._tell(program.name, "ready", seconds)
 
     def _await_contents(self) -> None:
         """Return once lookups are answered, and show what the processor has made of what the sources have."""

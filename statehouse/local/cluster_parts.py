@@ -43,6 +43,8 @@ SESSION_TIMEOUT_MS: Final = 3_000
 _READY_TIMEOUT_S: Final = 900.0
 SAMPLE_DATA: Final = "sample-data"
 """The name of the program that feeds the sample."""
+CHECK: Final = "check"
+"""The name of the program that checks the application's code."""
 _PROBE_TIMEOUT_S: Final = 1.0
 _BASELINE_TIMEOUT_S: Final = 10.0
 # Variables that say how this machine is set up. Our other variables are not passed on: they would configure every part
@@ -194,13 +196,18 @@ class PartFactory:
         command = ["statehouse.local.samples", self._application.sample, "--bootstrap", self._bootstrap]
         return self._part(SAMPLE_DATA, command, _is_there).process
 
+    def check(self) -> ManagedProcess:
+        """Return the program that has Spark analyse the application's queries; it ends."""
+        command = ["statehouse.cli", "check", self._application.topology]
+        return self._part(CHECK, command, _is_there, env=self._spark_files()).process
+
     def processor(self) -> ClusterPart:
         """Return the Spark application's driver."""
         env = {
             **self._security("processor"),
             "STATEHOUSE_CHECKPOINT_DIR": str(self._run_dir / "checkpoints"),
             "STATEHOUSE_CREATE_SOURCES": str(DEFAULT_PARTITIONS),
-            "SPARK_LOCAL_DIRS": str(self._run_dir / "spark"),  # else a killed Spark leaves its files in /tmp
+            **self._spark_files(),
         }
         topic = commits_topic(self._application.application_id)
         command = ["statehouse.cli", "process", self._application.topology]
@@ -258,6 +265,9 @@ class PartFactory:
             return False
 
         return answers
+
+    def _spark_files(self) -> dict[str, str]:
+        return {"SPARK_LOCAL_DIRS": str(self._run_dir / "spark")}  # else a killed Spark leaves its files in /tmp
 
     def _security(self, name: str) -> dict[str, str]:
         """Return the settings, as variables, of a part that serves as this identity; none without TLS."""

@@ -4,7 +4,13 @@
 `loading.py` reads flags, environment and file. Nothing here depends on a process, or a command line.
 """
 
-from statehouse.settings.common import KafkaSecuritySettings, ProcessSettings, ServerSettings, TlsSettings
+from statehouse.settings.common import (
+    KafkaSecuritySettings,
+    ProcessSettings,
+    RegistrySettings,
+    ServerSettings,
+    TlsSettings,
+)
 from statehouse.settings.declaration import ENV_PREFIX, DeclaredSettings, InvalidSettings, Setting
 from statehouse.settings.loading import (
     CONFIG_ENV,
@@ -45,6 +51,7 @@ __all__ = (
     "PlanningSettings",
     "ProcessSettings",
     "ProcessorSettings",
+    "RegistrySettings",
     "RouterSettings",
     "ServerSettings",
     "Setting",

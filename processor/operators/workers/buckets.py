@@ -75,7 +75,7 @@ class Program(Protocol):
 def keyed_rows(
     frame: DataFrame, key: Column, kind: Column, payload: Sequence[Column], *, is_event: bool = False
 ) -> DataFrame:
-    """Return the rows of a frame with REFUSAL, as group key, kind, the columns of LETTER, and a payload.
+    """Return the rows of a frame that is `bookkept`, as group key, kind, the columns of LETTER, and a payload.
 
     Only dead letters, and events because they may become dead letters, keep their original key, value and topic.
     """

@@ -26,8 +26,9 @@ class Cluster:
         self._ends = list(ends)
         self.done: list[str] = []
 
-    def start(self, *, spare: bool) -> None:
+    def start(self, *, spare: bool, check: bool) -> None:
         assert spare
+        assert check
         self.done.append("start")
         end = self._ends.pop(0)
         if end is not None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import pytest
 
 from examples.leaderboard.local import APPLICATION
+from statehouse.local import cluster as cluster_module
 from statehouse.local.applications import LocalApplication
 from statehouse.local.cluster import LocalCluster, cluster_of
+from statehouse.local.cluster_parts import PartFactory
 from statehouse.local.cluster_state import (
     ClusterState,
     ClusterStopped,
@@ -26,7 +29,7 @@ from statehouse.local.cluster_state import (
 )
 from statehouse.local.errors import LocalError, PortTaken
 from statehouse.local.ports import ROUTER_METRICS, ClusterPorts
-from statehouse.local.process import ProcessFailed, ProcessIdentity
+from statehouse.local.process import ManagedProcess, ProcessFailed, ProcessIdentity
 
 HELLO = LocalApplication("hello", "hello", "hello.topology")
 _SECURITY = ("tls_certificate", "tls_key", "tls_ca", "tls_crl", "security_rules")
@@ -70,6 +73,20 @@ def test_a_damaged_state_is_told(tmp_path: Path, text: str):
 
     with pytest.raises(LocalError, match=r"state\.json"):
         ClusterState.load(tmp_path)
+
+
+@pytest.mark.feature("check-names-mistakes")
+def test_nothing_is_started_when_the_code_has_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = [sys.executable, "-c", "print('error: topology.py:3: no such column'); exit(1)"]
+    monkeypatch.setattr(cluster_module, "find_java", lambda: None)
+    monkeypatch.setattr(LocalCluster, "_fetch_jars", lambda _self: None)
+    monkeypatch.setattr(PartFactory, "check", lambda _self: ManagedProcess("check", program, tmp_path / "check.log"))
+    cluster = LocalCluster(tmp_path / "run", HELLO, ClusterPorts.free())
+    with pytest.raises(ProcessFailed, match=r"error: topology\.py:3: no such column") as raised:
+        cluster.start(check=True)
+    assert cluster.is_of_code(raised.value)
+    assert [part.name for part in cluster.parts if part.is_running] == []
+    assert not (tmp_path / "run" / "logs").exists()
 
 
 def test_one_command_at_a_time(tmp_path: Path):
