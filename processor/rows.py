@@ -55,6 +55,12 @@ MADE_BY: Final = {
 """How a frame gets a column that people don't make themselves."""
 
 
+def quoted(name: str) -> str:
+    """Return a column's name as Spark takes it literally: a dot in it means no field of a struct."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
 class DeadLetterReason(StrEnum):
     """Why a record was refused: the `reason` header of a dead letter. Operators may add their own reasons."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -14,6 +14,7 @@ from processor.operators.aggregators import Aggregator
 from processor.operators.newest import newest
 from processor.operators.suppression import Suppression
 from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOptions, VersionedOptions, WindowOptions
+from processor.outputs.json_values import with_json_value
 from processor.ownership.declarations import StoreDeclaration
 from processor.sink.layouts import FrameLayout
 from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW, checked_name
@@ -152,9 +153,12 @@ class Application:
         max_entries: int | None = None,
         aggregator: Aggregator | None = None,
         newest_by: str | None = None,
+        value: Sequence[str] | None = None,
         **options: Unpack[StoreOptions],
     ) -> None:
         """Declare a key-value store, or a store of a custom `kind`, with its own query (see `Query.store`).
+
+        With `value`, columns of the frame, the value of an entry is a JSON object of them (see `with_json_value`).
 
         With `newest_by`, a column of a frame of events, a key keeps the entry with its greatest value, in whatever
         order events come (see `newest`).
@@ -187,7 +191,10 @@ class Application:
                 )
         if newest_by is not None and max_entries is not None:
             raise ConfigurationError(f"store {name!r}: newest_by and max_entries exclude each other")
-        frame = dataframe if newest_by is None else newest(dataframe, newest_by)
+        if value is not None and options.get("value_serde", "json") != "json":
+            raise ConfigurationError(f"store {name!r}: value=[...] makes JSON: leave value_serde out")
+        frame = dataframe if value is None else with_json_value(dataframe, value)
+        frame = frame if newest_by is None else newest(frame, newest_by)
         query = self._sole(name, frame, output_mode)
         query.max_entries, query.aggregator = max_entries, aggregator
         query.store(name, kind=kind, **options)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from processor.operators.fields.values import iso_time
 from processor.operators.refusals import refuse, require
 from processor.rows import OFFSET, PARTITION, REASON, RECORD_TIME, TIMESTAMP, TOPIC, DeadLetterReason
 from processor.spark.state_api import OurStatefulProcessor, StatefulProcessorHandle
@@ -30,9 +31,6 @@ _TEXT: Final = "_time_text"
 _EVENT_MS: Final = "_event_ms"
 _RECORD_MS: Final = "_record_ms"
 _HOUR: Final = timedelta(hours=1)
-# Spark's own cast accepts text that we refuse: "2026", "2026-1-2", blanks around a time.
-_DATE_TIME: Final = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?"
-_ZONE: Final = r"(Z|[+-]\d{2}:\d{2})"
 _SHOWN_MAX: Final = 80
 
 
@@ -56,11 +54,9 @@ def read_event_time(frame: DataFrame, text: str = TIMESTAMP, *, future_bound: ti
         raise ConfigurationError(f"future_bound={future_bound} can't be negative")
     require(frame, RECORD_TIME)
     found, event, record = F.col(_TEXT), F.col(_EVENT_MS), F.unix_millis(RECORD_TIME)
-    zoned = F.when(found.rlike(f"^{_DATE_TIME}$"), F.concat(found, F.lit("Z")))
-    zoned = zoned.when(found.rlike(f"^{_DATE_TIME}{_ZONE}$"), found)
     # One projection per step, so that a column that is used several times is computed once.
     read = frame.withColumn(_TEXT, F.col(text))
-    read = read.withColumn(_EVENT_MS, F.unix_millis(zoned.try_cast("timestamp")))
+    read = read.withColumn(_EVENT_MS, F.unix_millis(iso_time(found)))
     shown = F.substring(found, 1, _SHOWN_MAX)
     ahead = f" is more than {future_bound} after the record's own timestamp"
     judged = refuse(

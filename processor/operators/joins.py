@@ -17,7 +17,7 @@ from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed
 from processor.operators.workers.keyed import AggregateProgram, JoinProgram, RowKind
 from processor.operators.workers.packing import Packing, own_columns, renamed
 from processor.operators.workers.raised import OnError
-from processor.rows import DELETED, KEY, ORIGIN, REFUSAL, TABLE_KEY, VALUE, DeadLetterReason
+from processor.rows import DELETED, KEY, ORIGIN, REFUSAL, TABLE_KEY, VALUE, DeadLetterReason, quoted
 from processor.spark.plans import cached
 
 
@@ -136,7 +136,7 @@ def aggregate_program(
 def rows_by_key(events: DataFrame) -> tuple[DataFrame, Packing]:
     """Return the rows of events by their `key`, as text, and how their own columns travel."""
     keyed = events.withColumn(KEY, F.col(KEY).cast("string"))
-    own = Packing("event", keyed.select(*own_columns(keyed)).schema, as_json=True)
+    own = Packing("event", keyed.select(*map(quoted, own_columns(keyed))).schema, as_json=True)
     return keyed_rows(keyed, F.col(KEY), F.lit(RowKind.EVENT.value), own.packed(), is_event=True), own
 
 

@@ -17,7 +17,6 @@ Limits: Spark's own for variants (16 MiB a record, 1000 levels); beyond them a r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from functools import reduce
 from operator import and_
 from typing import Final
@@ -26,33 +25,21 @@ import pyspark
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from processor.operators.fields.types import Field, FieldType, check_types
+from processor.operators.fields.values import VOID, at, step, typed
 from processor.operators.refusals import RefusalCase, judged
-from processor.rows import DELETED, KEY, TABLE_KEY, VALUE, DeadLetterReason
+from processor.rows import DELETED, KEY, TABLE_KEY, VALUE, DeadLetterReason, quoted
 from processor.spark.versions import Feature, ensure_has
-from statehouse.errors import ConfigurationError
 
-
-class FieldType(Enum):
-    """The required type of a field: its type in Spark, and its name in messages."""
-
-    INTEGER = ("bigint", "an integer of 64 bits")
-    NUMBER = ("double", "a finite number")
-    TEXT = ("string", "a string")
-
-    def __init__(self, spark_type: str, words: str) -> None:
-        self.spark_type = spark_type
-        self.words = words
-
+__all__ = ("FieldType", "parse_documents", "parse_json", "parse_json_table", "parse_table_documents")
 
 _DOCUMENT: Final = "_document"
 _PARSER: Final = {"allowNonNumericNumbers": "true", "allowSingleQuotes": "false"}
-_NULL: Final = "VOID"  # the name that schema_of_variant has for null
 _TYPE_LENGTH_MAX: Final = 80
-_INT64_LIMIT: Final = float(2**63)
 
 
 def parse_json(
-    frame: DataFrame, fields: Mapping[str, FieldType], *, optional: Mapping[str, FieldType] | None = None
+    frame: DataFrame, fields: Mapping[str, Field], *, optional: Mapping[str, Field] | None = None
 ) -> DataFrame:
     """Read `value` as a JSON object; add a column for each field, and `reason` and `detail`. Refuse null values.
 
@@ -68,9 +55,9 @@ def parse_json(
 
 def parse_json_table(
     frame: DataFrame,
-    fields: Mapping[str, FieldType],
+    fields: Mapping[str, Field],
     *,
-    optional: Mapping[str, FieldType] | None = None,
+    optional: Mapping[str, Field] | None = None,
     key_type: FieldType = FieldType.TEXT,
 ) -> DataFrame:
     """Read the records of a table: as `parse_json`, but a null value deletes the row, and the key is read too.
@@ -89,13 +76,13 @@ def parse_json_table(
 def parse_table_documents(
     frame: DataFrame,
     text: Column,
-    fields: Mapping[str, FieldType],
+    fields: Mapping[str, Field],
     refusals: Sequence[RefusalCase] = (),
     *,
     key: Column,
     key_field: str | None = None,
     key_type: FieldType = FieldType.TEXT,
-    optional: Mapping[str, FieldType] | None = None,
+    optional: Mapping[str, Field] | None = None,
 ) -> DataFrame:
     """Read a table's records from a column of JSON text. `key`: the text of the key, JSON if it has a `key_field`.
 
@@ -106,7 +93,7 @@ def parse_table_documents(
     if key_field is None and key_type is FieldType.TEXT:
         table_key = F.when(F.is_valid_utf8(key), key)
     else:
-        path = "$[0]" if key_field is None else _path(key_field)
+        path = "$[0]" if key_field is None else f"$[0]{step(key_field)}"
         frame = _with_values(_with_document(frame, key), {TABLE_KEY: (path, key_type)})
         table_key = F.col(TABLE_KEY).cast("string")
     keyed = frame.withColumn(TABLE_KEY, table_key).drop(_DOCUMENT, f"_type_{TABLE_KEY}")
@@ -123,10 +110,10 @@ def parse_table_documents(
 def parse_documents(
     frame: DataFrame,
     text: Column,
-    fields: Mapping[str, FieldType],
+    fields: Mapping[str, Field],
     refusals: Sequence[RefusalCase],
     *,
-    optional: Mapping[str, FieldType] | None,
+    optional: Mapping[str, Field] | None,
     deletes: bool = False,
 ) -> DataFrame:
     """Read a column of JSON text; `refusals` are checked before what the text says.
@@ -136,17 +123,19 @@ def parse_documents(
 
     """
     optional = optional or {}
-    _check_types({**fields, **optional})
+    check_types({**fields, **optional})
     document = F.col(_DOCUMENT)
     read = _with_document(frame, text)
     every = {**fields, **optional}
-    typed = _with_values(read, {name: (_path(name), kind) for name, kind in every.items()})
+    values = _with_values(read, {name: (f"$[0]{step(name)}", kind) for name, kind in every.items()})
     # Most records are sound and skip all other checks: the type of the root alone costs as much as several fields.
-    is_sound = reduce(and_, (F.col(name).isNotNull() for name in fields), F.lit(bool(fields)))
-    is_sound = reduce(and_, (F.col(name).isNotNull() | F.col(f"_type_{name}").isNull() for name in optional), is_sound)
+    is_sound = reduce(and_, (_column(name).isNotNull() for name in fields), F.lit(bool(fields)))
+    is_sound = reduce(
+        and_, (_column(name).isNotNull() | _column(f"_type_{name}").isNull() for name in optional), is_sound
+    )
     nothing = F.lit(None).cast("string")
     content = ~F.col(VALUE).isNull() if deletes else F.lit(True)
-    root = F.schema_of_variant(_at(document, "$[0]", "variant"))
+    root = F.schema_of_variant(at(document, "$[0]", "variant"))
     no_object = _detail("the value is ", root, ", expected an object")
     checks: list[RefusalCase] = [
         *refusals,
@@ -155,22 +144,15 @@ def parse_documents(
         (content & ~root.startswith("OBJECT"), DeadLetterReason.WRONG_TYPE, no_object),
     ]
     for name, kind in every.items():
-        found = F.col(f"_type_{name}")
+        found = _column(f"_type_{name}")
         wrong = _detail(f"field {name!r} is ", found, f", expected {kind.words}")
         is_there = content
         if name in optional:
-            is_there &= F.coalesce(found, F.lit(_NULL)) != _NULL
+            is_there &= F.coalesce(found, F.lit(VOID)) != VOID
         else:
             checks.append((content & found.isNull(), DeadLetterReason.MISSING_FIELD, f"field {name!r} is missing"))
-        checks.append((is_there & F.col(name).isNull(), DeadLetterReason.WRONG_TYPE, wrong))
-    return judged(typed, checks).drop(_DOCUMENT, *(f"_type_{name}" for name in every))
-
-
-def _check_types(fields: Mapping[str, object]) -> None:
-    for name, kind in fields.items():
-        if not isinstance(kind, FieldType):
-            known = ", ".join(map(str, FieldType))
-            raise ConfigurationError(f"field {name!r} has the type {kind!r}: give it one of {known}")
+        checks.append((is_there & _column(name).isNull(), DeadLetterReason.WRONG_TYPE, wrong))
+    return judged(values, checks).drop(_DOCUMENT, *(f"_type_{name}" for name in every))
 
 
 def _with_document(frame: DataFrame, text: Column) -> DataFrame:
@@ -183,47 +165,25 @@ def _with_document(frame: DataFrame, text: Column) -> DataFrame:
     wrapped = F.concat(F.lit('{"v":['), text, F.lit(",null]}"))
     parsed = frame.withColumn(_DOCUMENT, F.from_json(wrapped, "v variant", _PARSER)["v"])
     document = F.col(_DOCUMENT)
-    whole = F.is_variant_null(_at(document, "$[1]", "variant")) & _at(document, "$[2]", "variant").isNull()
+    whole = F.is_variant_null(at(document, "$[1]", "variant")) & at(document, "$[2]", "variant").isNull()
     return parsed.withColumn(_DOCUMENT, F.when(F.is_valid_utf8(text) & whole, document))
 
 
-def _with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, FieldType]]) -> DataFrame:
+def _with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, Field]]) -> DataFrame:
     """Add for each name the value at its path, null if it has the wrong type, and its actual type as `_type_<name>`.
 
     One projection per step, so that a column that is used several times is computed, planned and compiled once.
     """
-    found = {f"_value_{name}": _at(F.col(_DOCUMENT), path, "variant") for name, (path, _) in wanted.items()}
-    types = {f"_type_{name}": F.schema_of_variant(f"_value_{name}") for name in wanted}
-    values = {name: _typed(name, kind) for name, (_, kind) in wanted.items()}
+    found = {f"_value_{name}": at(F.col(_DOCUMENT), path, "variant") for name, (path, _) in wanted.items()}
+    types = {f"_type_{name}": F.schema_of_variant(_column(f"_value_{name}")) for name in wanted}
+    values = {
+        name: typed(_column(f"_value_{name}"), _column(f"_type_{name}"), kind) for name, (_, kind) in wanted.items()
+    }
     return frame.withColumns(found).withColumns(types).withColumns(values).drop(*found)
 
 
-def _typed(name: str, kind: FieldType) -> Column:
-    """Return the value if it has this type, else null."""
-    value, found = F.col(f"_value_{name}"), F.col(f"_type_{name}")
-    if kind is FieldType.TEXT:
-        return F.when(found == "STRING", _at(value, "$", "string"))
-    # Reading a number from a variant makes a new cast for each record; reading its text costs a fraction of that.
-    text, double = F.to_json(value), _at(value, "$", "double")
-    is_float, is_decimal = found.isin("DOUBLE", "FLOAT"), found.startswith("DECIMAL")
-    if kind is FieldType.NUMBER:
-        exact = F.when((found == "BIGINT") | is_decimal, text.try_cast("double"))
-        finite = exact.when(is_float & (F.abs(double) < float("inf")), double)  # NaN is larger than any number here
-        return finite + F.lit(0.0)  # turns -0.0 into 0.0, so that equal numbers have equal text
-    # schema_of_variant gives a decimal without its trailing zeros: scale 0 is an integer.
-    is_whole = is_decimal & found.rlike(r",0\)$")
-    is_integral = is_float & (double == F.floor(double)) & (F.abs(double) < _INT64_LIMIT)
-    return F.when(found == "BIGINT", text.try_cast("bigint")).when(is_whole | is_integral, _at(value, "$", "bigint"))
-
-
-def _at(document: Column, path: str, spark_type: str) -> Column:
-    return F.try_variant_get(document, path, spark_type)
-
-
-def _path(name: str) -> str:
-    if "'" in name or "\\" in name:
-        raise ValueError(f"field {name!r}: a field's name can't hold a quote or a backslash")
-    return f"$[0]['{name}']"
+def _column(name: str) -> Column:
+    return F.col(quoted(name))
 
 
 def _detail(before: str, found: Column, after: str) -> Column:

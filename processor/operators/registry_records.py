@@ -19,7 +19,8 @@ import pyspark
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.json_records import FieldType, parse_documents, parse_table_documents
+from processor.operators.fields.types import Field, FieldType
+from processor.operators.json_records import parse_documents, parse_table_documents
 from processor.operators.refusals import RefusalCase
 from processor.rows import KEY, VALUE, DeadLetterReason
 from processor.spark.versions import Feature, ensure_has
@@ -33,10 +34,10 @@ _FAULT_LENGTH_MAX: Final = 300
 
 def parse_avro(
     frame: DataFrame,
-    fields: Mapping[str, FieldType],
+    fields: Mapping[str, Field],
     *,
     registry: SerdeOptions,
-    optional: Mapping[str, FieldType] | None = None,
+    optional: Mapping[str, Field] | None = None,
 ) -> DataFrame:
     """Read `value` as an Avro record; add a column for each field, and `reason` and `detail`. Refuse null values.
 
@@ -52,10 +53,10 @@ def parse_avro(
 
 def parse_protobuf(
     frame: DataFrame,
-    fields: Mapping[str, FieldType],
+    fields: Mapping[str, Field],
     *,
     registry: SerdeOptions,
-    optional: Mapping[str, FieldType] | None = None,
+    optional: Mapping[str, Field] | None = None,
 ) -> DataFrame:
     """Read `value` as a Protobuf message; the rest as in `parse_avro`. Enums are text.
 
@@ -68,10 +69,10 @@ def parse_protobuf(
 
 def parse_avro_table(
     frame: DataFrame,
-    fields: Mapping[str, FieldType],
+    fields: Mapping[str, Field],
     *,
     registry: SerdeOptions,
-    optional: Mapping[str, FieldType] | None = None,
+    optional: Mapping[str, Field] | None = None,
     key_type: FieldType = FieldType.TEXT,
     key_field: str | None = None,
 ) -> DataFrame:
@@ -89,10 +90,10 @@ def parse_avro_table(
 
 def parse_protobuf_table(
     frame: DataFrame,
-    fields: Mapping[str, FieldType],
+    fields: Mapping[str, Field],
     *,
     registry: SerdeOptions,
-    optional: Mapping[str, FieldType] | None = None,
+    optional: Mapping[str, Field] | None = None,
     key_type: FieldType = FieldType.TEXT,
     key_field: str | None = None,
 ) -> DataFrame:
@@ -108,9 +109,9 @@ def parse_protobuf_table(
 def _parse(
     frame: DataFrame,
     serde: str,
-    fields: Mapping[str, FieldType],
+    fields: Mapping[str, Field],
     registry: SerdeOptions,
-    optional: Mapping[str, FieldType] | None,
+    optional: Mapping[str, Field] | None,
 ) -> DataFrame:
     decoded, fault = _with_decoded(frame, serde, registry, VALUE)
     refusals: list[RefusalCase] = [
@@ -124,9 +125,9 @@ def _parse(
 def _parse_table(
     frame: DataFrame,
     serde: str,
-    fields: Mapping[str, FieldType],
+    fields: Mapping[str, Field],
     registry: SerdeOptions,
-    optional: Mapping[str, FieldType] | None,
+    optional: Mapping[str, Field] | None,
     key_type: FieldType,
     key_field: str | None,
 ) -> DataFrame:

@@ -20,7 +20,7 @@ from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed
 from processor.operators.workers.joined_rows import LEFT, RIGHT, Joined, Sides, put_out
 from processor.operators.workers.keyed import GROUP, ROWS, RowKind, States, positions, without_letters
 from processor.operators.workers.packing import pack, renamed, unpack
-from processor.rows import DELETED, KEY, ORIGIN, REASON, REFUSAL, TABLE_KEY
+from processor.rows import DELETED, KEY, ORIGIN, REASON, REFUSAL, TABLE_KEY, quoted
 
 _ROW: Final = "row"
 JOINED_TYPE: Final = StructType(
@@ -163,7 +163,7 @@ def joined_table(joined: DataFrame, left: Side, right: Side) -> DataFrame:
         DELETED,
         *(unpack(name, schema) for name, schema in schemas.items()),
     )
-    columns = [F.col(f"{name}.{column}") for name, schema in schemas.items() for column in schema.names]
+    columns = [F.col(f"{name}.{quoted(column)}") for name, schema in schemas.items() for column in schema.names]
     return unpacked.select(*ORIGIN, TABLE_KEY, DELETED, *columns, *REFUSAL)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, quoted
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.partitions import placement_hashes
 from processor.sink.task_rows import OUTPUT, RECORD, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TASK_COLUMNS, TIMESTAMP_MS
@@ -95,7 +95,7 @@ def sink_rows(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
 
 def _record(have: Sequence[str], place: int, output: OutputRows) -> list[Column]:
     """Return the columns of an output's record, without its partition."""
-    source = {name: F.col(name) for name in have} | dict(output.columns)
+    source = {name: F.col(quoted(name)) for name in have} | dict(output.columns)
     columns: dict[str, Column] = {
         name: source[name].cast(kind) if name in source else F.lit(None).cast(kind)
         for name, kind in _OPTIONAL_TYPES.items()

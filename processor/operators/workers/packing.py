@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from processor.rows import OFFSET, PARTITION, REFUSAL, TIMESTAMP, TOPIC, VALUE
+from processor.rows import OFFSET, PARTITION, REFUSAL, TIMESTAMP, TOPIC, VALUE, quoted
 
 # Packing must not change a value: keep microseconds in times, and numbers that JSON lacks (NaN, infinity).
 _OPTIONS: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "allowNonNumericNumbers": "true"}
@@ -77,7 +77,7 @@ class Packing:
 
     def packed(self, sources: Mapping[str, str] | None = None) -> list[Column]:
         """Return the packed columns of a frame; `sources` maps a column to its name in the frame if that differs."""
-        columns = {name: F.col(name if sources is None else sources[name]) for name in self.schema.names}
+        columns = {name: F.col(quoted(name) if sources is None else sources[name]) for name in self.schema.names}
         simple = [_packed(columns[field.name], field).alias(self._name(field)) for field in self._simple]
         rest = [columns[name].alias(name) for name in self._rest.names]
         return simple + [pack(*rest).alias(self.prefix)] * bool(self._rest)
@@ -109,7 +109,8 @@ class Packing:
         return StructType([field for field in self.schema if field not in self._simple])
 
     def _name(self, field: StructField) -> str:
-        return f"{self.prefix}_{field.name}"
+        # What Spark calls with the packed columns takes a dot in a name for a path: escaped as in RFC 6901.
+        return f"{self.prefix}_{field.name.replace('~', '~0').replace('.', '~1')}"
 
 
 def _packed(column: Column, field: StructField) -> Column:

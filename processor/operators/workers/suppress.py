@@ -32,6 +32,7 @@ from processor.rows import (
     TOPIC,
     WINDOW,
     WINDOW_START,
+    quoted,
 )
 from processor.sink.records import hash_column
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
@@ -85,7 +86,7 @@ def _packed(frame: DataFrame, suppression: Suppression, partition_count: int) ->
     columns: dict[str, Column] = {
         SINK_PARTITION: F.coalesce(F.col(_HASH), origin[PARTITION], F.lit(0)) % partition_count,
         _ENTRY: F.when(is_held, pack(*(name for name in _IDENTITY if name in have))),
-        _ROW: pack(*have),
+        _ROW: pack(*map(quoted, have)),
         TIMESTAMP_MS: F.unix_millis(TIMESTAMP),
         _SINCE_MS: F.unix_millis(since),
     }

@@ -461,6 +461,41 @@ def price(key: str, cents: int | None, seen: str | None, second: int, partition:
     return Record(key, json.dumps({"cents": cents, "seen": seen}), BEGAN_MS + second * 1_000, partition)
 
 
+@pytest.mark.feature("json-value-columns")
+def test_a_store_s_value_is_made_of_columns(spark: SparkSession, tmp_path: Path):
+    def build(app: Application) -> None:
+        pages = parse_json_table(
+            app.table("pages"), {"title": FieldType.TEXT}, optional={"a.b": FieldType.INTEGER}, key_type=FieldType.TEXT
+        )
+        app.store("pages", pages, value=["title", "a.b"])
+        counts = pages.where("reason IS NULL").groupBy("key").count()
+        app.store("counts", counts, value=["count"])
+
+    topology = TopologyTest("columns", build, spark, tmp_path)
+    values = {"a": '{"title":"A","a.b":7}', "b": '{"title":"B"}', "c": '{"title":"C"}', "d": "x"}
+    topology.pipe("pages", *(Record(key, value, 1_000) for key, value in values.items()), Record("c", None, 1_001))
+    topology.run()
+    assert topology.store("pages") == {"a": {"title": "A", "a.b": 7}, "b": {"title": "B", "a.b": None}}
+    assert topology.store("counts") == {"a": {"count": 1}, "b": {"count": 1}, "c": {"count": 2}}
+    assert [(each.record.value, each.reason) for each in topology.dead_letters] == [(b"x", "not_json")]
+
+
+@pytest.mark.feature("json-value-columns")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"value": []}, "must be a list of columns"),
+        ({"value": "key"}, "must be a list of columns"),
+        ({"value": ["key"], "value_serde": "string"}, "leave value_serde out"),
+    ],
+)
+def test_a_value_that_can_not_be_made_is_refused(
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any], said: str
+):
+    with pytest.raises(ConfigurationError, match=said):
+        TopologyTest("columns", lambda app: app.store("s", app.stream("a"), **options), spark, tmp_path)
+
+
 @pytest.mark.feature("newest-by")
 def test_a_store_keeps_the_entry_with_the_greatest_event_time(spark: SparkSession, tmp_path: Path) -> None:
     def build(app: Application) -> None:
