@@ -33,8 +33,8 @@ _MOVED: Final = SparkVersion(4, 1)
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _CONNECTOR: Final = "spark-sql-kafka-0-10"
 _CONNECT: Final = "pyspark.sql.connect"
-# PySpark writes each failed analysis there, with its plan and two stacks; the exception has what counts.
-_OF_ANALYSES: Final = "DataFrameQueryContextLogger"
+# PySpark writes each failed analysis to them, with its plan and two stacks; the exception has what counts.
+_OF_ANALYSES: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _STATE_STORE: Final = f"{_STREAMING}.state.RocksDBStateStoreProvider"
 
 
@@ -55,7 +55,8 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
     # Workers must run the driver's Python and find the same modules.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = _python_path(os.environ.get("PYTHONPATH", ""))
-    logging.getLogger(_OF_ANALYSES).disabled = True
+    for name in _OF_ANALYSES:
+        logging.getLogger(name).disabled = True
     is_running = SparkContext._active_spark_context is not None  # noqa: SLF001 - it has no public name
     local_files = _local_files(settings)
     conf = _defaults(settings) | local_files | _worker_sockets(settings, is_running=is_running) | settings.spark_conf

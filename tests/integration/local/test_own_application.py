@@ -128,13 +128,15 @@ def test_a_change_of_the_code_starts_the_processor_again(made: Path, cluster: Lo
 
 
 @pytest.mark.feature("up-watch-starts")
+@pytest.mark.feature("check-names-mistakes")
 def test_an_application_that_is_broken_at_first_is_waited_for(tmp_path: Path):
     said = tmp_path / "said"
     assert statehouse(tmp_path, "new", "broken").code == ExitCode.DONE
     made = tmp_path / "broken"
-    topology = made / "broken" / "topology.py"
-    working = topology.read_text()
+    topology, sample = made / "broken" / "topology.py", made / "broken" / "sample.py"
+    working, data = topology.read_text(), sample.read_text()
     topology.write_text(working.replace("def build(", "def build(("))
+    sample.write_text(f"{data}\nRECORDS = nothing\n")
 
     def waits(times: int) -> None:
         words = "waiting for the next change of the code"
@@ -146,10 +148,14 @@ def test_an_application_that_is_broken_at_first_is_waited_for(tmp_path: Path):
         topology.write_text(working.replace("app.store(CUSTOMERS", "app.nothing(CUSTOMERS"))
         waits(2)
         assert "has no attribute 'nothing'" in said.read_text()
+        assert not (made / ".statehouse" / "state.json").exists(), "nothing is started for code that can't work"
+        topology.write_text(working)
+        waits(3)
+        assert "name 'nothing' is not defined" in said.read_text()
         broker = cluster_of(made / ".statehouse").kafka.pid
         assert broker is not None, "what doesn't run the code goes on"
 
-        topology.write_text(working)
+        sample.write_text(data)
         poll_until(lambda: "try        statehouse get customers ann" in said.read_text(), UP_S, "it to be up")
         cluster = cluster_of(made / ".statehouse")
         assert cluster.kafka.pid == broker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ from processor.settings import ProcessorSettings
 from processor.spark.failures import where_raised
 from processor.spark.mistakes import TopologyError
 from processor.testing import Record, TopologyTest
+from statehouse.cli.exits import ExitCode
+from tests.support.statehouse import statehouse
 
 FOLDER: Final = Path(__file__).parent / "mistakes"
 PACKAGE: Final = f"{__package__}.mistakes"
@@ -63,6 +66,18 @@ def test_a_mistake_is_named_with_its_line_and_what_to_do(warm: SparkSession, pat
     assert (mistake.where.file, mistake.where.line) == (str(path), line_of_mistake(path)), mistake
     said = str(mistake)
     assert [part for part in expected(path) if part not in said] == [], said
+
+
+@pytest.mark.feature("check-names-mistakes")
+def test_the_command_says_it_alone_and_ends_with_its_exit_code(tmp_path: Path):
+    ran = statehouse(tmp_path, "check", f"{PACKAGE}.typo_in_sql")
+    assert (ran.code, ran.out) == (ExitCode.ERROR, "")
+    assert re.fullmatch(
+        r"error: \S+/typo_in_sql\.py:\d+: there is no column 'pge'\n .*\nnearest: .*\nhint: .*\n", ran.err
+    )
+    nameless = statehouse(tmp_path, "check")
+    assert nameless.code == ExitCode.USAGE
+    assert "name a topology's module" in nameless.err
 
 
 @pytest.mark.feature("check-names-mistakes")
