@@ -14,6 +14,7 @@ import typer
 
 from statehouse.cli.addresses import router_of
 from statehouse.cli.context_file import read_contexts
+from statehouse.client.addresses import addresses
 from statehouse.errors import StatehouseError
 from statehouse.rpc.channels import blocking_channel
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
@@ -58,7 +59,7 @@ def _ask(context: typer.Context, incomplete: str, call: Callable[[_Stub, float],
     options: dict[str, Any] = dict(context.params)
     try:
         router = router_of(options)
-        targets = router.target.split(",")
+        targets = addresses(router.target)
         for target in targets:
             with blocking_channel(target, router.tls) as channel:
                 try:

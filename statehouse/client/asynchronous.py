@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from statehouse.client import conversion
+from statehouse.client.addresses import DEFAULT_PORT, addresses
 from statehouse.client.answers import AnyKey, Explanation, Fleet, InputRecord, Location, Lookup, Partition, Store
 from statehouse.client.connections import Connections
 from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.key_reads import KeyReads
 from statehouse.client.node_connections import NodeConnections
-from statehouse.client.routers import Routers, addresses, closed
+from statehouse.client.routers import Routers, closed
 from statehouse.contract.consistency import ANY, Freshness
 from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError
@@ -22,7 +23,7 @@ from statehouse.v1 import fleet_service_pb2
 if TYPE_CHECKING:
     from statehouse.client.spans import LookupSpans
 
-DEFAULT_TARGET: Final = "127.0.0.1:7100"
+DEFAULT_TARGET: Final = f"127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_S: Final = 5.0
 DEFAULT_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
@@ -34,15 +35,15 @@ class AsyncClient(AsyncFrameReads):
     on another loop, or in a process that was forked from the one that uses it, it raises `UsageError`. Pickled or
     copied, it is a new client of the same settings.
 
-    `target`: a router's host:port, or several separated by commas: a call goes on to another one if its router fails,
-    within its time. If no router answers, calls wait for one to come back, unless none has ever answered. A node's
-    address will do, too; a node answers for its own partitions only. `timeout`: seconds for each
-    call; each page of a scan is a call. A method's `timeout` overrides it. `max_message_bytes`: must equal the setting
-    of routers and nodes. `direct`: True sends reads of single keys straight to the key's active if it can be reached,
-    and through the router if that fails; the router tells the client where the actives are. False sends every read
-    through the router. `tls`: if given, routers and nodes are called over TLS; it raises
-    `ConfigurationError` if files of it can't be used. `tracing`: reads of single keys are spans of the program's own
-    OpenTelemetry, and routers and nodes go on with them; it needs the extra `tracing`.
+    `target`: a router's host:port (port 7100 if it has none), or several separated by commas: a call goes on to another
+    one if its router fails, within its time. If no router answers, calls wait for one to come back, unless none has
+    ever answered. A node's address will do, too; a node answers for its own partitions only. `timeout`: seconds for
+    each call; each page of a scan is a call. A method's `timeout` overrides it. `max_message_bytes`: must equal the
+    setting of routers and nodes. `direct`: True sends reads of single keys straight to the key's active if it can be
+    reached, and through the router if that fails; the router tells the client where the actives are. False sends every
+    read through the router. `tls`: if given, routers and nodes are called over TLS; it raises `ConfigurationError` if
+    files of it can't be used. `tracing`: reads of single keys are spans of the program's own OpenTelemetry, and routers
+    and nodes go on with them; it needs the extra `tracing`.
 
     `freshness`: all bounds of a `Freshness` must hold. Without bounds, the active answers if it can, else the freshest
     standby; the answer says which. `at_least`: the `token` of an earlier answer. The read sees at least what that
@@ -245,6 +246,9 @@ class AsyncReadSession(AsyncFrameReads):
         """Made by `AsyncClient.session`."""
         super().__init__(connections, timeout_s)
         self.token = Token() if at_least is None else at_least
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.target!r}, token={str(self.token)!r})"
 
     async def __aenter__(self) -> Self:
         return self

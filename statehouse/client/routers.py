@@ -15,9 +15,10 @@ from typing import Final, TypeVar
 
 import grpc.aio
 
+from statehouse.client.addresses import addresses
 from statehouse.client.peers import CLOSED, Method, Peer
 from statehouse.client.router_choice import RouterChoice
-from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.credentials import CredentialFiles
 from statehouse.rpc.failures import is_servers, tls_hint
 from statehouse.runtime.background import BackgroundWork
@@ -116,10 +117,10 @@ class Routers:
     """The routers of a client. Lives on the event loop."""
 
     def __init__(self, target: str, max_message_bytes: int, files: CredentialFiles | None = None) -> None:
-        """Prepare. `target`: addresses, host:port, separated by commas. `files`: if given, TLS with them.
+        """Prepare. `target`: as `addresses` takes it. `files`: if given, TLS with them.
 
         Raises:
-            ConfigurationError: it names none.
+            ConfigurationError: it names no router, or one in no such form.
 
         """
         targets = addresses(target)
@@ -211,19 +212,6 @@ class Routers:
         if not await peer.lives():
             self._choice.failed(number, asyncio.get_running_loop().time())
             peer.leave()
-
-
-def addresses(target: str) -> list[str]:
-    """Return the addresses that a text names.
-
-    Raises:
-        ConfigurationError: it names none.
-
-    """
-    targets = [each for part in target.split(",") if (each := part.strip())]
-    if not targets:
-        raise ConfigurationError(f"{target!r} names no router: give host:port, or several separated by commas")
-    return targets
 
 
 def is_answer(failure: LookupFailure) -> bool:

@@ -296,6 +296,9 @@ class ReadSession(_Reads):
         """What the session's reads saw."""
         return self._session.token
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.target!r}, token={str(self.token)!r})"
+
     def __enter__(self) -> Self:
         return self
 

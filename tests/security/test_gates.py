@@ -49,7 +49,7 @@ from tests.support.web import web_server
 METHODS: Final = tuple(path for path in RIGHTS if path != METRICS and ".reflection.v1." not in path)
 OURS: Final = tuple(path for path in METHODS if path.startswith("/statehouse.v1."))
 STREAMS: Final = frozenset({"Watch", "WatchFleet"})
-OPEN_ROUTES: Final = frozenset({"/healthz", "/v1/openapi.json", "/static"})
+OPEN_ROUTES: Final = frozenset({"/healthz", "/v1", "/v1/openapi.json", "/static"})
 NOBODY: Final = f"{LOOPBACK}:1"
 
 

@@ -47,6 +47,7 @@ OPEN: Final = Row("")
 ROWS: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/healthz"): OPEN,
     ("GET", "/metrics"): OPERATORS,
+    ("GET", "/v1"): OPEN,
     ("GET", "/v1/openapi.json"): OPEN,
     **{(each.method, each.path): OPERATORS if each.call == "ListStores" else READERS for each in OPERATIONS},
     ("GET", "/static"): OPEN,

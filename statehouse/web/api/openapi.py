@@ -24,6 +24,7 @@ _PROBLEMS: Final = {
     400: "The request is wrong; the reason says why.",
     401: "The caller isn't known.",
     403: "The caller may not do this.",
+    404: "There is no such store.",
     421: "The server doesn't have this name: see http_allowed_hosts.",
     500: "A defect, a value that can't be shown, or the server's own rights.",
     503: f"The fleet can't answer now, or not within the bounds. Ask again after {RETRY_AFTER_S} s, or widen them.",
@@ -108,15 +109,15 @@ def _responses(operation: Operation) -> dict[str, Any]:
     answered: dict[str, Any] = {"description": operation.summary, "content": content}
     if operation.links:
         answered["links"] = operation.links
-    found: dict[str, Any] = {"200": answered}
+    statuses = [*_PROBLEMS, *(_OF_BODIES if operation.body is not None else ())]
+    found = {"200": answered} | {str(each): {"$ref": f"#/components/responses/{each}"} for each in statuses}
     if operation.may_be_absent:
         found["304"] = {"description": "The value is the one whose ETag the caller has (If-None-Match)."}
         found["404"] = {
-            "description": "The proof that the key isn't there.",
-            "content": {MEDIA_TYPE: {"schema": reference("Absent")}},
+            "description": "With found: the proof that the key isn't there. Without: there is no such store.",
+            "content": {MEDIA_TYPE: {"schema": {"anyOf": [reference("Absent"), reference("Problem")]}}},
         }
-    statuses = [*_PROBLEMS, *(_OF_BODIES if operation.body is not None else ())]
-    return found | {str(each): {"$ref": f"#/components/responses/{each}"} for each in statuses}
+    return found
 
 
 def _problem(meaning: str) -> dict[str, Any]:

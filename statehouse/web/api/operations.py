@@ -138,7 +138,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         "getKey",
         _KEY,
-        "The value of a key. 404 is a proof: a replica that has restored the partition does not have the key.",
+        "The value of a key. 404 with `found` is a proof: a replica that has restored the partition lacks the key.",
         "Get",
         (AS_OF, *_KEYED),
         handlers.get_key,

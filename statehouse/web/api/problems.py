@@ -15,7 +15,7 @@ RETRY_AFTER_S: Final = 1
 """When a caller may ask again who was refused because something is temporary: as gRPC's RetryInfo has it."""
 
 _OF_CODE: Final[Mapping[int, int]] = {
-    code_pb2.NOT_FOUND: 400,  # not 404: that a store isn't there is no proof that a key isn't
+    code_pb2.NOT_FOUND: 404,  # without `found`: that a store isn't there is no proof that a key isn't
     code_pb2.INVALID_ARGUMENT: 400,
     code_pb2.OUT_OF_RANGE: 400,
     code_pb2.UNAUTHENTICATED: 401,
@@ -32,12 +32,12 @@ STATUS: Final[Mapping[Reason, int]] = MappingProxyType(
     {reason: _OF_CODE[spec.code] for reason, spec in REASONS.items()}
     | {Reason.HOP_LIMIT: 500, Reason.MESSAGE_TOO_LARGE: 500}  # asking again doesn't help
 )
-"""The status of each reason. 404 is none of them: it is the proof that a key isn't there."""
+"""The status of each reason. An unknown store shares 404 with an absent key's proof: `found` tells them apart."""
 # The web process's own identity was refused by a router: not its caller's fault.
 _OWN: Final = frozenset({Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED})
 
 NO_SUCH_KEY: Final = "NO_SUCH_KEY"
-"""In a problem with status 404 the reason: a replica that has restored the partition does not have the key."""
+"""The reason of the proof, whose status is 404: a replica that has restored the partition does not have the key."""
 
 
 class HttpRefusal(LookupFailure):

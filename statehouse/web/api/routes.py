@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import version
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.web.api.api_request import ApiRequest, query_of
+from statehouse.web.api.api_request import ApiRequest, json_response, query_of
 from statehouse.web.api.openapi import document
 from statehouse.web.api.operations import OPERATIONS, Operation
 from statehouse.web.api.parameters import read_parameters
@@ -17,6 +18,7 @@ from statehouse.web.api.stores import KnownStores
 from statehouse.web.gateway import Gateway
 from statehouse.web.raw_routes import UNREADABLE, RawRoute
 
+ROOT_PATH = "/v1"
 DOCUMENT_PATH = "/v1/openapi.json"
 
 
@@ -28,8 +30,24 @@ def api_routes(gateway: Gateway) -> list[BaseRoute]:
     async def openapi(_request: Request) -> Response:
         return Response(document(), media_type="application/json")
 
-    described = RawRoute(DOCUMENT_PATH, openapi, methods=["GET"], name="openapi")
-    return [described, *(_route(gateway, stores, each) for each in OPERATIONS)]
+    return [
+        RawRoute(ROOT_PATH, _root, methods=["GET"], name="root"),
+        RawRoute(DOCUMENT_PATH, openapi, methods=["GET"], name="openapi"),
+        *(_route(gateway, stores, each) for each in OPERATIONS),
+    ]
+
+
+async def _root(_request: Request) -> Response:
+    """Say what this API is, and where to go on. Everybody may ask, as for the OpenAPI document."""
+    return json_response(
+        {
+            "name": "Statehouse",
+            "version": version("statehouse"),
+            "description": "Reads the stores of a fleet.",
+            "openapi": DOCUMENT_PATH,
+            "stores": "/v1/stores",
+        }
+    )
 
 
 def _route(gateway: Gateway, stores: KnownStores, operation: Operation) -> BaseRoute:

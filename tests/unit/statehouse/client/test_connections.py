@@ -143,9 +143,14 @@ def test_a_client_can_be_pickled_and_copied(router: FakeRouter):
                 assert another.get("boards", "1").value == 7
                 assert (another.target, another._client.settings) == (client.target, client._client.settings)
         assert repr(client) == f"Client({router.target!r})"
+        session = client.session()
+        session.get("boards", "1")
+        assert repr(session) == f"ReadSession({router.target!r}, token={str(session.token)!r})"
         with pytest.raises(TypeError, match="token"):
             pickle.dumps(client.session())
     assert pickled(AsyncClient("a:1")).target == "a:1"
+    assert repr(AsyncClient("a:1")) == "AsyncClient('a:1')"
+    assert repr(AsyncClient("a:1").session()) == "AsyncReadSession('a:1', token='')"
 
 
 def test_results_can_be_pickled_copied_and_compared(router: FakeRouter):

@@ -132,8 +132,20 @@ def test_an_absent_key_is_a_proof(api: httpx.Client):
 def test_an_unknown_store_is_no_proof(api: httpx.Client):
     answer = api.get("/other/keys/1")
 
-    assert answer.status_code == 400
+    assert answer.status_code == 404
     assert answer.json()["reason"] == "UNKNOWN_STORE"
+    assert "found" not in answer.json()
+    assert "statehouse-position" not in answer.headers
+
+
+@pytest.mark.feature("stores-over-http")
+def test_the_root_says_what_this_is_and_where_to_go_on(api: httpx.Client):
+    said = httpx.get(root(api).removesuffix("/stores"))
+
+    assert said.status_code == 200
+    assert said.json()["name"] == "Statehouse"
+    for link in ("openapi", "stores"):
+        assert api.get(httpx.URL(root(api)).copy_with(path=said.json()[link])).status_code == 200
 
 
 def test_an_unchanged_value_is_not_sent_again(api: httpx.Client, router: FakeRouter):
