@@ -5,13 +5,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Final
-from urllib.parse import urlsplit
 
 from statehouse.errors import ConfigurationError, shown
 
 DEFAULT_PORT: Final = 7100
 """What `statehouse router` listens on if nothing else is said."""
 _HOST_AND_PORT: Final = re.compile(r"(?P<host>[^\s/:\[\]]+|\[[^\s/\[\]]+\])(:(?P<port>[0-9]{1,5}))?")
+_URL: Final = re.compile(r"[^/]*://([^/?#@]*@)?(?P<host>[A-Za-z0-9._-]{1,247}|\[[0-9A-Fa-f:.]{1,45}\])")
+_ANY_HOST: Final = "router-1"
 _PORT_MAX: Final = 65_535
 # gRPC's own ways to name a server are for those who know them.
 _GRPC_SCHEMES: Final = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|passthrough):[^0-9].*", re.DOTALL)
@@ -53,15 +54,8 @@ def _is_ipv6(address: str) -> bool:
 
 
 def _no_url(url: str) -> str:
-    """Say what to give in place of a URL: its port, if it has one, is HTTP's."""
-    try:
-        parts = urlsplit(url)
-        host, scheme = parts.hostname or "", parts.scheme
-    except ValueError:
-        host, scheme = "", ""
-    host = f"[{host}]" if ":" in host else host or "router-1"
-    hint = ", and tls=ClientTls(...) for TLS" if scheme == "https" else ""
-    return (
-        f"{shown(url)} is a URL, and clients call routers by gRPC: give host:port, as {shown(f'{host}:{DEFAULT_PORT}')}"
-        f"{hint}"
-    )
+    """Say what to give in place of a URL; its port, if it has one, is HTTP's."""
+    parts = _URL.match(url)
+    host = parts["host"] if parts else _ANY_HOST
+    hint = ", and tls=ClientTls(...) for TLS" if url.lower().startswith("https:") else ""
+    return f"{shown(url)} is a URL, and clients call routers by gRPC: give host:port, as '{host}:{DEFAULT_PORT}'{hint}"
