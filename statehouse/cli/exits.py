@@ -63,6 +63,7 @@ def explain(failure: LookupFailure) -> list[str]:
         verdict = reason_name(candidate.reason) if candidate.reason else "usable"
         detail = f" - {candidate.detail}" if candidate.detail else ""
         lines.append(f"  {candidate.host.instance_id}: {verdict}{detail}")
+    lines.extend(getattr(failure, "__notes__", ()))
     if "target" not in failure.metadata:  # then the client itself has said what to do
         lines.append(f"hint: {failure.remedy}")
     return lines

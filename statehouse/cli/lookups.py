@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Final, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, TypeVar
 
 import typer
 
 from statehouse.cli import output, routes
+from statehouse.cli.answer_tables import (
+    ENTRIES,
+    KEYED_SESSIONS,
+    KEYED_WINDOWS,
+    OUTCOMES,
+    SESSIONS,
+    VERSIONS,
+    WINDOWS,
+    HasValue,
+    KeyOutcome,
+    Listed,
+    print_answer,
+    print_result,
+)
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
     TIME_HELP,
@@ -18,36 +32,23 @@ from statehouse.cli.options import (
     epoch_ms,
     input_records,
 )
-from statehouse.cli.output import Column, OutputFormat
+from statehouse.cli.output import OutputFormat
 from statehouse.cli.reads import (
     Inquiry,
     KeyArgument,
     KeysArgument,
+    KeysOrColumnsArgument,
     OptionGroup,
     PrefixOption,
+    ValueInquiry,
     WholeKeyArgument,
     takes_options,
 )
-from statehouse.client import (
-    Answer,
-    Client,
-    Entry,
-    Freshness,
-    KeyedSession,
-    KeyedWindow,
-    KeyLike,
-    Lookup,
-    Session,
-    Stamp,
-    StoreValue,
-    VersionedRecord,
-    Window,
-)
+from statehouse.client import Answer, Client, Explanation, Freshness, KeyLike, Lookup, Token
+from statehouse.client.answers import AnyKey
 from statehouse.contract.consistency import ANY
-from statehouse.errors import LookupFailure
 
-T = TypeVar("T")
-Valued = Entry | Window | Session | KeyedWindow | KeyedSession
+T = TypeVar("T", bound=HasValue)
 
 FromKeyOption = Annotated[KeyLike | None, typer.Option("--from", metavar="KEY", help="Lowest key, inclusive.")]
 ToKeyOption = Annotated[KeyLike | None, typer.Option("--to", metavar="KEY", help="Highest key, inclusive.")]
@@ -55,33 +56,6 @@ LimitOption = Annotated[int, typer.Option(min=0, help="Most to show; 0 shows all
 PageSizeOption = Annotated[int, typer.Option(min=1, max=1_000, help="How many to ask for at a time.")]
 LatestFirstOption = Annotated[bool, typer.Option("--reverse", help="Latest first.")]
 RawOption = Annotated[bool, typer.Option("--raw", help="Show the bytes in the changelog, undecoded.")]
-
-_KEY: Final = Column[Entry | KeyedWindow | KeyedSession]("KEY", lambda each: each.key)
-_START: Final = Column[Window | Session | KeyedWindow | KeyedSession]("START", lambda each: each.start_ms)
-_END: Final = Column[Window | Session | KeyedWindow | KeyedSession]("END", lambda each: each.end_ms)
-_VALUE: Final = Column[Valued | VersionedRecord]("VALUE", lambda each: _shown(each.value))
-_TIMESTAMP: Final = Column[Valued]("TIMESTAMP", lambda each: each.timestamp_ms)
-_WRITTEN: Final = Column[Valued]("UTC", lambda each: _time(each.timestamp_ms), is_wide=True)
-_ENTRIES: Final[Sequence[Column[Entry]]] = (_KEY, _VALUE, _TIMESTAMP, _WRITTEN)
-_SPANS: Final[Sequence[Column[Window | Session]]] = (_START, _END, _VALUE, _TIMESTAMP, _WRITTEN)
-_KEYED_SPANS: Final[Sequence[Column[KeyedWindow | KeyedSession]]] = (_KEY, _START, _END, _VALUE, _TIMESTAMP, _WRITTEN)
-_VERSIONS: Final[Sequence[Column[VersionedRecord]]] = (
-    Column("VALID FROM", lambda each: each.valid_from_ms),
-    Column("VALID TO", lambda each: "-" if each.valid_to_ms is None else each.valid_to_ms),
-    _VALUE,
-)
-# Who answered for a partition.
-_STAMPS: Final[Sequence[Column[Stamp]]] = (
-    Column("PARTITION", lambda stamp: stamp.partition),
-    Column("HOST", lambda stamp: stamp.host),
-    Column("ROLE", lambda stamp: stamp.role),
-    Column("POSITION", lambda stamp: stamp.position),
-    Column("LAG", lambda stamp: stamp.lag),
-    Column("STALENESS", lambda stamp: _milliseconds(stamp.staleness_ms)),
-    Column("PROCESSOR AGE", lambda stamp: _milliseconds(stamp.processor_age_ms)),
-    Column("BACKLOG", lambda stamp: stamp.input_backlog),
-    Column("EPOCH", lambda stamp: stamp.epoch),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +66,20 @@ class Listing(OptionGroup):
     page_size: PageSizeOption = 100
     freshness: Freshness = ANY
     raw: RawOption = False
-    inquiry: Inquiry = field(default_factory=Inquiry)
+    inquiry: ValueInquiry = field(default_factory=ValueInquiry)
 
-    def show(
-        self, columns: Sequence[Column[T]], one: str, find: Callable[..., Iterable[T]], *asked: object, **bounds: object
-    ) -> None:
-        """Show what a client's method returns, one by one, by name with the first column, and how many there were.
+    def show(self, listed: Listed[T], find: Callable[..., Iterable[T]], *asked: object, **bounds: object) -> None:
+        """Show what a client's method returns, one by one, and how many there were.
 
-        `one` says what each is. `asked` and `bounds` go to the method, with what this has for it.
+        `asked` and `bounds` go to the method, with what this has for it.
         """
         size = min(self.page_size, self.limit or self.page_size)
         with self.inquiry.client() as client:
             found = find(client, *asked, **bounds, page_size=size, freshness=self.freshness, raw=self.raw)
-            shown = output.show_each(self.inquiry.fmt, columns, found, columns[0].value, self.limit)
-        plural = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
-        output.note(f"{shown} {one if shown == 1 else plural}")
+            shown = output.show_each(
+                self.inquiry.fmt, listed.columns, found, listed.name, value=lambda each: each.value, limit=self.limit
+            )
+        output.note(listed.counted(shown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +103,7 @@ class KeyRange(OptionGroup):
 @takes_options
 def get(
     store: StoreArgument,
-    key: KeyArgument,
+    keys: KeysOrColumnsArgument,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"For a versioned store: the value at this time. {TIME_HELP}")
     ] = None,
@@ -141,59 +114,59 @@ def get(
         typer.Option("--explain", help="Show which replicas the router asked, in which order, and what each said."),
     ] = False,
     freshness: Freshness = ANY,
-    inquiry: Inquiry = Inquiry(),
+    inquiry: ValueInquiry = ValueInquiry(),
 ) -> None:
-    """Look one key up; exit code 3 if the store does not hold it or, with --as-of, did not hold it then.
+    """Look one key up, or several with one call; exit code 3 if the store does not hold it, or one of them.
+
+    With --as-of: if it did not hold it then. -o value prints the value alone, -o wide all about the copy that answered.
 
     Example: statehouse get leader-boards 1 --max-staleness-ms 2000 --explain
     """
     as_of_ms = epoch_ms("--as-of", as_of)
     if explain and as_of_ms is not None:
         raise typer.BadParameter("--explain excludes --as-of")
+    if len(keys) > 1 and (explain or as_of_ms is not None):
+        raise typer.BadParameter("--explain and --as-of are for one key: give one")
     records = input_records(after_input)
     with inquiry.client(direct=False) as client:
-        seen = client.await_input(store, *records) if records else None
-        told = client.explain(store, key, freshness=freshness, at_least=seen, raw=raw) if explain else None
-        answer: Answer | None
-        if told is not None:
-            answer = told.answer
+        if records:
+            freshness = _seeing(freshness, client.await_input(store, *records))
+        if len(keys) > 1:
+            _look_up_all(client, store, keys, freshness, raw=raw, fmt=inquiry.fmt)
+        elif explain:
+            _explain(client.explain(store, keys[0], freshness=freshness, raw=raw), keys[0], inquiry.fmt)
         elif as_of_ms is None:
-            answer = client.get(store, key, freshness=freshness, at_least=seen, raw=raw)
+            _answer(client.get(store, keys[0], freshness=freshness, raw=raw), keys[0], inquiry.fmt)
         else:
-            answer = client.get_as_of(store, key, as_of_ms, freshness=freshness, at_least=seen, raw=raw)
+            _answer(client.get_as_of(store, keys[0], as_of_ms, freshness=freshness, raw=raw), keys[0], inquiry.fmt)
 
-    def tables(_is_wide: bool) -> None:
-        if answer is not None:
-            _print_answer(answer)
-        if told is not None:
-            routes.print_explanation(told)
 
-    is_found = answer is not None and answer.found
-    output.show(inquiry.fmt, answer if told is None else told, [key] if is_found else [], tables)
-    if told is not None and told.failure is not None:
-        raise told.failure
-    if answer is not None and not answer.found:
+def _seeing(freshness: Freshness, token: Token) -> Freshness:
+    """Return bounds that ask for what a token has seen, too."""
+    return replace(freshness, at_least=token if freshness.at_least is None else freshness.at_least | token)
+
+
+def _answer(answer: Answer, key: AnyKey, fmt: OutputFormat) -> None:
+    found = [answer.value] if answer.found else []
+    output.show(fmt, answer, [key] * len(found), lambda is_wide: print_answer(answer, is_wide=is_wide), found)
+    if not answer.found:
         raise typer.Exit(ExitCode.NOT_FOUND)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyOutcome:
-    """What a lookup of several came to: an answer, or a failure."""
+def _explain(told: Explanation, key: AnyKey, fmt: OutputFormat) -> None:
+    answer = told.answer
 
-    key: KeyLike
-    found: bool | None
-    value: StoreValue
-    timestamp_ms: int | None
-    failure: LookupFailure | None
+    def tables(is_wide: bool) -> None:
+        if answer is not None:
+            print_answer(answer, is_wide=is_wide)
+        routes.print_explanation(told)
 
-
-_OUTCOMES: Final[Sequence[Column[KeyOutcome]]] = (
-    Column("KEY", lambda each: each.key),
-    Column("FOUND", lambda each: each.found),
-    Column("VALUE", lambda each: _shown(each.value) if each.found else "-"),
-    Column("TIMESTAMP", lambda each: each.timestamp_ms if each.found else "-"),
-    Column("FAILURE", lambda each: "-" if each.failure is None else each.failure.reason.name),
-)
+    found = [] if answer is None or not answer.found else [answer.value]
+    output.show(fmt, told, [key] * len(found), tables, found)
+    if told.failure is not None:
+        raise told.failure
+    if not found:
+        raise typer.Exit(ExitCode.NOT_FOUND)
 
 
 @takes_options
@@ -202,28 +175,31 @@ def batch(
     keys: KeysArgument,
     raw: RawOption = False,
     freshness: Freshness = ANY,
-    inquiry: Inquiry = Inquiry(),
+    inquiry: ValueInquiry = ValueInquiry(),
 ) -> None:
-    """Look several keys up with one call; exit code 3 if the store lacks one of them. JSON has one outcome a line.
+    """Look several keys up with one call, as `get` with several does. JSON has one outcome a line.
+
+    Exit code 3 if the store lacks one of them.
 
     Example: statehouse batch leader-boards 1 6
     """
     with inquiry.client(direct=False) as client:
-        answers = client.batch_get(Lookup(store, key, freshness=freshness, raw=raw) for key in keys)
-    outcomes = [_outcome(key, answer) for key, answer in zip(keys, answers, strict=True)]
-    listed = [each for each in outcomes if each.found] if inquiry.fmt is OutputFormat.NAME else outcomes
-    output.show_each(inquiry.fmt, _OUTCOMES, listed, lambda each: each.key)
+        _look_up_all(client, store, keys, freshness, raw=raw, fmt=inquiry.fmt)
+
+
+def _look_up_all(
+    client: Client, store: str, keys: Sequence[AnyKey], freshness: Freshness, *, raw: bool, fmt: OutputFormat
+) -> None:
+    """Look several keys up with one call, and show what came of each; names and values are of those that were found."""
+    answers = client.batch_get(Lookup(store, key, freshness=freshness, raw=raw) for key in keys)
+    outcomes = [KeyOutcome.of(key, answer) for key, answer in zip(keys, answers, strict=True)]
+    listed = [each for each in outcomes if each.found] if fmt in {OutputFormat.NAME, OutputFormat.VALUE} else outcomes
+    output.show_each(fmt, OUTCOMES.columns, listed, OUTCOMES.name, value=lambda each: each.value)
     failed = next((each.failure for each in outcomes if each.failure is not None), None)
     if failed is not None:
         raise failed
     if not all(each.found for each in outcomes):
         raise typer.Exit(ExitCode.NOT_FOUND)
-
-
-def _outcome(key: KeyLike, answer: Answer | LookupFailure) -> KeyOutcome:
-    if isinstance(answer, LookupFailure):
-        return KeyOutcome(key, None, None, None, answer)
-    return KeyOutcome(key, answer.found, answer.value, answer.timestamp_ms, None)
 
 
 @takes_options
@@ -241,18 +217,18 @@ def scan(
     Example: statehouse scan leader-boards --from 1 --to 6
     """
     as_of_ms = epoch_ms("--as-of", as_of)
-    listing.show(_ENTRIES, "entry", Client.scan, store, **asdict(keys), reverse=reverse, as_of_ms=as_of_ms)
+    listing.show(ENTRIES, Client.scan, store, **asdict(keys), reverse=reverse, as_of_ms=as_of_ms)
 
 
 @takes_options
 def scan_windows(
     store: StoreArgument,
     keys: KeyRange = KeyRange(),
-    from_ms: Annotated[
-        int | None, typer.Option(metavar="MS", help="Earliest window start, inclusive, epoch milliseconds.")
+    from_time: Annotated[
+        str | None, typer.Option("--from-ms", metavar="TIME", help=f"Earliest window start, inclusive. {TIME_HELP}")
     ] = None,
-    to_ms: Annotated[
-        int | None, typer.Option(metavar="MS", help="Latest window start, inclusive, epoch milliseconds.")
+    to_time: Annotated[
+        str | None, typer.Option("--to-ms", metavar="TIME", help="Latest window start, inclusive, likewise.")
     ] = None,
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Highest key first, and each key's latest window first.")
@@ -266,13 +242,12 @@ def scan_windows(
     Example: statehouse scan-windows per-minute --prefix a --from-ms 1700000000000
     """
     listing.show(
-        _KEYED_SPANS,
-        "window",
+        KEYED_WINDOWS,
         Client.scan_windows,
         store,
         **asdict(keys),
-        from_ms=from_ms,
-        to_ms=to_ms,
+        from_ms=epoch_ms("--from-ms", from_time),
+        to_ms=epoch_ms("--to-ms", to_time),
         reverse=reverse,
     )
 
@@ -281,11 +256,11 @@ def scan_windows(
 def scan_sessions(
     store: StoreArgument,
     keys: KeyRange = KeyRange(),
-    from_ms: Annotated[
-        int | None, typer.Option(metavar="MS", help="Leave out those that end before, epoch milliseconds.")
+    from_time: Annotated[
+        str | None, typer.Option("--from-ms", metavar="TIME", help=f"Leave out those that end before. {TIME_HELP}")
     ] = None,
-    to_ms: Annotated[
-        int | None, typer.Option(metavar="MS", help="Leave out those that start after, epoch milliseconds.")
+    to_time: Annotated[
+        str | None, typer.Option("--to-ms", metavar="TIME", help="Leave out those that start after, likewise.")
     ] = None,
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Highest key first, and each key's latest session first.")
@@ -299,13 +274,12 @@ def scan_sessions(
     Example: statehouse scan-sessions visits --prefix a --from-ms 1700000000000
     """
     listing.show(
-        _KEYED_SPANS,
-        "session",
+        KEYED_SESSIONS,
         Client.scan_sessions,
         store,
         **asdict(keys),
-        from_ms=from_ms,
-        to_ms=to_ms,
+        from_ms=epoch_ms("--from-ms", from_time),
+        to_ms=epoch_ms("--to-ms", to_time),
         reverse=reverse,
     )
 
@@ -328,7 +302,7 @@ def windows(
     Example: statehouse windows per-minute a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    listing.show(_SPANS, "window", Client.fetch_windows, store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse)
+    listing.show(WINDOWS, Client.fetch_windows, store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse)
 
 
 @takes_options
@@ -349,7 +323,7 @@ def sessions(
     Example: statehouse sessions visits a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    listing.show(_SPANS, "session", Client.fetch_sessions, store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse)
+    listing.show(SESSIONS, Client.fetch_sessions, store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse)
 
 
 @takes_options
@@ -371,7 +345,7 @@ def history(
     Example: statehouse history prices a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    listing.show(_VERSIONS, "version", Client.get_history, store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse)
+    listing.show(VERSIONS, Client.get_history, store, key, from_ms=from_ms, to_ms=to_ms, reverse=reverse)
 
 
 @takes_options
@@ -381,7 +355,7 @@ def query(
     name: Annotated[str, typer.Argument(metavar="QUERY", help="One of the store's own queries.", show_default=False)],
     arguments: Annotated[str, typer.Option(metavar="JSON", help="The query's arguments, apart from the key.")] = "{}",
     freshness: Freshness = ANY,
-    inquiry: Inquiry = Inquiry(),
+    inquiry: ValueInquiry = ValueInquiry(),
 ) -> None:
     """Ask a custom store one of its own queries.
 
@@ -402,11 +376,11 @@ def query(
             freshness=freshness,
         )
 
-    def tables(_is_wide: bool) -> None:
-        output.print_facts([("result", _shown(answer.result))])
-        output.print_columns(_STAMPS, [answer.replica])
+    def tables(is_wide: bool) -> None:
+        result = "null" if answer.result is None else answer.result
+        print_result([("result", result)], [answer.replica], is_wide=is_wide)
 
-    output.show(inquiry.fmt, answer, [key], tables)
+    output.show(inquiry.fmt, answer, [key], tables, [answer.result])
 
 
 @takes_options
@@ -414,9 +388,9 @@ def count(
     store: StoreArgument,
     exact: Annotated[bool, typer.Option("--exact", help="Count by a scan instead of the engines' estimate.")] = False,
     freshness: Freshness = ANY,
-    inquiry: Inquiry = Inquiry(),
+    inquiry: ValueInquiry = ValueInquiry(),
 ) -> None:
-    """Count a store's entries, and show who counted each partition.
+    """Count a store's entries; `-o wide` shows who counted each partition.
 
     Example: statehouse count leader-boards --exact
     """
@@ -427,11 +401,11 @@ def count(
             freshness=freshness,
         )
 
-    def tables(_is_wide: bool) -> None:
-        output.print_facts([("count", counted.count), ("exact", counted.exact)])
-        output.print_columns(_STAMPS, sorted(counted.replicas, key=lambda stamp: stamp.partition))
+    def tables(is_wide: bool) -> None:
+        stamps = sorted(counted.replicas, key=lambda stamp: stamp.partition)
+        print_result([("count", counted.count), ("exact", counted.exact)], stamps, is_wide=is_wide)
 
-    output.show(inquiry.fmt, counted, [store], tables)
+    output.show(inquiry.fmt, counted, [store], tables, [counted.count])
 
 
 @takes_options
@@ -453,35 +427,3 @@ def locate(
         )
     usable = [candidate.host.instance_id for candidate in place.candidates if candidate.eligible]
     output.show(inquiry.fmt, place, usable, lambda _is_wide: routes.print_location(place))
-
-
-def _print_answer(answer: Answer) -> None:
-    output.print_facts(
-        [
-            ("found", answer.found),
-            ("value", _shown(answer.value) if answer.found else "-"),
-            ("partition", answer.partition),
-            ("epoch", answer.epoch),
-            ("host", str(answer.host)),
-            ("role", answer.role),
-            ("position", answer.position),
-            ("lag", answer.lag),
-            ("staleness", _milliseconds(answer.staleness_ms)),
-            ("processor age", _milliseconds(answer.processor_age_ms)),
-            ("input backlog", answer.input_backlog),
-            *([] if answer.timestamp_ms is None else [("timestamp", output.wall_clock(answer.timestamp_ms))]),
-            *([] if answer.since_ms is None else [("updates since", output.wall_clock(answer.since_ms))]),
-        ]
-    )
-
-
-def _shown(value: StoreValue) -> object:
-    return "null" if value is None else value
-
-
-def _time(epoch_ms: int | None) -> str | None:
-    return None if epoch_ms is None else output.wall_clock(epoch_ms)
-
-
-def _milliseconds(number: int | None) -> str | None:
-    return None if number is None else f"{number} ms"

@@ -50,9 +50,33 @@ class OutputFormat(StrEnum):
     YAML = "yaml"
     NAME = "name"
     """Only names, one a line, for other commands."""
+    VALUE = "value"
+    """Only values, one a line, for scripts: text as it is, bytes in hex, all else as JSON. Of reads only."""
 
 
-OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="How results are printed.")]
+def _without_values(fmt: OutputFormat) -> OutputFormat:
+    if fmt is OutputFormat.VALUE:
+        raise typer.BadParameter("there are no values here: take name, or json")
+    return fmt
+
+
+OutputOption = Annotated[
+    OutputFormat,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar=f"[{'|'.join(each for each in OutputFormat if each is not OutputFormat.VALUE)}]",
+        help="How results are printed.",
+        callback=_without_values,
+    ),
+]
+"""Of commands that read no values."""
+ValueOutputOption = Annotated[
+    OutputFormat,
+    typer.Option(
+        "-o", "--output", metavar=f"[{'|'.join(OutputFormat)}]", help="How results are printed; value: it alone."
+    ),
+]
 
 
 @dataclass(frozen=True)  # slots and a generic class don't go together in this Python
@@ -71,7 +95,13 @@ def console() -> Console:
     return Console(width=_PIPED_WIDTH if piped else None, highlight=False, soft_wrap=piped)
 
 
-def show(fmt: OutputFormat, document: object, names: Iterable[object], tables: Callable[[bool], None]) -> None:
+def show(
+    fmt: OutputFormat,
+    document: object,
+    names: Iterable[object],
+    tables: Callable[[bool], None],
+    values: Iterable[object] = (),
+) -> None:
     """Print a result in the format that was asked for; `tables` is called with whether they are to be wide."""
     match fmt:
         case OutputFormat.JSON:
@@ -81,6 +111,9 @@ def show(fmt: OutputFormat, document: object, names: Iterable[object], tables: C
         case OutputFormat.NAME:
             for name in names:
                 print(cell(name))
+        case OutputFormat.VALUE:
+            for value in values:
+                print(_value_alone(value))
         case _:
             tables(fmt is OutputFormat.WIDE)
 
@@ -97,6 +130,8 @@ def show_each(
     columns: Sequence[Column[Item]],
     items: Iterable[Item],
     name: Callable[[Item], object],
+    *,
+    value: Callable[[Item], object],
     limit: int = 0,
 ) -> int:
     """Print up to `limit` items (0: all) that come one by one; return how many.
@@ -114,6 +149,8 @@ def show_each(
                 _print_yaml([item])
             case OutputFormat.NAME:
                 print(cell(name(item)))
+            case OutputFormat.VALUE:
+                print(_value_alone(value(item)))
             case _:
                 rows.append(item)
         if shown == limit:
@@ -123,6 +160,17 @@ def show_each(
     elif fmt is OutputFormat.YAML and not shown:
         _print_yaml([])
     return shown
+
+
+def _value_alone(value: object) -> str:
+    """Return a value as scripts take it."""
+    match value:
+        case str():
+            return value
+        case bytes():
+            return value.hex()
+        case _:
+            return _json(value)
 
 
 def print_columns(columns: Sequence[Column[Item]], items: Iterable[Item], *, is_wide: bool = False) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_type_hints
@@ -14,10 +16,11 @@ from typer.core import TyperCommand
 
 from statehouse.cli.addresses import RouterAddress, router_of
 from statehouse.cli.options import ROUTER_OPTIONS, SOME_ROUTER, TimeoutOption, option
-from statehouse.cli.output import OutputFormat, OutputOption
+from statehouse.cli.output import OutputFormat, OutputOption, ValueOutputOption
 from statehouse.client import Client, Freshness, KeyColumns, KeyLike
 from statehouse.client.answers import AnyKey
 from statehouse.contract.positions import Token, token_of_texts
+from statehouse.errors import LookupFailure, Reason
 from statehouse.keys.columns import columns_of_texts
 from statehouse.serdes import BytesSerde
 
@@ -35,7 +38,15 @@ WholeKeyArgument = Annotated[
 """Of stores whose keys never have columns."""
 KeysArgument = Annotated[
     list[KeyLike],
-    typer.Argument(metavar="KEY...", help="Keys, each as its serde writes it, as for get.", show_default=False),
+    typer.Argument(metavar="KEY", help="Keys, each as its serde writes it, as for get.", show_default=False),
+]
+KeysOrColumnsArgument = Annotated[
+    list[KeyLike],
+    typer.Argument(
+        metavar="KEY",
+        help="Key, or several, as its serde writes it: text, a number, JSON, or hex bytes.",
+        show_default=False,
+    ),
 ]
 PrefixOption = Annotated[KeyLike | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")]
 
@@ -94,8 +105,11 @@ _KEY_COLUMNS: Final = option(
     ],
 )
 _KEY: Final = "key"
+_KEYS: Final = "keys"
 # No option begins with a digit, so this is a key.
 _NEGATIVE: Final = re.compile(r"-([0-9].*|inf)", re.DOTALL)
+# How many stores a message names.
+_NAMED_MAX: Final = 5
 # What typer reads in place of a key: it knows no type that is text or bytes.
 _TYPED: Final[dict[Any, Any]] = {KeyLike: str, KeyLike | None: str | None, list[KeyLike]: list[str]}
 
@@ -131,9 +145,48 @@ class Inquiry(OptionGroup):
     router: RouterAddress = SOME_ROUTER
     timeout: TimeoutOption = 5.0
 
-    def client(self, *, direct: bool = True) -> Client:
-        """Return a client of the router."""
-        return Client(self.router.target, tls=self.router.tls, timeout=self.timeout, direct=direct)
+    @contextmanager
+    def client(self, *, direct: bool = True) -> Iterator[Client]:
+        """Yield a client of the router. What fails because there is no such store tells of those with such a name."""
+        with (
+            Client(self.router.target, tls=self.router.tls, timeout=self.timeout, direct=direct) as client,
+            naming_stores(client),
+        ):
+            yield client
+
+
+@dataclass(frozen=True, slots=True)
+class ValueInquiry(Inquiry):
+    """An inquiry that reads values."""
+
+    fmt: ValueOutputOption = OutputFormat.TABLE
+
+
+@contextmanager
+def naming_stores(client: Client) -> Iterator[None]:
+    """Note the stores with a similar name, or some, at the failure of a read of a store that isn't there.
+
+    It asks as the caller: who may not see the stores learns of none.
+    """
+    try:
+        yield
+    except LookupFailure as failure:
+        if failure.reason is Reason.UNKNOWN_STORE:
+            _note_stores(failure, client)
+        raise
+
+
+def _note_stores(failure: LookupFailure, client: Client) -> None:
+    try:
+        names = sorted(store.name for store in client.stores())
+    except LookupFailure:
+        return
+    similar = difflib.get_close_matches(failure.metadata.get("store", ""), names, n=_NAMED_MAX)
+    if similar:
+        failure.add_note(f"did you mean {' or '.join(map(repr, similar))}?")
+    elif names:
+        more = ", ..." if len(names) > _NAMED_MAX else ""
+        failure.add_note(f"there are: {', '.join(names[:_NAMED_MAX])}{more}")
 
 
 def takes_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -146,14 +199,17 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
     options = list(_options(function))
     hints = {each.name: each.annotation for each in options}
     keys = [name for name, hint in hints.items() if _is_key(hint)]
-    takes_columns = hints.get(_KEY) in {KeyArgument, WatchedKeyArgument}
+    takes_several = hints.get(_KEYS) == KeysOrColumnsArgument
+    takes_columns = takes_several or hints.get(_KEY) in {KeyArgument, WatchedKeyArgument}
     needs_key = hints.get(_KEY) == KeyArgument
 
     @functools.wraps(function)
     def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
         if keys and arguments[_HEX_KEYS.name]:
             arguments |= {name: _all_from_hex(name, arguments[name]) for name in keys}
-        if takes_columns:
+        if takes_several:
+            arguments[_KEYS] = _keys_or_columns(arguments[_KEYS], arguments[_KEY_COLUMNS.name])
+        elif takes_columns:
             arguments[_KEY] = _key_or_columns(arguments[_KEY], arguments[_KEY_COLUMNS.name], needs_key=needs_key)
         function(**_made(function, arguments))
 
@@ -208,8 +264,8 @@ def _typed(each: Parameter, *, may_be_left_out: bool) -> Parameter:
     if not _is_key(each.annotation):
         return each
     typed, *extras = get_args(each.annotation)
-    if each.name == _KEY and may_be_left_out:
-        return each.replace(annotation=Annotated[(str | None, *extras)], default=None)
+    if each.name in {_KEY, _KEYS} and may_be_left_out:
+        return each.replace(annotation=Annotated[(_TYPED[typed] | None, *extras)], default=None)
     return each.replace(annotation=Annotated[(_TYPED[typed], *extras)])
 
 
@@ -227,6 +283,14 @@ def _key_or_columns(key: KeyLike | None, columns: list[str] | None, *, needs_key
     if key is None and needs_key:
         raise typer.BadParameter("give the key, or its columns by --key-column NAME=VALUE", param_hint="KEY")
     return key
+
+
+def _keys_or_columns(keys: list[KeyLike] | None, columns: list[str] | None) -> list[AnyKey]:
+    """Return the keys, given whole, or one by its columns; raises as `_key_or_columns` does."""
+    if not keys or columns:
+        key = _key_or_columns(keys[0] if keys else None, columns, needs_key=True)
+        return [] if key is None else [key]
+    return list(keys)
 
 
 def _is_key(hint: Any) -> bool:  # noqa: ANN401 - an annotated type

@@ -11,7 +11,7 @@ import typer
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.options import SOME_ROUTER, StoreArgument
-from statehouse.cli.reads import PrefixOption, WatchedKeyArgument, takes_options
+from statehouse.cli.reads import PrefixOption, WatchedKeyArgument, naming_stores, takes_options
 from statehouse.client import Client, Freshness, Update, WatchPosition
 from statehouse.contract.consistency import ANY
 
@@ -42,6 +42,7 @@ def watch(
     positions = [_position(text) for text in resume or ()]
     with (
         Client(router.target, tls=router.tls) as client,
+        naming_stores(client),
         client.watch(
             store,
             key,

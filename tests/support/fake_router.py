@@ -16,7 +16,7 @@ from grpc_status import rpc_status
 from statehouse.contract import paging
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.scan_ranges import entry_key_range, key_range
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import LookupFailure, Reason, unknown_store
 from statehouse.errors.statuses import to_status
 from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.serdes import SERDES, Serde, json_value
@@ -254,7 +254,9 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         for index, lookup in enumerate(request.requests):
             result = response.results.add()
             if lookup.store != "boards":
-                result.error.CopyFrom(LookupFailure(Reason.UNKNOWN_STORE, lookup.store).to_proto())
+                result.error.CopyFrom(
+                    LookupFailure(Reason.UNKNOWN_STORE, lookup.store, {"store": lookup.store}).to_proto()
+                )
             elif index >= self.max_batch_answers:
                 result.error.CopyFrom(LookupFailure(Reason.MESSAGE_TOO_LARGE, "ask for fewer").to_proto())
             else:
@@ -385,7 +387,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> fleet_service_pb2.ListPartitionsResponse:
         self._take(request, "boards", context)
         if request.store not in self.partitions:
-            self._abort(LookupFailure(Reason.UNKNOWN_STORE, f"no store {request.store!r}"), context)
+            self._abort(unknown_store(request.store, 5), context)
         return fleet_service_pb2.ListPartitionsResponse(partitions=self.partitions[request.store])
 
     def ListChangelogs(  # noqa: N802 - the service's name
@@ -408,7 +410,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self.shown.append((names[0].decode(), "".join(tokens)))
         failure = self.passing.pop(0) if self.passing else self.failure
         if failure is None and store != "boards":
-            failure = LookupFailure(Reason.UNKNOWN_STORE, f"no store {store!r}")
+            failure = unknown_store(store, 5)
         if failure is not None:
             self._abort(failure, context)
 

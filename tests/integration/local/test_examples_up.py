@@ -19,10 +19,8 @@ ROOT: Final = Path(__file__).parents[3]
 # A store that another query's results fill may come after the start has looked.
 LATER: Final = {"patient_monitoring": {"statehouse scan alerts"}}
 EXAMPLES: Final = {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
-_DIFFERS: Final = re.compile(
-    r"^(partition|epoch|host|role|position|lag|staleness|processor age|input backlog|timestamp) .*\n?", re.MULTILINE
-)
-_MOMENT: Final = re.compile(r"\b(\d{13}|TIMESTAMP)\b")
+_DIFFERS: Final = re.compile(r"^(freshness|partition|epoch) .*\n?", re.MULTILINE)
+_MOMENT: Final = re.compile(r"\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00|TIMESTAMP)\b")
 _OF_A_NODE: Final = re.compile(r"^.*\bnode-\w \(.*\n?", re.MULTILINE)
 
 

@@ -17,14 +17,17 @@ from typer.testing import CliRunner, Result
 
 from statehouse.cli.exits import ExitCode, code_of, run_reporting
 from statehouse.cli.main import app
+from statehouse.cli.output import wall_clock
 from statehouse.contract.positions import Token
-from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.errors import ConfigurationError, LookupFailure, Reason, unknown_store
 from statehouse.local.errors import LocalError
 from statehouse.local.ports import free_port
 from statehouse.v1 import fleet_service_pb2, types_pb2
 from tests.support.fake_router import UNREACHABLE, WRITTEN_MS, FakeRouter, fake_router
 
 Run = Callable[..., Result]
+WRITTEN = wall_clock(WRITTEN_MS)
+at = wall_clock
 
 
 @pytest.fixture
@@ -41,12 +44,20 @@ def run(router: FakeRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 
-def test_get_prints_the_value_and_its_proof(run: Run):
+def test_get_prints_the_value_and_a_line_on_its_freshness(run: Run):
     result = run("get", "boards", "1")
 
     assert result.exit_code == ExitCode.DONE
-    facts = dict(re.split(r" {2,}", line, maxsplit=1) for line in result.stdout.splitlines())
-    assert facts == {
+    assert facts_of(result) == {
+        "found": "yes",
+        "value": '[{"score": 4000}]',
+        "freshness": "lag 0, staleness 40 ms, processor age 700 ms, input backlog 4980; ACTIVE node-a",
+    }
+    assert result.stderr == ""
+
+
+def test_wide_shows_the_whole_proof(run: Run):
+    assert facts_of(run("get", "boards", "1", "-o", "wide")) == {
         "found": "yes",
         "value": '[{"score": 4000}]',
         "partition": "3",
@@ -58,9 +69,97 @@ def test_get_prints_the_value_and_its_proof(run: Run):
         "staleness": "40 ms",
         "processor age": "700 ms",
         "input backlog": "4980",
-        "timestamp": "2023-11-14T22:13:20.000+00:00",
+        "timestamp": WRITTEN,
     }
-    assert result.stderr == ""
+
+
+def facts_of(result: Result) -> dict[str, str]:
+    """Return what is printed as a fact a line."""
+    return dict(re.split(r" {2,}", line, maxsplit=1) for line in result.stdout.splitlines())
+
+
+@pytest.mark.feature("clients-command-line")
+def test_get_takes_several_keys_and_shows_what_came_of_each(run: Run, router: FakeRouter):
+    found, lacking = run("get", "boards", "1", "6", "-o", "json"), run("get", "boards", "1", "nope")
+
+    assert [(each["key"], each["found"]) for each in map(json.loads, found.stdout.splitlines())] == [
+        ("1", True),
+        ("6", True),
+    ]
+    assert (found.exit_code, lacking.exit_code) == (ExitCode.DONE, ExitCode.NOT_FOUND)
+    assert lacking.stdout == run("batch", "boards", "1", "nope").stdout
+    assert run("get", "boards", "1", "6", "--after-input", "clicks:0:17").exit_code == ExitCode.DONE
+    assert Token.from_proto(router.requests[-1].requests[1].freshness.at_least) == Token({("boards", 3): 12})
+    for excluded in (["--explain"], ["--as-of", "2000"], ["--key-column", "a=1"]):
+        assert run("get", "boards", "1", "6", *excluded).exit_code == ExitCode.USAGE
+    assert run("get", "boards").exit_code == ExitCode.USAGE
+
+
+@pytest.mark.feature("clients-command-line")
+@pytest.mark.parametrize(
+    ("command", "printed"),
+    [
+        ("get boards 1", '[{"score": 4000}]'),
+        ("get boards text", "ä\tb"),
+        ("get boards null", "null"),
+        ("get boards true", "true"),
+        ("get boards text --raw", b'"\\u00e4\\tb"'.hex()),
+        ("get boards 1 --explain", '[{"score": 4000}]'),
+        ("get boards text 1", 'ä\tb\n[{"score": 4000}]'),
+        ("scan boards --from t", "ä\tb\ntrue"),
+        ("windows boards text --limit 1", "ä\tb"),
+        ("count boards", "5"),
+    ],
+)
+def test_a_value_alone_is_printed_for_scripts(run: Run, router: FakeRouter, command: str, printed: str):
+    router.values |= {"text": "ä\tb", "null": None, "true": True}
+
+    result = run(*command.split(), "-o", "value")
+
+    assert (result.exit_code, result.stdout) == (ExitCode.DONE, f"{printed}\n")
+
+
+def test_an_absent_key_has_no_value_alone(run: Run):
+    for keys, printed in ((["nope"], ""), (["nope", "6"], '{"score": 12.5}\n')):
+        result = run("get", "boards", *keys, "-o", "value")
+        assert (result.exit_code, result.stdout) == (ExitCode.NOT_FOUND, printed)
+
+
+def test_what_reads_no_values_prints_none_alone(run: Run):
+    refused = run("status", "-o", "value")
+
+    assert refused.exit_code == ExitCode.USAGE
+    assert "there are no values here" in refused.stderr
+
+
+@pytest.mark.feature("clients-command-line")
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        ("stauts", "status"),
+        ("nodes lst", "list"),
+        ("get boards 1 --max-lagg 3", "--max-lag"),
+        ("get bords 1", "boards"),
+        ("get bords 1 6", "boards"),
+        ("scan bords", "boards"),
+        ("count bords", "boards"),
+        ("watch bords", "boards"),
+        ("stores describe bords", "boards"),
+    ],
+)
+def test_what_is_misspelt_is_told_with_what_it_may_mean(run: Run, command: str, meant: str):
+    result = run(*command.split())
+
+    assert result.exit_code in {ExitCode.ERROR, ExitCode.USAGE}
+    assert meant in result.stderr.replace("bords", "")
+
+
+def test_stores_are_told_to_those_only_who_may_see_them(run: Run, router: FakeRouter):
+    assert "there are: boards" in run("get", "quite-another", "1").stderr
+    router.passing = [unknown_store("bords", 5), LookupFailure(Reason.PERMISSION_DENIED, "not you")]
+    refused = run("get", "bords", "1")
+    assert (refused.exit_code, router.passing) == (ExitCode.ERROR, [])
+    assert "boards" not in refused.stderr
 
 
 def test_get_prints_one_json_document(run: Run):
@@ -136,9 +235,10 @@ def _without_times(printed: str) -> str:
 def test_every_command_that_takes_keys_takes_them_as_bytes():
     root = typer.main.get_command(app)
     for name in root.list_commands(None):
+        taking = {"key", "prefix", "from_key", "to_key"} | ({"keys"} if name in {"get", "batch"} else set())
         command = root.get_command(None, name)
         names = {parameter.name for parameter in command.params}
-        assert ("hex_keys" in names) == (name == "batch" or bool(names & {"key", "prefix", "from_key", "to_key"})), name
+        assert ("hex_keys" in names) == bool(names & taking), name
 
 
 def test_a_token_is_shown_in_json_and_taken_back_beside_positions(run: Run, router: FakeRouter):
@@ -190,12 +290,12 @@ def test_scan_limits_and_ranges(run: Run):
 
 
 def test_scan_windows_prints_a_table_or_a_line_of_json_a_window(run: Run):
-    table, lines = run("scan-windows", "boards", "--to-ms", "0"), run("scan-windows", "boards", "-o", "json")
+    table, lines = run("scan-windows", "boards", "--to-ms", "1970-01-01"), run("scan-windows", "boards", "-o", "json")
 
     assert [line.split()[:3] for line in table.stdout.splitlines()] == [
         ["KEY", "START", "END"],
-        ["1", "0", "1000"],
-        ["6", "0", "1000"],
+        ["1", at(0), at(1_000)],
+        ["6", at(0), at(1_000)],
     ]
     assert [json.loads(line)["start_ms"] for line in lines.stdout.splitlines()] == [0, 1_000, 0, 1_000]
     assert (table.stderr, lines.stderr) == ("2 windows\n", "4 windows\n")
@@ -208,10 +308,10 @@ def test_scan_sessions_prints_a_table_or_a_line_of_json_a_session(run: Run):
 
     assert [line.split()[:3] for line in table.stdout.splitlines()] == [
         ["KEY", "START", "END"],
-        ["1", "0", "500"],
-        ["6", "0", "500"],
+        ["1", at(0), at(500)],
+        ["6", at(0), at(500)],
     ]
-    assert [line.split()[-1] for line in table.stdout.splitlines()] == ["TIMESTAMP", str(WRITTEN_MS), str(WRITTEN_MS)]
+    assert [line.split()[-1] for line in table.stdout.splitlines()] == ["TIMESTAMP", WRITTEN, WRITTEN]
     assert [json.loads(line)["start_ms"] for line in lines.stdout.splitlines()] == [0, 1_000, 0, 1_000]
     assert (table.stderr, lines.stderr) == ("2 sessions\n", "4 sessions\n")
     assert run("scan-sessions", "boards", "--limit", "1", "--reverse", "-o", "json").stdout.count("\n") == 1
@@ -224,8 +324,8 @@ def test_history_prints_a_table_or_a_line_of_json_a_version(run: Run):
 
     assert [line.split()[:2] for line in table.stdout.splitlines()] == [
         ["VALID", "FROM"],
-        ["2000", "-"],
-        ["1000", "2000"],
+        [at(2_000), "-"],
+        [at(1_000), at(2_000)],
     ]
     assert [json.loads(line)["valid_to_ms"] for line in lines.stdout.splitlines()] == [1_000, 2_000, None]
     assert (table.stderr, lines.stderr) == ("2 versions\n", "3 versions\n")
@@ -234,9 +334,9 @@ def test_history_prints_a_table_or_a_line_of_json_a_version(run: Run):
 
 @pytest.mark.feature("changelog-record-timestamp")
 def test_entries_are_shown_with_their_records_timestamps(run: Run, router: FakeRouter):
-    assert "timestamp 2023-11-14T22:13:20.000+00:00" in " ".join(run("get", "boards", "6").stdout.split())
+    assert facts_of(run("get", "boards", "6", "-o", "wide"))["timestamp"] == WRITTEN
     scanned = run("scan", "boards", "--as-of", "1970-01-01T00:00:01.5Z").stdout.splitlines()
-    assert [line.split()[-1] for line in scanned] == ["TIMESTAMP", str(WRITTEN_MS), str(WRITTEN_MS)]
+    assert [line.split()[-1] for line in scanned] == ["TIMESTAMP", WRITTEN, WRITTEN]
     assert router.requests[-1].as_of_ms == 1_500
     assert json.loads(run("scan", "boards", "--limit", "1", "-o", "json").stdout)["timestamp_ms"] == WRITTEN_MS
     assert run("scan", "boards", "--as-of", "yesterday").exit_code == ExitCode.USAGE
@@ -247,7 +347,7 @@ def test_windows_and_sessions_of_a_key_print_a_table_or_a_line_of_json_each(run:
     table = run(command, "boards", "6", "--from", "1970-01-01T00:00:00.800Z", "--to", "1000")
     lines = run(command, "boards", "6", "--reverse", "--limit", "2", "-o", "json")
 
-    assert [line.split()[:2] for line in table.stdout.splitlines()] == [["START", "END"], ["1000", str(end_ms)]]
+    assert [line.split()[:2] for line in table.stdout.splitlines()] == [["START", "END"], [at(1_000), at(end_ms)]]
     assert [json.loads(line)["start_ms"] for line in lines.stdout.splitlines()] == [2_000, 1_000]
     assert (table.stderr, lines.stderr) == (f"1 {command[:-1]}\n", f"2 {command}\n")
     assert run(command, "boards", "6", "--from", "yesterday").exit_code == ExitCode.USAGE
@@ -264,10 +364,10 @@ def test_windows_and_sessions_of_a_key_print_a_table_or_a_line_of_json_each(run:
     ],
 )
 def test_get_as_of_takes_times_as_people_write_them(run: Run, router: FakeRouter, time: str, as_of_ms: int):
-    result = run("get", "boards", "6", "--as-of", time)
+    result = run("get", "boards", "6", "--as-of", time, "-o", "json")
 
     assert router.requests[-1].as_of_ms == as_of_ms
-    assert "timestamp 1970-01-01T00:00:01.000+00:00" in " ".join(result.stdout.split())
+    assert json.loads(result.stdout)["timestamp_ms"] == 1_000
 
 
 def test_get_as_of_tells_that_there_was_nothing_and_refuses_what_is_no_time(run: Run):
@@ -298,7 +398,7 @@ def test_what_a_store_holds_is_shown_and_not_obeyed(run: Run, router: FakeRouter
     router.values = {"1": value, value: 1}
     shown = ascii(value)[1:-1].replace("\\u2028", "\u2028")
     table = run("get", "boards", "1").stdout
-    assert f"value          {shown}\n" in table
+    assert f"value      {shown}\n" in table
     assert re.search(rf"^{re.escape(shown)} +1 ", run("scan", "boards").stdout, re.MULTILINE)
     document = run("get", "boards", "1", "-o", "json").stdout
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", document)
@@ -590,7 +690,7 @@ def test_a_negative_number_is_a_key(run: Run, router: FakeRouter, key: str):
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["get", "boards", "-x"], ["get", "boards", "1", "-2"], ["get", "boards", "1", "--nope"], ["get", "-2"]),
+        *(["get", "boards", "-x"], ["get", "boards", "1", "--nope"], ["get", "-2"]),
         *(["watch", "boards", "--nope"], ["watch", "boards", "-k"], ["locate", "boards", "-infinite"]),
         *(["scan", "boards", "-2"], ["count", "boards", "-2"], ["get", "boards", "-o", "-2", "1"]),
     ],
