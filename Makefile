@@ -83,7 +83,8 @@ test: setup tools class-archive ## Run all tests at small size, two at a time (w
 	go -C $(LOADGEN_SOURCE) test -race ./...
 	$(PYTEST) -m "not long" -n 2 --dist loadscope --no-loadscope-reorder
 
-up: setup ## Start the leaderboard cluster on this machine and keep it running
+up: setup ## Start the leaderboard cluster on this machine and keep it running; with Go, build grpcurl first
+	@! command -v go >/dev/null || $(MAKE) --no-print-directory $(GRPCURL) || echo "grpcurl wasn't built; all else works" >&2
 	$(BIN)/statehouse up
 
 down: setup ## Stop the cluster that `make up` started

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -230,10 +232,21 @@ def _print_next(cluster: LocalCluster) -> None:
     if cluster.tls is not None:
         shown = f"-cacert {cluster.tls.ca} -cert {cluster.tls.certificate} -key {cluster.tls.key}"
         print("not secured: Kafka. Whoever has a login on this machine can read and write its topics, TLS or not")
-    print(f"grpcurl    grpcurl {shown} {address} list")
+    grpcurl = typed_program("grpcurl")
+    if grpcurl is None:
+        return
+    print(f"grpcurl    {grpcurl} {shown} {address} list")
     for request in filter(None, (content.request for content in contents)):
-        print(f"           grpcurl {shown} -d {shlex.quote(request)} {address} statehouse.v1.QueryService/Get")
+        print(f"           {grpcurl} {shown} -d {shlex.quote(request)} {address} statehouse.v1.QueryService/Get")
         break
+
+
+def typed_program(name: str) -> str | None:
+    """Return how a program on our PATH is typed here by somebody with another PATH; None if there is none."""
+    found = shutil.which(name)
+    if found is None:
+        return None
+    return shlex.quote(os.path.relpath(found) if Path(found).is_relative_to(Path.cwd()) else found)
 
 
 def _print_lines(followed: Iterable[tuple[str, FollowedLog]]) -> None:

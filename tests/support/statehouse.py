@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.tools import path_with_tools
+
 ROOT: Final = Path(__file__).parents[2]
 ANY_PORTS: Final = tuple(
     word for flag in ("--kafka-port", "--router-port", "--http-port", "--first-node-port") for word in (flag, "0")
@@ -65,4 +67,4 @@ def _environment() -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("STATEHOUSE_TLS", "STATEHOUSE_R"))
     }
-    return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return kept | {"PATH": path_with_tools(), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Final
 
+import griffe
 import pytest
 
+from statehouse.client import AsyncClient, Client
 from tools.record_terminal import picture, recorded
 from tools.site_hooks import expanded, outside, with_links
+from tools.site_methods import MadeMethods
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -80,3 +84,22 @@ def test_the_site_is_built_where_its_pages_are_checked() -> None:
     check = makefile.partition("\ncheck:")[2].partition("\n\n")[0]
     assert "$(SITE)" in check
     assert re.search(r"^SITE := .*mkdocs build --strict", makefile, re.MULTILINE)
+
+
+@pytest.mark.feature("site-documentation-built")
+def test_the_clients_page_has_each_method_with_its_text():
+    loader = griffe.GriffeLoader(
+        extensions=griffe.load_extensions(MadeMethods), search_paths=[ROOT], allow_inspection=False
+    )
+    loader.load("statehouse.client")
+    for made in (Client, AsyncClient):
+        shown = loader.modules_collection[f"{made.__module__}.{made.__name__}"].all_members
+        for name in (each for each in dir(made) if not each.startswith("_") and callable(getattr(made, each))):
+            method = shown[name]
+            assert method.is_function, name
+            assert method.docstring, name
+            assert [each.name for each in method.parameters] == list(signature(getattr(made, name)).parameters), name
+    assert (
+        str(loader.modules_collection["statehouse.client.synchronous.Client"].all_members["scan"].returns)
+        == "Iterator[Entry]"
+    )

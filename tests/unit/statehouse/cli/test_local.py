@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from statehouse.cli.exits import ExitCode
-from statehouse.cli.local import _application
+from statehouse.cli.local import _application, typed_program
 from statehouse.cli.main import app
 from statehouse.local.application_file import ApplicationFile
 from statehouse.local.applications import LocalApplication
@@ -94,3 +94,16 @@ def test_which_application_up_runs(run: Run, tmp_path: Path):
     ClusterState(running, tmp_path, {"kafka": 1}, {"kafka": own}).save(tmp_path)
     assert _application(None, file, tmp_path) == running
     assert _application("tally", file, tmp_path).name == "tally"
+
+
+def test_a_program_is_printed_as_it_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = tmp_path / "my tools" / "grpcurl"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert typed_program("grpcurl") is None
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+
+    assert typed_program("grpcurl") == f"'{program}'"
+    monkeypatch.chdir(tmp_path)
+    assert typed_program("grpcurl") == "'my tools/grpcurl'"
