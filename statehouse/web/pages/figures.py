@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,10 +20,12 @@ def number(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a number per second; small ones with a decimal."""
+    """Return a number per second: below a thousand with a decimal, and what is hardly anything not as nothing."""
     if value is None:
         return UNKNOWN
-    return f"{value:,.1f}" if 0 < value < 100 else f"{value:,.0f}"
+    if 0 < value < 0.05:
+        return "<0.1"
+    return f"{value:,.1f}" if 0 < value < 1_000 and value != int(value) else f"{value:,.0f}"
 
 
 def percent(share: float | None) -> str:
@@ -88,6 +91,32 @@ def value_text(value: StoreValue) -> str:
     else:
         text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= VALUE_MAX else f"{text[:VALUE_MAX]}… ({len(text):,} characters)"
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A JSON document for people: what stands there while it is folded, and the whole with indents."""
+
+    summary: str
+    indented: str
+
+
+def folded(text: str) -> Folded | None:
+    """Return a text that is an object or a list of JSON, as this product writes it, with indents; None for any other.
+
+    A text that would not read the same again stays as it is: 1.10 is not 1.1.
+    """
+    if not text.startswith(("{", "[")):
+        return None
+    try:
+        value = json.loads(text)
+        if not value or json.dumps(value, ensure_ascii=False) != text:
+            return None
+        indented = json.dumps(value, ensure_ascii=False, indent=2)
+    except (ValueError, RecursionError):
+        return None
+    what = "field" if isinstance(value, dict) else "item"
+    return Folded(f"{len(value):,} {what}{'' if len(value) == 1 else 's'}", indented)
 
 
 FILTERS: Final = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -39,6 +41,16 @@ class Seen:
     has_metrics: bool = False
 
 
+class Group(StrEnum):
+    """What a page is about: the menu has them in this order."""
+
+    FLEET = "Fleet"
+    DATA = "Data"
+    TOPOLOGY = "Topology"
+    PROCESSING = "Processing"
+    ROUTING = "Routing"
+
+
 @dataclass(frozen=True, slots=True)
 class LivePage:
     """A page that shows the fleet as it is, again and again.
@@ -50,6 +62,7 @@ class LivePage:
     path: str
     title: str
     call: str
+    group: Group
     view: Callable[[Seen], Any]
 
     @property
@@ -89,29 +102,61 @@ LIVE_PAGES: Final[Mapping[str, LivePage]] = MappingProxyType(
     {
         page.name: page
         for page in (
-            LivePage("", "Fleet", "GetFleet", lambda seen: overview(seen.recorder)),
-            LivePage("map", "Partitions", "GetFleet", _map),
-            LivePage("heat", "Heat map", "GetFleet", _heat),
             LivePage(
-                "nodes", "Nodes", "GetFleet", lambda seen: nodes_view(seen.recorder, seen.now, page_of(seen.query))
+                "",
+                "Overview",
+                "GetFleet",
+                Group.FLEET,
+                lambda seen: overview(seen.recorder, seen.now, is_measured=seen.has_metrics),
+            ),
+            LivePage("map", "Partitions", "GetFleet", Group.TOPOLOGY, _map),
+            LivePage("heat", "Heat map", "GetFleet", Group.TOPOLOGY, _heat),
+            LivePage(
+                "nodes",
+                "Nodes",
+                "GetFleet",
+                Group.FLEET,
+                lambda seen: nodes_view(seen.recorder, seen.now, page_of(seen.query)),
             ),
             LivePage(
-                "restores", "Restores", "GetFleet", lambda seen: restores_view(seen.recorder, page_of(seen.query))
+                "restores",
+                "Restores",
+                "GetFleet",
+                Group.TOPOLOGY,
+                lambda seen: restores_view(seen.recorder, page_of(seen.query)),
             ),
-            LivePage("queries", "Queries", "GetFleet", lambda seen: queries_view(seen.recorder, seen.now)),
             LivePage(
-                "routing", "Routing", "GetFleet", lambda seen: routing_view(seen.recorder, is_measured=seen.has_metrics)
+                "queries", "Queries", "GetFleet", Group.PROCESSING, lambda seen: queries_view(seen.recorder, seen.now)
             ),
-            LivePage("stores", "Stores", "ListStores", _stores),
+            LivePage(
+                "routing",
+                "Routing",
+                "GetFleet",
+                Group.ROUTING,
+                lambda seen: routing_view(seen.recorder, is_measured=seen.has_metrics),
+            ),
+            LivePage("stores", "Stores", "ListStores", Group.DATA, _stores),
             LivePage(
                 "changelogs",
                 "Changelogs",
                 "ListChangelogs",
+                Group.DATA,
                 lambda seen: changelogs_view(seen.recorder, seen.now, page_of(seen.query)),
             ),
         )
     }
 )
+
+
+LOOKUP: Final = LivePage("lookup", "Look up", "ExplainGet", Group.DATA, lambda _seen: None)
+"""In the menu only: it shows no more than it was asked for."""
+
+
+def menu() -> list[tuple[Group, list[LivePage]]]:
+    """Return the menu: the pages by what they are about."""
+    order = list(Group)
+    pages = sorted((*LIVE_PAGES.values(), LOOKUP), key=lambda page: order.index(page.group))
+    return [(group, list(found)) for group, found in groupby(pages, key=lambda page: page.group)]
 
 
 def store(seen: Seen) -> str | None:

@@ -136,7 +136,7 @@ class Recorder:
             store.name: self._column(store, lags, actives, counted, elapsed_s if is_counted else None)
             for store in self.fleet.stores
         }
-        self.samples.add(SampleColumn.of(now.epoch_ms, stores))
+        self.samples.add(SampleColumn.of(now.epoch_ms, stores, self.routing.failed_per_s))
         self._last_column, self._last_actives, self._counted = now, actives, {}
         return True
 

@@ -45,6 +45,7 @@ def _templates() -> Environment:
         cell_width=CELL_WIDTH,
         chart_points=_chart_points,
         drawn=heat.drawn,
+        folded=figures.folded,
         link=link,
         spark=_spark,
     )
@@ -80,19 +81,22 @@ def _chart_points(points: Sequence[Point]) -> str:
             "times": [point.at_ms / 1_000 for point in points],
             "lookups": [point.lookups for point in points],
             "lag": [point.lag for point in points],
+            "failed": [point.failed for point in points],
         }
     )
 
 
 def _spark(points: Sequence[Point], name: str) -> Markup:
     """Return a line of one of the points' numbers, for readers without JavaScript."""
-    values = [(at, value) for at, point in enumerate(points) if (value := getattr(point, name)) is not None]
+    values = [(point.at_ms, value) for point in points if (value := getattr(point, name)) is not None]
     most = max((value for _, value in values), default=0.0) or 1.0
-    step = SPARK_WIDTH / max(1, len(points) - 1)
+    first_ms = points[0].at_ms if points else 0
+    step = SPARK_WIDTH / max(1, points[-1].at_ms - first_ms if points else 0)
     line = " ".join(
-        f"{at * step:.1f},{SPARK_HEIGHT - 2 - value / most * (SPARK_HEIGHT - 6):.1f}" for at, value in values
+        f"{(at_ms - first_ms) * step:.1f},{SPARK_HEIGHT - 2 - value / most * (SPARK_HEIGHT - 6):.1f}"
+        for at_ms, value in values
     )
     return Markup(  # noqa: S704 - numbers of our own
         f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="up to {most:,.0f}"><polyline points="{line}"/></svg>'
+        f'aria-label="up to {figures.rate(most)}"><polyline points="{line}"/></svg>'
     )

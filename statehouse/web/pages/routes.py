@@ -28,7 +28,7 @@ from statehouse.web.gateway import CallerRefused, Gateway
 from statehouse.web.pages import reads
 from statehouse.web.pages.concealed import concealed_view
 from statehouse.web.pages.live import LivePages
-from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, LivePage, Seen, text
+from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, LivePage, Seen, menu, text
 from statehouse.web.pages.poller import Poller
 from statehouse.web.pages.recorder import Moment, Recorder
 from statehouse.web.pages.rendering import STATIC, as_json, html
@@ -301,7 +301,7 @@ class Pages:
         return html(
             "base.html",
             **self._values(request, title, template, view, **more),
-            nav=[*LIVE_PAGES.values(), LivePage("lookup", "Look up", "ExplainGet", lambda _seen: None)],
+            menu=menu(),
             here=request.url.path.split("/")[1],
             has_charts=page is not None and not page.path,
             stream=f"/live/{page.name}{query}" if page is not None and is_live else stream,

@@ -12,10 +12,31 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from statehouse.errors import Reason
 from statehouse.observability.counter_rates import grown
 
 WINDOW_S: Final = 15.0
 """Rates and latencies are of so long."""
+FAULTS_OF_ASKERS: Final = frozenset(
+    {
+        Reason.UNKNOWN_STORE,
+        Reason.INVALID_KEY,
+        Reason.INVALID_REQUEST,
+        Reason.INVALID_PAGE_TOKEN,
+        Reason.WRONG_STORE_KIND,
+        Reason.HOP_LIMIT,
+        Reason.BEFORE_HISTORY,
+        Reason.MESSAGE_TOO_LARGE,
+        Reason.SCAN_TOO_LONG,
+        Reason.POSITION_NOT_REACHED,
+        Reason.INPUT_NOT_PROCESSED,
+        Reason.UNAUTHENTICATED,
+        Reason.PERMISSION_DENIED,
+    }
+)
+"""A lookup that fails with one of these has no error of the fleet: its caller asked for what can't be. The alerts leave
+out the same ones."""
+_NO_FAILURES: Final = frozenset({"OK", *(reason.name for reason in FAULTS_OF_ASKERS)})
 _PREFIX: Final = "statehouse_router_"
 
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -87,6 +108,21 @@ class RoutingCounts:
                 rates = {series: value / span_s for series, value in grown(first.counts, counts).items()}
                 _add(found, rates, name, labels)
         return found
+
+    def failed_lately(self) -> dict[str, dict[str, float]]:
+        """Return failed lookups a second, by store and reason, without those that are the callers' own fault."""
+        found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for (store, outcome), per_s in self.lately("lookups_total", "store", "outcome").items():
+            if outcome not in _NO_FAILURES and per_s > 0:
+                found[store][outcome] = per_s
+        return found
+
+    @property
+    def failed_per_s(self) -> float | None:
+        """Failed lookups a second, of all stores; None if no router's metrics can be read."""
+        if not self.workers:
+            return None
+        return sum(per_s for by_reason in self.failed_lately().values() for per_s in by_reason.values())
 
     def latencies(self) -> dict[str, Latency]:
         """Return how long lookups took lately, by store; only of stores that had any."""

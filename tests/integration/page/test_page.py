@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -17,6 +17,20 @@ from tests.support.polling import poll_until
 Open = Callable[..., Reader]
 OF_ANY_FLEET = ("", "map", "heat", "nodes", "restores", "queries", "routing", "stores", "changelogs", "lookup")
 PAGES = (*OF_ANY_FLEET, "nodes/n1", "stores/counts")
+
+# The words of a page that stand in more than one line. A word has neither a hyphen nor another place to break at.
+BROKEN_WORDS: Final = """() => {
+  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    for (const { 0: word, index } of node.data.matchAll(/[A-Za-z]{2,}/g)) {
+      const range = document.createRange();
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      if (new Set([...range.getClientRects()].map((rect) => rect.top)).size > 1) found.push(word);
+    }
+  }
+  return found;
+}"""
 
 
 def twin(paged: PagedFleet, path: str) -> Any:
@@ -117,3 +131,15 @@ def test_every_page_has_a_twin(paged: PagedFleet):
         assert body["frame"]["view"] == "live", path
         negotiated = httpx.get(f"{paged.base}/{path}", headers={"Accept": "application/json"}, timeout=60).json()
         assert negotiated["page"].keys() == body["page"].keys(), path
+
+
+@pytest.mark.feature("page-do-users-get-errors")
+@pytest.mark.parametrize("width", [390, 820, 1_440])
+def test_pages_fit_the_width_of_a_screen_and_break_no_word(width: int, paged: PagedFleet, open_window: Open):
+    window = open_window(paged.base, viewport={"width": width, "height": 844})
+    for path in PAGES:
+        page = window.open(f"/{path}")
+        root = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert root[0] <= root[1], f"{path} scrolls sideways"
+        broken = page.evaluate(BROKEN_WORDS)
+        assert broken == [], path

@@ -177,7 +177,11 @@ def test_a_drain_says_what_it_would_move_and_drains(own_paged: PagedFleet, open_
     page = window.open("/nodes/n1")
     assert "1 active task" in window.text("section")
     expect(page.locator("table tbody tr")).to_have_text(re.compile(r"0_0\s*n2"))
-    page.get_by_role("button", name="Drain n1").click()
+    expect(page.get_by_role("button", name="Yes, drain n1")).to_be_hidden()
+    page.locator("#drain summary").click()
+    assert "1 active task moves to other nodes: 1 at once" in window.text("#drain")
+    assert own_paged.nodes["n1"].node().state == "RUNNING", "it asks first"
+    page.get_by_role("button", name="Yes, drain n1").click()
     window.wait_for("#drain-title", "It drains")
     own_paged.place("n2", "n2", reason="n1 drains")
     assert own_paged.nodes["n1"].wait() == 0

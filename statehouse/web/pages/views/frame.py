@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from statehouse.web.pages.recorder import Moment, Recorder
+from statehouse.web.pages.views.attention import Health, health_of
 
 
 class View(StrEnum):
@@ -31,6 +32,7 @@ class Frame:
     fleet_age_ms: int | None
     trouble: str
     trouble_age_ms: int | None
+    health: Health
 
 
 def frame_of(recorder: Recorder, now: Moment) -> Frame:
@@ -48,4 +50,5 @@ def frame_of(recorder: Recorder, now: Moment) -> Frame:
         None if fleet is None else now.ms_since(recorder.fleet_at.at_s),
         "" if trouble is None else trouble.message,
         None if trouble is None else now.ms_since(trouble.since.at_s),
+        health_of(recorder),
     )

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from statehouse.client.answers import Fleet, Node
-from statehouse.contract.membership import LEAVING_STATES, TaskState
+from statehouse.contract.membership import LEAVING_STATES, SILENT, TaskState
 from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.contacts import Contact, NodeContact
 from statehouse.web.pages.epochs import task_order
 from statehouse.web.pages.partitions import BEHIND
 from statehouse.web.pages.recorder import Moment, Recorder
+from statehouse.web.pages.views.attention import silent_nodes
 
 NODES_A_PAGE: Final = 50
 TASKS_SHOWN: Final = 200
@@ -22,7 +23,7 @@ _UNASKED: Final = NodeContact(Contact.UNASKED, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry:
-    """A node. `silent_ms`: how long it has not answered; None while it answers."""
+    """A node. `silent_ms`: how long it has not answered, or not been heard if that is a session; None: neither."""
 
     instance_id: str
     address: str
@@ -47,8 +48,8 @@ class NodeEntry:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it doesn't answer."""
-        return self.contact is Contact.SILENT
+        """Whether it doesn't answer, or has sent no heartbeat for a session."""
+        return self.contact is Contact.SILENT or self.state == SILENT
 
     @property
     def can_drain(self) -> bool:
@@ -99,8 +100,7 @@ def nodes_view(recorder: Recorder, now: Moment, page: int) -> NodesView:
     page, pages, shown = paged(nodes, NODES_A_PAGE, page)
     holdings = _holdings(fleet)
     rows = tuple(_row(recorder, node, holdings, now) for node in shown)
-    silent = sum(known.contact is Contact.SILENT for known in recorder.contacts.values())
-    return NodesView(len(nodes), silent, page, pages, rows)
+    return NodesView(len(nodes), len(silent_nodes(recorder)), page, pages, rows)
 
 
 def node_view(recorder: Recorder, now: Moment, instance_id: str) -> OneNodeView | None:
@@ -173,12 +173,12 @@ def _row(recorder: Recorder, node: Node, holdings: Mapping[str, Counter[str]], n
     holds = holdings.get(name, Counter())
     age_ms = node.heartbeat_age_ms + now.ms_since(recorder.fleet_at.at_s)
     reading = recorder.readings.get(name)
-    is_silent = known.contact is Contact.SILENT
+    silent_ms = now.ms_since(known.since_s) if known.contact is Contact.SILENT else None
     return NodeEntry(
         name,
         f"{node.host.host}:{node.host.port}",
         node.rack,
-        node.state if reading is None else reading.state,
+        node.state if reading is None or node.state == SILENT else reading.state,
         node.version,
         node.epoch,
         recorder.fleet is not None and node.epoch < recorder.fleet.epoch,
@@ -186,7 +186,7 @@ def _row(recorder: Recorder, node: Node, holdings: Mapping[str, Counter[str]], n
         node.dynamic,
         age_ms,
         known.contact,
-        now.ms_since(known.since_s) if is_silent else None,
+        age_ms if node.state == SILENT else silent_ms,
         known.why,
         not node.reachable,
         holds["active"],

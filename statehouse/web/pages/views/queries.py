@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from statehouse.client.answers import Controller, ProcessorQuery
 from statehouse.web.pages.recorder import Moment, Recorder
-from statehouse.web.pages.views.overview import ILL
+from statehouse.web.pages.views.attention import ILL
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,17 @@ from statehouse.client import Controller, ProcessorQuery, QueryFailure, QuerySta
 from statehouse.client.answers import ChangelogSetting, ChangelogSettings
 from statehouse.web.pages.blocks import Span
 from statehouse.web.pages.contacts import Contact
-from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, Seen, number, text
+from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, Group, Seen, menu, number, text
 from statehouse.web.pages.partitions import Condition
 from statehouse.web.pages.recorder import Recorder
 from statehouse.web.pages.rendering import as_json, html, link
+from statehouse.web.pages.views.attention import Health, health_of
 from statehouse.web.pages.views.changelogs import CHANGELOGS_A_PAGE, changelogs_view
 from statehouse.web.pages.views.frame import frame_of
 from statehouse.web.pages.views.heat import MOVED, HeatOf, HeatRow, drawn, heat_view, level_of
 from statehouse.web.pages.views.map import CELLS_MAX, map_view
 from statehouse.web.pages.views.nodes import NODES_A_PAGE, node_view, nodes_view
-from statehouse.web.pages.views.overview import overview
+from statehouse.web.pages.views.overview import Overview, overview
 from statehouse.web.pages.views.queries import queries_view
 from statehouse.web.pages.views.restores import restores_view
 from statehouse.web.pages.views.routing import routing_view
@@ -41,6 +42,10 @@ HOSTILE = "\"><script>alert(1)</script>&'`{{ 7 * 7 }}"
 NOW_MS = at(1).epoch_ms
 
 
+def shown_of(found: Recorder) -> Overview:
+    return overview(found, at(0), is_measured=True)
+
+
 def test_the_overview_counts_and_names_what_needs_attention():
     silent_query = ProcessorQuery(
         "scores", ("counts",), False, False, 90_000, 1, 10, None, state="SILENT", heard_age_ms=90_000
@@ -56,7 +61,7 @@ def test_the_overview_counts_and_names_what_needs_attention():
         )
     )
     found.note_contact("n2", Contact.SILENT, "refused", 0.0)
-    shown = overview(found)
+    shown = shown_of(found)
     assert (shown.nodes, shown.silent, shown.partitions, shown.well) == (2, 1, 2, 0)
     assert [notice.words for notice in shown.notices] == [
         "○ 1 partition: no active",
@@ -67,12 +72,12 @@ def test_the_overview_counts_and_names_what_needs_attention():
         "Query alarms has stopped",
         "Query walks: RESTARTING (5 times: ZeroDivisionError at topology.py:19, record orders/3/812)",
     ]
-    assert overview(recorder(fleet())).notices == ()
+    assert shown_of(recorder(fleet())).notices == ()
 
 
 def test_what_is_wrong_with_stores_topics_needs_attention() -> None:
     stores = tuple(store(f"s{number}", warnings=("has 4 partitions",)) for number in range(7))
-    words = [notice.words for notice in overview(recorder(fleet(stores=stores))).notices]
+    words = [notice.words for notice in shown_of(recorder(fleet(stores=stores))).notices]
     assert [each for each in words if "4 partitions" in each] == [f"Store s{n}: has 4 partitions" for n in range(5)]
     assert any(each.startswith("2 more stores") for each in words)
 
@@ -155,6 +160,17 @@ def test_nodes_are_paged_and_say_how_long_they_are_silent():
     assert last.rows[0].can_drain
 
 
+def test_a_node_past_its_session_is_silent_though_it_answers():
+    found = recorder(fleet(nodes=(node("n1", state="SILENT", heartbeat_age_ms=53_000), node("n2"))))
+    found.take_node(reading("n1", 0.0))
+    shown = nodes_view(found, at(0), 1)
+    cut_off, well = shown.rows
+    assert (shown.silent, cut_off.state, cut_off.silent_ms, cut_off.can_drain) == (1, "SILENT", 53_000, False)
+    assert (well.state, well.silent_ms, well.is_silent) == ("RUNNING", None, False)
+    assert [notice.words for notice in shown_of(found).notices] == ["Node silent: n1"]
+    assert health_of(found) is Health.ATTENTION
+
+
 def test_a_drain_s_preview_tells_who_can_take_each_task_over():
     behind = with_reports(task(1, "n1", ("n2",)), "running", "restoring")
     found = recorder(fleet(tasks=(task(0, "n1", ("n2", "n3")), behind), nodes=(node("n1"), node("n2"), node("n3"))))
@@ -226,7 +242,7 @@ def test_changelogs_that_are_not_as_they_are_wanted_come_first():
     ]
     assert "creates the topic" in gone.settings[0].remedy
     assert (boards.compared_age_ms, rates.compared_age_ms, rates.is_global) == (5_000, None, True)
-    assert [notice.words for notice in overview(found).notices][-1] == (
+    assert [notice.words for notice in shown_of(found).notices][-1] == (
         "Changelogs not as the application wants them: counts, gone"
     )
 
@@ -297,6 +313,12 @@ def test_nodes_that_are_asked_last_are_named():
         frame=frame_of(found, at(0)),
     )
     assert "Asked last now: <b>n1</b>" in text
+
+
+def test_the_menu_has_every_page_once_by_what_it_is_about():
+    assert [group for group, _ in menu()] == list(Group)
+    paths = [page.path for _, pages in menu() for page in pages]
+    assert sorted(paths) == sorted({*(page.path for page in LIVE_PAGES.values()), "lookup"})
 
 
 def test_parameters_are_checked():
