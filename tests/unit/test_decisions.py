@@ -130,6 +130,7 @@ DECISIONS: Final = (
         (
             "statehouse/web/pages/recorder.py",  # remembers a condition
             "statehouse/web/pages/views/map.py",  # of the past, where less is known
+            "statehouse/web/pages/views/attention.py",  # reads them from the past
             "statehouse/web/pages/views/overview.py",  # counts them
         ),
     ),
