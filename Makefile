@@ -188,7 +188,7 @@ lock: setup ## Pin the requirements again
 	$(BIN)/uv pip compile --group dist -c requirements/dev.txt $(LOCK) -o requirements/dist.txt
 	$(BIN)/uv pip compile --group audit -c requirements/dev.txt $(LOCK) -o requirements/audit.txt
 	printf 'hatchling\nsetuptools\nwheel\n' | $(BIN)/uv pip compile - -c requirements/dev.txt $(LOCK) -o deploy/build-requirements.txt
-LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11
+LOCK := --quiet --generate-hashes --no-emit-package statehouse-client --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11
 
 hooks: setup ## Have git run fmt and check before each commit
 	$(BIN)/pre-commit install
@@ -230,12 +230,12 @@ release-commit: setup $(BUF) ## Name the last release's commit in RELEASES.toml,
 
 setup: $(VENV)/.ready ## Create the virtual environment from the lock file
 
-$(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproject.toml examples/response_times/pyproject.toml
+$(VENV)/.ready: requirements/dev.txt pyproject.toml client/pyproject.toml examples/word_sketch/pyproject.toml examples/response_times/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or run make PYTHON=..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-	  -e . -e examples/word_sketch -e examples/response_times
+	  -e client -e . -e examples/word_sketch -e examples/response_times
 	touch $@
 
 # All works without it, and takes longer.

@@ -1,5 +1,7 @@
 """The build hook of wheels: puts the proxy into those of a platform, and the examples, as data, into all.
 
+The client's wheel (client/pyproject.toml) gets the files that the other ones exclude, and nothing else.
+
 The variable STATEHOUSE_WHEEL names the platform, as in `linux-amd64`; without it a wheel is pure, and building it needs
 Python alone. Editable installs get nothing of it: a checkout has the examples, and `make tools` builds its proxy.
 """
@@ -11,6 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +26,7 @@ PURE: Final = "pure"
 PROGRAM: Final = "statehouse/link/statehouse-proxy"
 LICENSES: Final = f"{PROGRAM}.licenses.txt"
 EXAMPLES: Final = "statehouse/local/packaged/examples"
+CLIENT: Final = "statehouse-client"
 
 _LICENSE_NAME: Final = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|PATENTS)([.-].*)?", re.IGNORECASE)
 
@@ -68,6 +72,9 @@ class WheelHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's own
         if version == "editable":
             return
         root = Path(self.root)
+        if self.metadata.name == CLIENT:
+            build_data["force_include"] |= {str(root.parent / path): path for path in client_files(root.parent)}
+            return
         build_data["force_include"] |= dict(example_files(root))
         name = os.environ.get(VARIABLE) or PURE
         if name == PURE:
@@ -89,6 +96,12 @@ def example_files(root: Path) -> Iterator[tuple[str, str]]:
         is_package = (path / "__init__.py").exists()
         if is_package or path.suffix == ".py":
             yield str(path), f"{EXAMPLES}/{path.name}"
+
+
+def client_files(root: Path) -> list[str]:
+    """Return the files and folders of the client's wheel, by their paths from the root: what the others exclude."""
+    declared = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    return list(declared["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"])
 
 
 class Module(NamedTuple):

@@ -1,8 +1,9 @@
 """Builds what a release distributes, from the last commit: `make dist`.
 
-Into a folder: the wheel of each platform and the pure one, bills of materials (CycloneDX) of the Python requirements
-and of the proxy, a report of their licences, and checksums. All is built twice, in two folders and with Go's cache
-empty the second time, and compared: it is made of nothing but the commit, the pinned requirements and the Go version.
+Into a folder: the wheel of each platform, the pure one and the client's, bills of materials (CycloneDX) of the Python
+requirements and of the proxy, a report of their licences, and checksums. All is built twice, in two folders and with
+Go's cache empty the second time, and compared: it is made of nothing but the commit, the pinned requirements and the Go
+version.
 """
 
 from __future__ import annotations
@@ -76,9 +77,10 @@ def build_wheel(source: Path, target: Path, platform: str, variables: Mapping[st
 
 
 def build_wheels(source: Path, target: Path, variables: Mapping[str, str]) -> list[Path]:
-    """Build the wheels of all platforms, and the pure one."""
+    """Build the pure wheel, those of all platforms, and the client's, in this order."""
     target.mkdir(parents=True, exist_ok=True)
-    return [build_wheel(source, target, platform, variables) for platform in (PURE, *PLATFORMS)]
+    built = [build_wheel(source, target, platform, variables) for platform in (PURE, *PLATFORMS)]
+    return [*built, build_wheel(source / "client", target, PURE, variables)]
 
 
 def write_bills(

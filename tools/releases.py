@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _UNRELEASED = "## Unreleased"
 _HEADING = re.compile(r"^## (?P<version>\d+\.\d+\.\d+) \((?P<date>\d{4}-\d{2}-\d{2})\)$", re.MULTILINE)
 _PROJECT_VERSION = re.compile(r'^version = "(?P<version>[^"]+)"$', re.MULTILINE)
+_CLIENT = re.compile(r"(?<=statehouse-client==)[\d.]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -93,7 +94,8 @@ class Releases:
         _build(self.root, self.root / contract)
         self.changelog.write_text(text.replace(f"\n{_UNRELEASED}\n", f"\n## {version} ({date})\n"), encoding="utf-8")
         project = self.project.read_text(encoding="utf-8")
-        self.project.write_text(_PROJECT_VERSION.sub(f'version = "{version}"', project, count=1), encoding="utf-8")
+        project = _CLIENT.sub(version, _PROJECT_VERSION.sub(f'version = "{version}"', project, count=1))
+        self.project.write_text(project, encoding="utf-8")
         head, *entries = self.index.read_text(encoding="utf-8").split("[[release]]\n")
         entry = f'version = "{version}"\ndate = {date}\ncontract = "{contract}"\n\n'
         self.index.write_text("[[release]]\n".join([head, entry, *entries]), encoding="utf-8")

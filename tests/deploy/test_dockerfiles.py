@@ -143,7 +143,8 @@ def _pins(lock: str) -> dict[str, str]:
 def _wanted(extras: tuple[str, ...]) -> set[str]:
     """Names of what the package with these extras asks for, extras of extras included."""
     project = _PYPROJECT["project"]
-    found, waiting = set(), [*project["dependencies"]]
+    client = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    found, waiting = set(), [*client["dependencies"]]
     for extra in extras:
         waiting += project["optional-dependencies"][extra]
     while waiting:

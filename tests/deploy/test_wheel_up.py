@@ -80,7 +80,7 @@ class User:
 
 @pytest.fixture(scope="module")
 def wheels() -> Iterator[Path]:
-    """A folder that everybody can read, with the wheels of all requirements, and our wheel for this machine."""
+    """A folder that everybody can read, with the wheels of all requirements, and our wheels for this machine."""
     with tempfile.TemporaryDirectory(prefix="statehouse-wheels-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -89,6 +89,7 @@ def wheels() -> Iterator[Path]:
         subprocess.run(locked, check=True, timeout=1200)
         machine = platform.machine()
         build_wheel(ROOT, folder, next(name for name, each in PLATFORMS.items() if each.machine == machine), {})
+        build_wheel(ROOT / "client", folder, PURE, {})
         yield folder
 
 
@@ -148,7 +149,8 @@ def test_the_pure_wheel_says_what_it_lacks(wheels: Path, user: User, tmp_path: P
     pure = build_wheel(ROOT, tmp_path, PURE, {})
     shutil.copy(pure, wheels)
     other = user.home / "other"
-    ran = user.run(*installs(user), "--no-deps", "--target", str(other), str(wheels / pure.name))
+    (client,) = wheels.glob("statehouse_client-*.whl")
+    ran = user.run(*installs(user), "--no-deps", "--target", str(other), str(client), str(wheels / pure.name))
     assert ran.code == 0, ran.err
     program = (
         f"import sys; sys.path.insert(0, {str(other)!r})\n"

@@ -10,7 +10,15 @@ from tools import releases as module
 from tools.releases import Releases
 
 _ROOT: Final = Path(__file__).parents[2]
-_PROJECT: Final = '[project]\nname = "thing"\nversion = "{}"\n\n[tool.other]\nversion = "9"\n'
+_PROJECT: Final = """\
+[project]
+name = "thing"
+version = "{0}"
+dependencies = ["statehouse-client=={0}"]
+
+[tool.other]
+version = "9"
+"""
 _ENTRY: Final = '[[release]]\nversion = "{0}"\ndate = 2026-01-02\n{1}contract = "protos/releases/{0}.binpb"\n'
 
 
