@@ -92,10 +92,9 @@ class BatchWriter:
             counts.clear()
             for batch in rows.to_batches(_ROWS_MAX):
                 self._produce_records(producer, partition, batch, counts)
-            for batch in rows.filter(pc.is_valid(rows[REASON])).to_batches(_ROWS_MAX):
-                for row in batch.to_pylist():
-                    self._produce_dead_letter(producer, partition, row)
-                    counts["", str(row[REASON])] += 1
+            for row in dead_letters(rows):
+                self._produce_dead_letter(producer, partition, row)
+                counts["", str(row[REASON])] += 1
 
         writer = WRITERS.writer(self.target, partition)
         try:
@@ -145,6 +144,23 @@ class BatchWriter:
             timestamp=_valid(row[TIMESTAMP_MS]),
             headers=[(name, text.encode()) for name, text in headers.items()],
         )
+
+
+def dead_letters(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield the refused rows of a sink partition: of each source record the first, and all that come from no record.
+
+    Spark makes a row for each sliding window of a record, and a query's outputs may refuse the same record. Rows that
+    are refused before they are placed are all in their record's sink partition, so of these none is written twice.
+    """
+    seen: set[tuple[str, int, int]] = set()
+    for batch in rows.filter(pc.is_valid(rows[REASON])).to_batches(_ROWS_MAX):
+        for row in batch.to_pylist():
+            origin = row[TOPIC], row[PARTITION], row[OFFSET]
+            if None not in origin:
+                if origin in seen:
+                    continue
+                seen.add(origin)
+            yield row
 
 
 def _valid(timestamp_ms: int | None) -> int:
