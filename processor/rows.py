@@ -79,5 +79,7 @@ class DeadLetterReason(StrEnum):
     """An SQL expression of `attach` can't be computed for the entry."""
     RAISED = "raised"
     """People's own function raised an exception for the record; the detail says which, and where."""
+    UNSUPPORTED_OPERATION = "unsupported_operation"
+    """A change of a database that is no change of a row, such as the truncation of a table."""
     UNREADABLE_VALUE = "unreadable_value"
     """The store's serde can't read the value: no reader could, either."""

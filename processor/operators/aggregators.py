@@ -32,6 +32,17 @@ class Aggregator(Protocol):
         ...
 
 
+class TableAggregator(Aggregator, Protocol):
+    """A fold over the rows that a group has now; Kafka Streams' adder and subtractor (KGroupedTable)."""
+
+    def subtract(self, state: Json | None, row: Mapping[str, Any], position: RecordPosition) -> Json | None:
+        """Return the state without this row, which was added before; may change the given state.
+
+        `position`: where the change is that replaced or deleted the row. None forgets the group, as in `add`.
+        """
+        ...
+
+
 class Selective(ABC):
     """An aggregator that finds most rows without effect by whole columns, not row by row.
 
@@ -47,11 +58,15 @@ class Selective(ABC):
 
 
 class Count:
-    """Count a key's rows."""
+    """Count a key's rows, or the rows that a table's group has now."""
 
     def add(self, state: Json | None, row: Mapping[str, Any], position: RecordPosition) -> Json:  # noqa: ARG002
         """Return the count plus one."""
         return 1 if state is None else state + 1
+
+    def subtract(self, state: Json | None, row: Mapping[str, Any], position: RecordPosition) -> Json | None:  # noqa: ARG002
+        """Return the count minus one; None if no row is left."""
+        return (state or 0) - 1 or None
 
     def render(self, state: Json) -> Json:
         """Return the count."""

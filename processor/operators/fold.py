@@ -12,7 +12,8 @@ from processor.operators.aggregators import Aggregator
 from processor.operators.joins import aggregate_program, records_or_letters, rows_by_key, without_null_keys
 from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key
 from processor.operators.workers.raised import OnError
-from processor.rows import KEY
+from processor.rows import DELETED, KEY, TABLE_KEY
+from statehouse.errors import ConfigurationError
 
 
 def aggregate(
@@ -29,9 +30,15 @@ def aggregate(
     nothing (KIP-1033). That writes the state down after each event, so it costs more.
 
     Raises:
+        ConfigurationError: the events are a table, whose rows replace one another: `aggregate_table` takes them.
         ValueError: `on_error` is unknown.
 
     """
+    if {TABLE_KEY, DELETED} <= set(events.columns):
+        raise ConfigurationError(
+            "aggregate would count a table's row again when it is updated, and never without it: use "
+            "aggregate_table(table, group_by, aggregator), which subtracts the row that is replaced"
+        )
     rows, own = rows_by_key(without_null_keys(events, KEY))
     program = aggregate_program(aggregator, [own], record_cache=record_cache, on_error=OnError(on_error))
     put_out = apply_by_key([rows], program, LETTER_TYPE)

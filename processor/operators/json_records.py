@@ -31,9 +31,20 @@ from processor.operators.refusals import RefusalCase, judged
 from processor.rows import DELETED, KEY, TABLE_KEY, VALUE, DeadLetterReason, quoted
 from processor.spark.versions import Feature, ensure_has
 
-__all__ = ("FieldType", "parse_documents", "parse_json", "parse_json_table", "parse_table_documents")
+__all__ = (
+    "DOCUMENT",
+    "FieldType",
+    "described",
+    "parse_documents",
+    "parse_json",
+    "parse_json_table",
+    "parse_table_documents",
+    "with_document",
+    "with_values",
+)
 
-_DOCUMENT: Final = "_document"
+DOCUMENT: Final = "_document"
+"""The column with the variant that `with_values` reads."""
 _PARSER: Final = {"allowNonNumericNumbers": "true", "allowSingleQuotes": "false"}
 _TYPE_LENGTH_MAX: Final = 80
 
@@ -94,16 +105,16 @@ def parse_table_documents(
         table_key = F.when(F.is_valid_utf8(key), key)
     else:
         path = "$[0]" if key_field is None else f"$[0]{step(key_field)}"
-        frame = _with_values(_with_document(frame, key), {TABLE_KEY: (path, key_type)})
+        frame = with_values(with_document(frame, key), {TABLE_KEY: (path, key_type)})
         table_key = F.col(TABLE_KEY).cast("string")
-    keyed = frame.withColumn(TABLE_KEY, table_key).drop(_DOCUMENT, f"_type_{TABLE_KEY}")
+    keyed = frame.withColumn(TABLE_KEY, table_key).drop(DOCUMENT, f"_type_{TABLE_KEY}")
     what = "the key" if key_field is None else f"the key's field {key_field!r}"
     checks: list[RefusalCase] = [
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a table's record needs a key"),
         *refusals,
         (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"{what} is not {key_type.words}"),
     ]
-    parsed = parse_documents(keyed, text, fields, checks, optional=optional, deletes=True)
+    parsed = parse_documents(keyed, text, fields, checks, optional=optional, deleted=F.col(VALUE).isNull())
     return parsed.withColumn(DELETED, F.col(VALUE).isNull())
 
 
@@ -114,9 +125,9 @@ def parse_documents(
     refusals: Sequence[RefusalCase],
     *,
     optional: Mapping[str, Field] | None,
-    deletes: bool = False,
+    deleted: Column | None = None,
 ) -> DataFrame:
-    """Read a column of JSON text; `refusals` are checked before what the text says.
+    """Read a column of JSON text; `refusals` are checked before what the text says. A `deleted` row needs no text.
 
     Raises:
         ValueError: the name of a field has a quote or a backslash.
@@ -124,19 +135,19 @@ def parse_documents(
     """
     optional = optional or {}
     check_types({**fields, **optional})
-    document = F.col(_DOCUMENT)
-    read = _with_document(frame, text)
+    document = F.col(DOCUMENT)
+    read = with_document(frame, text)
     every = {**fields, **optional}
-    values = _with_values(read, {name: (f"$[0]{step(name)}", kind) for name, kind in every.items()})
+    values = with_values(read, {name: (f"$[0]{step(name)}", kind) for name, kind in every.items()})
     # Most records are sound and skip all other checks: the type of the root alone costs as much as several fields.
     is_sound = reduce(and_, (_column(name).isNotNull() for name in fields), F.lit(bool(fields)))
     is_sound = reduce(
         and_, (_column(name).isNotNull() | _column(f"_type_{name}").isNull() for name in optional), is_sound
     )
     nothing = F.lit(None).cast("string")
-    content = ~F.col(VALUE).isNull() if deletes else F.lit(True)
+    content = F.lit(True) if deleted is None else ~deleted
     root = F.schema_of_variant(at(document, "$[0]", "variant"))
-    no_object = _detail("the value is ", root, ", expected an object")
+    no_object = described("the value is ", root, ", expected an object")
     checks: list[RefusalCase] = [
         *refusals,
         (is_sound, nothing, nothing),
@@ -145,17 +156,17 @@ def parse_documents(
     ]
     for name, kind in every.items():
         found = _column(f"_type_{name}")
-        wrong = _detail(f"field {name!r} is ", found, f", expected {kind.words}")
+        wrong = described(f"field {name!r} is ", found, f", expected {kind.words}")
         is_there = content
         if name in optional:
             is_there &= F.coalesce(found, F.lit(VOID)) != VOID
         else:
             checks.append((content & found.isNull(), DeadLetterReason.MISSING_FIELD, f"field {name!r} is missing"))
         checks.append((is_there & _column(name).isNull(), DeadLetterReason.WRONG_TYPE, wrong))
-    return judged(values, checks).drop(_DOCUMENT, *(f"_type_{name}" for name in every))
+    return judged(values, checks).drop(DOCUMENT, *(f"_type_{name}" for name in every))
 
 
-def _with_document(frame: DataFrame, text: Column) -> DataFrame:
+def with_document(frame: DataFrame, text: Column) -> DataFrame:
     """Add the variant [document, null], or null if the text isn't exactly one JSON document.
 
     Spark's parser stops at the end of the first document. With a null after it, text that follows the document makes
@@ -163,18 +174,18 @@ def _with_document(frame: DataFrame, text: Column) -> DataFrame:
     """
     ensure_has(pyspark.__version__, Feature.PARSERS)
     wrapped = F.concat(F.lit('{"v":['), text, F.lit(",null]}"))
-    parsed = frame.withColumn(_DOCUMENT, F.from_json(wrapped, "v variant", _PARSER)["v"])
-    document = F.col(_DOCUMENT)
+    parsed = frame.withColumn(DOCUMENT, F.from_json(wrapped, "v variant", _PARSER)["v"])
+    document = F.col(DOCUMENT)
     whole = F.is_variant_null(at(document, "$[1]", "variant")) & at(document, "$[2]", "variant").isNull()
-    return parsed.withColumn(_DOCUMENT, F.when(F.is_valid_utf8(text) & whole, document))
+    return parsed.withColumn(DOCUMENT, F.when(F.is_valid_utf8(text) & whole, document))
 
 
-def _with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, Field]]) -> DataFrame:
+def with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, Field]]) -> DataFrame:
     """Add for each name the value at its path, null if it has the wrong type, and its actual type as `_type_<name>`.
 
     One projection per step, so that a column that is used several times is computed, planned and compiled once.
     """
-    found = {f"_value_{name}": at(F.col(_DOCUMENT), path, "variant") for name, (path, _) in wanted.items()}
+    found = {f"_value_{name}": at(F.col(DOCUMENT), path, "variant") for name, (path, _) in wanted.items()}
     types = {f"_type_{name}": F.schema_of_variant(_column(f"_value_{name}")) for name in wanted}
     values = {
         name: typed(_column(f"_value_{name}"), _column(f"_type_{name}"), kind) for name, (_, kind) in wanted.items()
@@ -186,5 +197,6 @@ def _column(name: str) -> Column:
     return F.col(quoted(name))
 
 
-def _detail(before: str, found: Column, after: str) -> Column:
+def described(before: str, found: Column, after: str) -> Column:
+    """Return a detail that names a type, which may be long."""
     return F.concat(F.lit(before), F.substring(found, 1, _TYPE_LENGTH_MAX), F.lit(after))

@@ -27,7 +27,7 @@ from processor.spark.versions import Feature, ensure_has
 from statehouse.serdes import DocumentSerde, FetchNeeded
 from statehouse.serdes.plugins import SerdeOptions, Serdes
 
-_DECODED: Final = "_decoded_"
+DECODED: Final = "_decoded_"
 _TYPE: Final = pa.struct([("document", pa.string()), ("fault", pa.string())])
 _FAULT_LENGTH_MAX: Final = 300
 
@@ -113,13 +113,13 @@ def _parse(
     registry: SerdeOptions,
     optional: Mapping[str, Field] | None,
 ) -> DataFrame:
-    decoded, fault = _with_decoded(frame, serde, registry, VALUE)
+    decoded, fault = with_decoded(frame, serde, registry, VALUE)
     refusals: list[RefusalCase] = [
         (F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value"),
         fault,
     ]
-    parsed = parse_documents(decoded, _document(VALUE), fields, refusals, optional=optional)
-    return parsed.drop(_DECODED + VALUE)
+    parsed = parse_documents(decoded, document_of(VALUE), fields, refusals, optional=optional)
+    return parsed.drop(DECODED + VALUE)
 
 
 def _parse_table(
@@ -131,19 +131,19 @@ def _parse_table(
     key_type: FieldType,
     key_field: str | None,
 ) -> DataFrame:
-    frame, fault = _with_decoded(frame, serde, registry, VALUE)
+    frame, fault = with_decoded(frame, serde, registry, VALUE)
     refusals, key = [fault], F.col(KEY).cast("string")
     if key_field is not None:
-        frame, fault = _with_decoded(frame, serde, registry, KEY)
+        frame, fault = with_decoded(frame, serde, registry, KEY)
         refusals.append(fault)
-        key = _document(KEY)
+        key = document_of(KEY)
     parsed = parse_table_documents(
-        frame, _document(VALUE), fields, refusals, key=key, key_field=key_field, key_type=key_type, optional=optional
+        frame, document_of(VALUE), fields, refusals, key=key, key_field=key_field, key_type=key_type, optional=optional
     )
-    return parsed.drop(_DECODED + VALUE, _DECODED + KEY)
+    return parsed.drop(DECODED + VALUE, DECODED + KEY)
 
 
-def _with_decoded(frame: DataFrame, serde: str, registry: SerdeOptions, column: str) -> tuple[DataFrame, RefusalCase]:
+def with_decoded(frame: DataFrame, serde: str, registry: SerdeOptions, column: str) -> tuple[DataFrame, RefusalCase]:
     """Add a column's documents, and say when a record is refused because it has none."""
 
     def decode(values: pa.Array) -> pa.Array:
@@ -151,14 +151,15 @@ def _with_decoded(frame: DataFrame, serde: str, registry: SerdeOptions, column: 
 
     ensure_has(pyspark.__version__, Feature.ARROW_FUNCTIONS)
     udf = F.arrow_udf(decode, "document string, fault string")
-    fault = F.col(f"{_DECODED}{column}.fault")
+    fault = F.col(f"{DECODED}{column}.fault")
     detail = fault if column == VALUE else F.concat(F.lit(f"the {column}: "), fault)
     refused = (fault.isNotNull(), DeadLetterReason.NOT_DECODABLE, detail)
-    return frame.withColumn(_DECODED + column, udf(F.col(column))), refused
+    return frame.withColumn(DECODED + column, udf(F.col(column))), refused
 
 
-def _document(column: str) -> Column:
-    return F.col(f"{_DECODED}{column}.document")
+def document_of(column: str) -> Column:
+    """Return the JSON text of a column's documents."""
+    return F.col(f"{DECODED}{column}.document")
 
 
 def _decoded(name: str, registry: SerdeOptions, value: bytes | None) -> dict[str, str | None] | None:

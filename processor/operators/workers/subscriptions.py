@@ -121,8 +121,8 @@ class SubscriptionProgram:
         if not live.num_rows:
             return [letters], {}
         changes = map(RowChange, positions(live).each(), live[ROW].to_pylist(), live[FOREIGN_KEY].to_pylist())
-        last = _last_of_each(live[GROUP], changes)
-        kept, rest = _split(states.get(FOREIGN_KEYS), _FOREIGN_KEYS, lambda table: _is_in(table[GROUP], last))
+        last = last_of_each(live[GROUP], changes)
+        kept, rest = split_touched(states.get(FOREIGN_KEYS), _FOREIGN_KEYS, lambda table: is_in(table[GROUP], last))
         before = dict(zip(kept[GROUP].to_pylist(), kept[FOREIGN_KEY].to_pylist(), strict=True))
         sent: list[SubscriptionUpdate] = []
         after: dict[bytes, str | None] = {}
@@ -181,17 +181,17 @@ class SubscriptionJoinProgram:
         if 1 in sides:
             live, refused = without_letters(sides[1])
             letters.append(refused)
-            rights = _last_of_each(live[GROUP], map(RowChange, positions(live).each(), live[ROW].to_pylist()))
+            rights = last_of_each(live[GROUP], map(RowChange, positions(live).each(), live[ROW].to_pylist()))
         keys = {left_key for _, left_key in sent}
-        touched, rest = _split(
+        touched, rest = split_touched(
             states.get(SUBSCRIPTIONS),
             _SUBSCRIPTIONS,
-            lambda table: pc.or_(_is_in(table[LEFT_KEY], keys), _is_in(table[GROUP], rights)),
+            lambda table: pc.or_(is_in(table[LEFT_KEY], keys), is_in(table[GROUP], rights)),
         )
         columns = (column.to_pylist() for column in touched.columns)
         subscribed = {left_key: SubscriptionRow(place, row) for place, left_key, row in zip(*columns, strict=True)}
         places = {place for place, _ in sent} | rights.keys() | {each.place for each in subscribed.values()}
-        known, other = _split(states.get(ROWS), _RIGHT_ROWS, lambda table: _is_in(table[GROUP], places))
+        known, other = split_touched(states.get(ROWS), _RIGHT_ROWS, lambda table: is_in(table[GROUP], places))
         rows = dict(zip(known[GROUP].to_pylist(), known[RIGHT].to_pylist(), strict=True))
         joined, subscribed_after, rows_after = self.of_places(sent, rights, subscribed, rows)
 
@@ -254,7 +254,7 @@ class SubscriptionJoinProgram:
         return Sides(left.row, right)
 
 
-def _last_of_each(keys: pa.ChunkedArray, changes: Iterable[RowChange]) -> dict[bytes, RowChange]:
+def last_of_each(keys: pa.ChunkedArray, changes: Iterable[RowChange]) -> dict[bytes, RowChange]:
     """Return the last change of each key, by position."""
     last: dict[bytes, RowChange] = {}
     for key, change in zip(keys.to_pylist(), changes, strict=True):
@@ -263,7 +263,7 @@ def _last_of_each(keys: pa.ChunkedArray, changes: Iterable[RowChange]) -> dict[b
     return last
 
 
-def _split(table: pa.Table | None, schema: pa.Schema, is_touched: Touched) -> tuple[pa.Table, pa.Table]:
+def split_touched(table: pa.Table | None, schema: pa.Schema, is_touched: Touched) -> tuple[pa.Table, pa.Table]:
     """Return the rows of a state that a batch touches, and the others."""
     if table is None:
         return schema.empty_table(), schema.empty_table()
@@ -271,7 +271,8 @@ def _split(table: pa.Table | None, schema: pa.Schema, is_touched: Touched) -> tu
     return table.filter(flags), table.filter(pc.invert(flags))
 
 
-def _is_in(column: pa.ChunkedArray, values: Iterable[str] | Iterable[bytes]) -> pa.ChunkedArray:
+def is_in(column: pa.ChunkedArray, values: Iterable[str] | Iterable[bytes]) -> pa.ChunkedArray:
+    """Flag the rows that have one of the values."""
     return pc.is_in(column, pa.array(list(values), column.type))
 
 

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
+from processor.operators.cdc_records import parse_cdc
 from processor.operators.json_records import FieldType
 from processor.operators.registry_records import (
     parse_avro,
@@ -35,6 +36,15 @@ from tests.support.registry import registry_of
 
 OLD = {"type": "record", "name": "View", "fields": [{"name": "n", "type": "long"}, {"name": "page", "type": "string"}]}
 NEW = {**OLD, "fields": [*OLD["fields"], {"name": "ms", "type": ["null", "double"]}]}
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", OLD]},
+        {"name": "after", "type": ["null", "View"]},
+        {"name": "op", "type": "string"},
+    ],
+}
 FIELDS = {"n": FieldType.INTEGER, "page": FieldType.TEXT}
 OPTIONAL = {"ms": FieldType.NUMBER}
 
@@ -65,6 +75,7 @@ def protobuf(n: int, page: str) -> bytes:
 def registry() -> Iterator[SerdeOptions]:
     compiled = base64.b64encode(descriptor().SerializeToString()).decode()
     schemas = {1: ("AVRO", json.dumps(OLD)), 2: ("AVRO", json.dumps(NEW)), 3: ("PROTOBUF", compiled)}
+    schemas[4] = ("AVRO", json.dumps(ENVELOPE))
     with registry_of(schemas) as url:
         yield SerdeOptions(url)
 
@@ -202,3 +213,18 @@ def test_without_a_registry_the_batch_fails_and_no_record_is_blamed(spark: Spark
     parsed = parse_avro(frame(spark, [framed(1, b"\x02\x02a")]), FIELDS, registry=nowhere)
     with pytest.raises(PySparkException, match=r"schema registry at http://127\.0\.0\.1:1 can't be read"):
         parsed.collect()
+
+
+@pytest.mark.feature("changes-database")
+def test_debezium_s_records_in_avro(spark: SparkSession, registry: SerdeOptions):
+    key, row = avro(1, OLD, {"n": 7, "page": "home"}), {"n": 7, "page": "home"}
+    written = [avro(4, ENVELOPE, {"before": None, "after": row, "op": "c"})]
+    written.append(avro(4, ENVELOPE, {"before": row, "after": None, "op": "d"}))
+    records = [*((key, value) for value in written), (key, None), (key, b"x"), (b"x", None)]
+    rows = parse_cdc(table(spark, records), FIELDS, key={"n": FieldType.INTEGER}, registry=registry).collect()
+    assert [(each.table_key, each.deleted, each.page, each.reason) for each in rows[:3]] == [
+        ("7", False, "home", None),
+        ("7", True, None, None),
+        ("7", True, None, None),
+    ]
+    assert [each.reason for each in rows[3:]] == ["not_decodable"] * 2
