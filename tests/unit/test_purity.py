@@ -27,12 +27,15 @@ _CHANGING: Final = {
 _WITHOUT_SLOTS: Final = {
     "AggregateProgram",
     "Count",
+    "GroupsProgram",
     "JoinProgram",
     "RecordPositions",
     "Reduce",
+    "Replacing",
     "RowMatches",
     "SubscriptionJoinProgram",
     "SubscriptionProgram",
+    "TableChangesProgram",
     "TopN",
     "_Rows",
 }
