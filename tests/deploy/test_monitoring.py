@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,6 +106,7 @@ WELL: Final = (
     'up{application="app",job="statehouse-processor",instance="p"} 1x120',
 )
 NODE: Final = 'application="app",job="statehouse-node",instance="n1"'
+OTHER_NODE: Final = NODE.replace("n1", "n2")
 ROUTER: Final = 'application="app",job="statehouse-router",instance="r1"'
 PROCESSOR: Final = 'application="app",job="statehouse-processor",instance="p"'
 LOOKUPS: Final = f'statehouse_router_lookups_total{{{ROUTER},store="s",role="ACTIVE",outcome='
@@ -124,6 +126,7 @@ FIRES: Final[dict[str, tuple[list[str], int]]] = {
             f'statehouse_router_lookup_duration_seconds_bucket{{{ROUTER},store="s",le="0.25"}} 0+300x60',
             f'statehouse_router_lookup_duration_seconds_bucket{{{ROUTER},store="s",le="0.5"}} 0+600x60',
             f'statehouse_router_lookup_duration_seconds_bucket{{{ROUTER},store="s",le="+Inf"}} 0+600x60',
+            f'statehouse_router_lookup_duration_seconds_count{{{ROUTER},store="s"}} 0+600x60',
         ],
         20,
     ),
@@ -139,7 +142,11 @@ FIRES: Final[dict[str, tuple[list[str], int]]] = {
         15,
     ),
     "StatehouseProxyRefuses": ([f'statehouse_router_proxy_calls_total{{{ROUTER},way="refused"}} 0+6x60'], 15),
-    "StatehouseTargetDown": ([f"up{{{NODE}}} 1 0x60"], 3),
+    "StatehouseLookupsFailSlowly": (
+        [f'{LOOKUPS}"OK"}} 0+1000x120', f'{LOOKUPS}"NO_REPLICA_AVAILABLE"}} 0+3x120'],
+        90,
+    ),
+    "StatehouseTargetDown": ([f"up{{{NODE}}} 1 0x60", f"up{{{OTHER_NODE}}} 1x60"], 5),
     "StatehouseNodeSuspected": ([f'statehouse_router_suspected_nodes{{{ROUTER},state="down"}} 1x60'], 5),
     "StatehouseNodeNotServing": ([f'statehouse_node_state{{{NODE},state="REBALANCING"}} 1x60'], 20),
     "StatehouseTaskStopped": ([f'statehouse_node_tasks{{{NODE},state="error"}} 2x60'], 5),
@@ -150,6 +157,10 @@ FIRES: Final[dict[str, tuple[list[str], int]]] = {
     "StatehouseRestoreStuck": (
         [f'statehouse_node_restore_remaining_records{{{NODE},store="s",role="ACTIVE"}} 500x60'],
         25,
+    ),
+    "StatehouseStoreStale": (
+        [f'statehouse_node_staleness_seconds_max{{{NODE},store="s",role="ACTIVE"}} 1x20 90x60'],
+        35,
     ),
     "StatehouseReplicaStale": (
         [f'statehouse_node_staleness_seconds_max{{{NODE},store="s",role="STANDBY"}} 0+60x60'],
@@ -189,6 +200,13 @@ FIRES: Final[dict[str, tuple[list[str], int]]] = {
         [f'statehouse_processor_commit_lag_offsets{{{PROCESSOR},query="q",topic="t"}} 0+5000x60'],
         45,
     ),
+    "StatehouseQueryFailed": (
+        [
+            f'statehouse_processor_query_state{{{PROCESSOR},query="q",state="ERROR"}} 0x5 1x60',
+            f'statehouse_processor_query_state{{{PROCESSOR},query="q",state="RUNNING"}} 1x5 0x60',
+        ],
+        8,
+    ),
     "StatehouseQueryRestarts": ([f'statehouse_processor_query_restarts_total{{{PROCESSOR},query="q"}} 0+1x60'], 14),
     "StatehouseDeadLetters": (
         [f'statehouse_processor_dead_letters_total{{{PROCESSOR},query="q",reason="not_json"}} 0+6x60'],
@@ -216,18 +234,40 @@ QUIET: Final[dict[str, tuple[list[str], int]]] = {
         16,
     ),
     "tasks began to move a while ago": ([f"statehouse_processor_controller_moves{{{PROCESSOR}}} _x40 2x20"], 55),
+    "lookups failed for a minute, an hour ago": (
+        [f'{LOOKUPS}"OK"}} 0+600x90', f'{LOOKUPS}"NO_REPLICA_AVAILABLE"}} 0x10 30x80'],
+        80,
+    ),
+    "a query died once": (
+        [f'statehouse_processor_query_state{{{PROCESSOR},query="q",state="RESTARTING"}} 0x5 1x2 0x60'],
+        8,
+    ),
     "a node that hears nothing of the processor": (
         [
             f'statehouse_node_processor_age_seconds{{{NODE},store="s"}} 0+60x60',
-            f'statehouse_node_processor_age_seconds{{{NODE.replace("n1", "n2")},store="s"}} 1x60',
+            f'statehouse_node_processor_age_seconds{{{OTHER_NODE},store="s"}} 1x60',
         ],
         10,
     ),
 }
 
 
-def scenario(name: str, series: list[str], minutes: int, *expected: str) -> dict[str, Any]:
-    """Return a test of promtool: exactly these alerts fire."""
+ALL_DOWN: Final = ("StatehouseAllDown",)
+CRITICAL: Final = ',severity="critical"'
+# A killed node that has standbys: it is gone for good, routers suspect it, the controller lacks copies, and the lookups
+# of its session's end were late.
+KILLED: Final = (
+    f"up{{{NODE}}} 1x5 0x120",
+    f"up{{{OTHER_NODE}}} 1x120",
+    f'statehouse_router_suspected_nodes{{{ROUTER},state="down"}} 0x5 1x120',
+    f"statehouse_processor_controller_under_replicated_tasks{{{PROCESSOR}}} 0x5 4x120",
+    f'{LOOKUPS}"OK"}} 0+6000x120',
+    f'{LOOKUPS}"DEADLINE_EXCEEDED"}} 0x5 60x120',
+)
+
+
+def scenario(name: str, series: Sequence[str], minutes: int, *expected: str, of: str = "") -> dict[str, Any]:
+    """Return a test of promtool: exactly these alerts fire; `of`: more that they have, as PromQL selects."""
     parts = [each.partition("} ") for each in series]
     samples = [{"labels": f'{{alertname="{each}"}}', "value": 1} for each in expected]
     return {
@@ -236,7 +276,7 @@ def scenario(name: str, series: list[str], minutes: int, *expected: str) -> dict
         "input_series": [{"series": f"{head}}}", "values": values} for head, _, values in parts],
         "promql_expr_test": [
             {
-                "expr": 'group by (alertname) (ALERTS{alertstate="firing"})',
+                "expr": f'group by (alertname) (ALERTS{{alertstate="firing"{of}}})',
                 "eval_time": f"{minutes}m",
                 "exp_samples": samples,
             }
@@ -263,13 +303,41 @@ def scenarios() -> list[dict[str, Any]]:
             25,
             *("StatehouseStoreWiped", "StatehouseUnreadableControlRecords"),
         ),
+        scenario("every router is down", [*WELL, f"up{{{ROUTER}}} 1 0x60"], 4, "StatehouseTargetDown", *ALL_DOWN),
+        scenario(
+            "a query waits long for its next start",
+            [*WELL, f'statehouse_processor_query_state{{{PROCESSOR},query="q",state="RESTARTING"}} 1x60'],
+            20,
+            "StatehouseQueryRestarts",
+        ),
+        *(
+            scenario(f"a killed node pages nobody, {minutes} minutes", [*WELL, *KILLED], minutes, of=CRITICAL)
+            for minutes in (6, 8, 12, 20, 60)
+        ),
+        scenario(
+            "a killed node is told of",
+            [*WELL, *KILLED],
+            60,
+            *("StatehouseTargetDown", "StatehouseNodeSuspected", "StatehouseTasksUnderReplicated"),
+        ),
         *(scenario(name, [*WELL, *series], minutes) for name, (series, minutes) in QUIET.items()),
         *(scenario(name, [*WELL, *series], minutes, name) for name, (series, minutes) in FIRES.items()),
     ]
 
 
 def test_every_alert_is_tried():
-    assert FIRES.keys() | {"StatehouseNoController"} == alerts().keys()
+    assert FIRES.keys() | {"StatehouseNoController", *ALL_DOWN} == alerts().keys()
+
+
+def test_what_pages_is_what_fails_lookups_or_can_not_mend_itself():
+    assert {name for name, each in alerts().items() if each["labels"]["severity"] == "critical"} == {
+        # Lookups fail.
+        *("StatehouseLookupsFail", "StatehouseRouterWithoutTable", "StatehouseTasksUnplaced", *ALL_DOWN),
+        # Nobody takes over, and nothing is tried again.
+        *("StatehouseNoController", "StatehouseProcessorSilent", "StatehouseQueryFailed"),
+        # A right that was taken away still works.
+        "StatehouseSecurityFilesUnusable",
+    }
 
 
 def promtool(*arguments: str) -> str:

@@ -1,0 +1,45 @@
+"""Every command of the runbooks is typed: at three in the morning it must work as it stands there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from statehouse.cli.main import app
+from tests.deploy.programs import parse
+from tests.support.monitoring import RUNBOOKS
+from tests.support.recorded_fleet import RecordedFleet, recorded_fleet
+
+COMMANDS = sorted(set(re.findall(r"`statehouse ([^`]+)`", RUNBOOKS.read_text(encoding="utf-8"))))
+NAMES = {"STORE": "boards", "KEY": "1", "NODE": "node-a"}
+# The recorded nodes never leave.
+FURTHER = {"nodes drain NODE": ["--no-wait"]}
+# These run until they are stopped.
+ENDLESS = {"controller --standby", "restore --watch"}
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[RecordedFleet]:
+    with recorded_fleet() as running:
+        running.router.values = {"1": [{"score": 4000}]}
+        yield running
+
+
+@pytest.mark.feature("alerts-recording-rules")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_runbooks_works(command: str, fleet: RecordedFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATEHOUSE_ROUTER", fleet.router.target)
+    words = [NAMES.get(word, word) for word in command.split()]
+    if command in ENDLESS:
+        assert parse(words) == words[0]
+        return
+    done = CliRunner().invoke(app, [*words, *FURTHER.get(command, [])])
+    assert done.exit_code == 0, done.stderr
+    assert done.output
+
+
+def test_the_exceptions_are_among_them() -> None:
+    assert set(COMMANDS) > ENDLESS | FURTHER.keys()
