@@ -1,7 +1,7 @@
 """Write what the Helm chart has from elsewhere; `--check` fails when it is out of date.
 
 In `values.schema.json` the definitions of settings, from their declarations; in `Chart.yaml` the project's version; and
-the alert rules, which a chart can only read from a folder of its own.
+the alert rules and dashboards, which a chart can only read from a folder of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tomllib
 from typing import Any, Final
 
 from statehouse.settings import PROCESSES
+from tools import generate_dashboards
 from tools.generated_page import ROOT, write_or_check_all
 
 CHART: Final = ROOT / "deploy" / "helm" / "statehouse"
@@ -19,6 +20,7 @@ DESCRIPTION: Final = CHART / "Chart.yaml"
 SCHEMA: Final = CHART / "values.schema.json"
 RULES: Final = ROOT / "deploy" / "prometheus" / "rules.yaml"
 CHARTS_RULES: Final = CHART / "files" / "rules.yaml"
+CHARTS_DASHBOARDS: Final = CHART / "files" / "dashboards"
 
 OWNED: Final = frozenset(
     {
@@ -76,9 +78,15 @@ def files() -> dict[str, str]:
         SCHEMA: schema(SCHEMA.read_text()),
         DESCRIPTION: description(DESCRIPTION.read_text()),
         CHARTS_RULES: RULES.read_text(),
+        **{CHARTS_DASHBOARDS / name: content for name, content in generate_dashboards.files().items()},
     }
     return {str(path.relative_to(ROOT)): content for path, content in wanted.items()}
 
 
 if __name__ == "__main__":
-    write_or_check_all(__doc__, files, "the settings, the version and the rules")
+    write_or_check_all(
+        __doc__,
+        files,
+        "the settings, the version, the rules and the dashboards",
+        all_of=str(CHARTS_DASHBOARDS.relative_to(ROOT) / "*.json"),
+    )

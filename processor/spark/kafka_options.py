@@ -1,7 +1,8 @@
 """How Spark's Kafka sources log in, without a secret in their options: plans and event logs show options.
 
 Kafka's Java client replaces ${file:PATH:KEY} in an option by what the file has under the key, where the client is made:
-in the driver and in each executor. The file of credentials, user:password, is such a file: the key is the user.
+in the driver and in each executor. The file of credentials, user:password, is such a file: the key is the user. Of a
+file that is a sasl.jaas.config already, ${directory:FOLDER:FILE} is the whole.
 """
 
 from __future__ import annotations
@@ -84,6 +85,22 @@ def client_options(security: KafkaSecurity, credentials: Credentials) -> dict[st
 
 
 def _login_options(security: KafkaSecurity, credentials: Credentials) -> dict[str, str]:
+    mechanism = str(security.mechanism)
+    options = {"sasl.mechanism": mechanism}
+    if mechanism == OAUTHBEARER:
+        options["sasl.oauthbearer.token.endpoint.url"] = security.oauth_token_url
+        options["sasl.login.callback.handler.class"] = f"{_MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler"
+    return options | {"sasl.jaas.config": _jaas(security, credentials, mechanism)}
+
+
+def _jaas(security: KafkaSecurity, credentials: Credentials, mechanism: str) -> str:
+    if credentials.module:
+        if credentials.module != _LOGIN_MODULES[mechanism]:
+            raise ConfigurationError(
+                f"kafka_credentials {security.credentials} is for {credentials.module}, and kafka_sasl_mechanism "
+                f"{mechanism} needs {_LOGIN_MODULES[mechanism]}"
+            )
+        return _content("kafka_credentials", security.credentials)
     if not (_USER.fullmatch(credentials.user) and _PASSWORD.fullmatch(credentials.password)):
         raise ConfigurationError(
             f"kafka_credentials {security.credentials}: Kafka's Java client, which Spark reads with, can't take "
@@ -91,17 +108,12 @@ def _login_options(security: KafkaSecurity, credentials: Credentials) -> dict[st
             "and =#!{}$ in a user's name: log in with another one"
         )
     _check_path("kafka_credentials", security.credentials)
-    mechanism = str(security.mechanism)
     names = ("clientId", "clientSecret") if mechanism == OAUTHBEARER else ("username", "password")
     secret = f"${{file:{security.credentials}:{credentials.user}}}"
     words = [f'{names[0]}="{credentials.user}"', f'{names[1]}="{secret}"']
-    options = {"sasl.mechanism": mechanism}
-    if mechanism == OAUTHBEARER:
-        if security.oauth_scope:
-            words.append(f'scope="{security.oauth_scope}"')
-        options["sasl.oauthbearer.token.endpoint.url"] = security.oauth_token_url
-        options["sasl.login.callback.handler.class"] = f"{_MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler"
-    return options | {"sasl.jaas.config": f"{_LOGIN_MODULES[mechanism]} required {' '.join(words)};"}
+    if mechanism == OAUTHBEARER and security.oauth_scope:
+        words.append(f'scope="{security.oauth_scope}"')
+    return f"{_LOGIN_MODULES[mechanism]} required {' '.join(words)};"
 
 
 def _content(name: str, path: str) -> str:

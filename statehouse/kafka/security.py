@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from statehouse.errors import ConfigurationError
 from statehouse.runtime.file_reads import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
 from statehouse.settings.brokers import OAUTHBEARER, KafkaSecurity
 
+# What Kafka's Java clients take as sasl.jaas.config, and Strimzi writes into a KafkaUser's Secret.
+_JAAS: Final = re.compile(r"(?P<module>[\w.]+LoginModule)\s+required\s+(?P<options>.*);", re.DOTALL)
+_JAAS_OPTION: Final = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"', re.DOTALL)
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What to log in with; prints the user only."""
+    """What to log in with; prints the user only. `module`: the login module that a JAAS file names."""
 
     user: str
     password: str = field(repr=False)
+    module: str = ""
 
 
 def read_credentials(path: str) -> Credentials:
-    """Read a file with user:password.
+    """Read a file with user:password, or with a `sasl.jaas.config` as Kafka's Java clients have it.
 
     Raises:
         ConfigurationError: it can't be read, or has another form.
@@ -31,10 +38,26 @@ def read_credentials(path: str) -> Credentials:
         # A decoder's error has the file's content in it.
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(f"kafka_credentials {path} can't be read: {reason}") from None
+    if jaas := _JAAS.fullmatch(text):
+        return _of_jaas(path, jaas["module"], jaas["options"])
     user, colon, password = text.partition(":")
     if not (user and colon and password) or len(text.splitlines()) != 1:
-        raise ConfigurationError(f"kafka_credentials {path} must hold one line, user:password")
+        raise ConfigurationError(
+            f"kafka_credentials {path} must hold one line, user:password, or a sasl.jaas.config: "
+            '...LoginModule required username="..." password="...";'
+        )
     return Credentials(user, password)
+
+
+def _of_jaas(path: str, module: str, text: str) -> Credentials:
+    options = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _JAAS_OPTION.findall(text)}
+    user = options.get("username") or options.get("clientId")
+    password = options.get("password") or options.get("clientSecret")
+    if not (user and password):
+        raise ConfigurationError(
+            f"kafka_credentials {path} is a sasl.jaas.config without username and password, in double quotes"
+        )
+    return Credentials(user, password, module)
 
 
 def client_options(security: KafkaSecurity) -> dict[str, str]:

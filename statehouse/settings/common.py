@@ -108,8 +108,8 @@ class KafkaSecuritySettings(DeclaredSettings):
     )
     kafka_credentials: Path | None = setting(
         None,
-        "File with user:password; for OAUTHBEARER with client_id:client_secret. On a Spark cluster each machine needs "
-        "it, at this path.",
+        "File with user:password, for OAUTHBEARER with client_id:client_secret; or with a sasl.jaas.config. On a Spark "
+        "cluster each machine needs it, at this path.",
         SettingGroup.KAFKA,
         unset="none",
     )

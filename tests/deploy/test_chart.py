@@ -47,6 +47,19 @@ _PLACEMENT: Final[Mapping[str, Any]] = {
     "nodeSelector": {"pool": "state"},
     "tolerations": [{"key": "state", "operator": "Exists", "effect": "NoSchedule"}],
     "annotations": {"sidecar.istio.io/inject": "false"},
+    "affinity": {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"noisy": "true"}}}
+            ]
+        }
+    },
+    "priorityClassName": "state",
+    "podLabels": {"team": "games"},
+    "initContainers": [{"name": "wait", "image": "busybox", "command": ["true"]}],
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "extraVolumes": [{"name": "house", "secret": {"secretName": "house"}}],
+    "extraVolumeMounts": [{"name": "house", "mountPath": "/etc/house", "readOnly": True}],
 }
 CASES: Final[Mapping[str, Mapping[str, Any]]] = {
     "minimal": {},
@@ -56,6 +69,22 @@ CASES: Final[Mapping[str, Mapping[str, Any]]] = {
         "monitoring": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
     },
     "alerts": {"monitoring": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}},
+    "dashboards": {
+        "monitoring": {
+            "prometheusRule": {"enabled": True, "runbookUrl": "https://docs.house/runbooks/"},
+            "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Statehouse"}},
+        },
+        "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/state"}},
+    },
+    "strimzi": {
+        "kafka": {
+            "securityProtocol": "sasl_ssl",
+            "saslMechanism": "SCRAM-SHA-512",
+            "credentialsSecret": "scores-user",
+            "credentialsKey": "sasl.jaas.config",
+            "tlsSecret": "house-cluster-ca-cert",
+        }
+    },
     "sasl": {
         "kafka": {
             "securityProtocol": "sasl_ssl",
@@ -70,7 +99,8 @@ CASES: Final[Mapping[str, Mapping[str, Any]]] = {
             "zones": [
                 {"name": "a", "zone": "eu-central-1a", "replicas": 2},
                 {"name": "b", "zone": "eu-central-1b", "replicas": 1},
-            ]
+            ],
+            "affinity": _PLACEMENT["affinity"],
         },
         "settings": {"num_standby_replicas": 1},
     },
@@ -195,6 +225,12 @@ REFUSED: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
         "minReplicas is more than maxReplicas",
     ),
     "tasks kept for too short": ({"nodes": {"onStop": "keep"}}, "settings.session_timeout_ms"),
+    "a setting among variables": (
+        {"nodes": {"extraEnv": [{"name": "STATEHOUSE_NODE_PORT", "value": "1"}]}},
+        "change nodes.settings",
+    ),
+    "a label that the chart has": ({"routers": {"podLabels": {"app.kubernetes.io/name": "a"}}}, "finds its pods"),
+    "runbooks at no address": ({"monitoring": {"prometheusRule": {"runbookUrl": "runbooks.md"}}}, "runbookUrl"),
     "a monitor that nobody knows": (
         {"tls": {**_TLS, "healthSecret": ""}, "monitoring": {"serviceMonitor": {"enabled": True}}},
         "needs a certificate to show",
@@ -203,7 +239,10 @@ REFUSED: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
 # The oldest that the chart says it needs, and the newest that the validator knows.
 _VERSIONS: Final = ("1.29", "1.37")
 _SCHEMAS: Final = Path(__file__).parent / "schemas"
-_GIVEN_SECRETS: Final = {"node-tls", "router-tls", "processor-tls", "health-tls", "kafka-login", "kafka-ca", *"12345"}
+_GIVEN_SECRETS: Final = {
+    *("node-tls", "router-tls", "processor-tls", "health-tls", "kafka-login", "kafka-ca", *"12345"),
+    *("house", "scores-user", "house-cluster-ca-cert"),
+}
 _PROCESSES: Final = {"node": "node", "router": "router", "controller": "controller", "processor": "process"}
 _QUICK: Final = ("minimal",)
 
@@ -466,6 +505,13 @@ def test_pods_go_where_their_role_may(name: str, rendering: Any) -> None:
         assert template["spec"]["nodeSelector"] == _PLACEMENT["nodeSelector"]
         assert template["spec"]["tolerations"] == _PLACEMENT["tolerations"]
         assert template["metadata"]["annotations"].items() > _PLACEMENT["annotations"].items()
+        assert template["metadata"]["labels"].items() > _PLACEMENT["podLabels"].items()
+        for key in ("affinity", "priorityClassName", "initContainers"):
+            assert template["spec"][key] == _PLACEMENT[key]
+        (container,) = template["spec"]["containers"]
+        assert container["env"][-1:] == _PLACEMENT["extraEnv"]
+        assert _PLACEMENT["extraVolumeMounts"][0] in container["volumeMounts"]
+        assert _PLACEMENT["extraVolumes"][0] in template["spec"]["volumes"]
         assert [each["name"] for each in template["spec"].get("imagePullSecrets", [])] == secrets
 
 
@@ -495,6 +541,31 @@ def test_alerts_find_the_processes_that_are_scraped(rendering: Any) -> None:
     assert rule["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
 
 
+def test_dashboards_and_runbooks_are_where_the_values_say(rendering: Any) -> None:
+    rendered: Rendered = rendering("dashboards")
+    dashboards = rendered.of("ConfigMap")["scores-statehouse-dashboards"]
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert dashboards["metadata"]["annotations"] == {"grafana_folder": "Statehouse"}
+    assert dashboards["data"] == {path.name: path.read_text() for path in (ROOT / "deploy" / "grafana").glob("*.json")}
+    (rule,) = rendered.of("PrometheusRule").values()
+    urls = {each["alert"]: each["annotations"]["runbook_url"] for each in _rules_of(rule) if "alert" in each}
+    assert urls == {name: f"https://docs.house/runbooks/#{name.lower()}" for name in urls}
+    assert len(urls) > 30
+    (account,) = rendered.of("ServiceAccount").values()
+    assert account["metadata"]["annotations"] == {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/state"}
+
+
+def _rules_of(rule: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [each for group in rule["spec"]["groups"] for each in group["rules"]]
+
+
+def test_secrets_of_strimzi_are_read_as_they_are(rendering: Any) -> None:
+    rendered: Rendered = rendering("strimzi")
+    settings = tomllib.loads(rendered.settings)
+    assert settings["kafka_credentials"] == "/etc/statehouse-kafka/sasl.jaas.config"
+    assert settings["kafka_ca"] == "/etc/statehouse-kafka-tls/ca.crt"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_helm_finds_nothing_to_say(name: str, tmp_path: Path) -> None:
@@ -519,6 +590,7 @@ def test_each_zone_has_its_nodes_and_its_rack(rendering: Any) -> None:
     for name, each in rendered.of("StatefulSet").items():
         container = Container(each["spec"]["template"], f"{name}-0")
         ((term,),) = [nested(each, "nodeSelectorTerms")]
+        assert each["spec"]["template"]["spec"]["affinity"].items() > _PLACEMENT["affinity"].items()
         racks[name] = container.environment["STATEHOUSE_RACK"]
         assert term[0]["matchExpressions"][0]["values"] == [racks[name]]
         assert each["spec"]["updateStrategy"] == {"type": "OnDelete"}

@@ -38,6 +38,18 @@
 {{- fail "processor.mode sparkApplication needs processor.spark.image" -}}
 {{- end -}}
 {{- end -}}
+{{- range $role := list "nodes" "routers" "controllers" "processor" -}}
+{{- range (get $.Values $role).extraEnv -}}
+{{- if or (hasPrefix "STATEHOUSE_" .name) (hasPrefix "POD_NAME" .name) -}}
+{{- fail (printf "%s.extraEnv has %s, which the chart gives: change %s.settings" $role .name $role) -}}
+{{- end -}}
+{{- end -}}
+{{- range $label, $_ := (get $.Values $role).podLabels -}}
+{{- if has $label (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "statehouse/zone") -}}
+{{- fail (printf "%s.podLabels has %s, by which the chart finds its pods" $role $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $name := include "statehouse.fullname" . -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
 {{- fail (printf "no object can have a name that begins with %q: give fullnameOverride, of lower-case letters, digits and -" $name) -}}

@@ -41,6 +41,35 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .initContainers }}
+initContainers:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Where the pods of a role may run beside which others. A zone's own affinity is stronger: (dict "role" ... "zone" ""). */}}
+{{- define "statehouse.affinity" -}}
+{{- $affinity := deepCopy .role.affinity -}}
+{{- with .zone -}}
+{{- $of := dict "key" $.role.rackLabel "operator" "In" "values" (list .) -}}
+{{- $terms := list (dict "matchExpressions" (list $of)) -}}
+{{- $required := dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $affinity = mergeOverwrite $affinity (dict "nodeAffinity" $required) -}}
+{{- end -}}
+{{- with $affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* What a list of a role adds to the chart's: (dict "role" .Values.nodes "what" "extraEnv"). */}}
+{{- define "statehouse.extra" -}}
+{{- with get .role .what -}}
+{{- toYaml . -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The pod's spec up to its containers: (dict "top" $ "role" .Values.nodes "component" "node"). */}}

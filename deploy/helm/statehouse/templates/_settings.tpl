@@ -24,7 +24,7 @@
 {{- with .Values.kafka -}}
 {{- if ne .securityProtocol "plaintext" -}}{{- $_ := set $all "kafka_security_protocol" .securityProtocol -}}{{- end -}}
 {{- if .saslMechanism -}}{{- $_ := set $all "kafka_sasl_mechanism" .saslMechanism -}}{{- end -}}
-{{- if .credentialsSecret -}}{{- $_ := set $all "kafka_credentials" "/etc/statehouse-kafka/credentials" -}}{{- end -}}
+{{- if .credentialsSecret -}}{{- $_ := set $all "kafka_credentials" (printf "/etc/statehouse-kafka/%s" .credentialsKey) -}}{{- end -}}
 {{- if .tlsSecret -}}{{- $_ := set $all "kafka_ca" "/etc/statehouse-kafka-tls/ca.crt" -}}{{- end -}}
 {{- if .showCertificate -}}
 {{- $_ := set $all "kafka_certificate" "/etc/statehouse-kafka-tls/tls.crt" -}}

@@ -31,6 +31,18 @@ def test_options_name_the_file_and_not_the_secret(tmp_path: Path, mechanism: str
     assert SECRET not in str(options)
 
 
+def test_a_file_that_java_clients_have_is_taken_whole(tmp_path: Path) -> None:
+    file = tmp_path / "sasl.jaas.config"
+    file.write_text(
+        f'org.apache.kafka.common.security.scram.ScramLoginModule required username="m e" password="{SECRET}";'
+    )
+    options = spark_options(Brokers("b:1", KafkaSecurity("sasl_ssl", "SCRAM-SHA-512", str(file))))
+    assert options["kafka.sasl.jaas.config"] == f"${{directory:{tmp_path}:sasl.jaas.config}}"
+    assert SECRET not in str(options)
+    with pytest.raises(ConfigurationError, match=r"kafka_sasl_mechanism PLAIN needs .*PlainLoginModule"):
+        spark_options(Brokers("b:1", KafkaSecurity("sasl_ssl", "PLAIN", str(file))))
+
+
 def test_a_certificate_and_its_key_are_taken_from_their_files() -> None:
     options = client_options(KafkaSecurity("ssl", certificate="/a/c.pem", key="/a/k.pem"), Credentials("", ""))
     assert options["ssl.keystore.certificate.chain"] == "${directory:/a:c.pem}"

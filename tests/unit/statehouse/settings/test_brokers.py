@@ -78,6 +78,34 @@ def test_brokers_can_be_sent_and_printed(tmp_path: Path) -> None:
     assert Brokers.of(brokers) is brokers
 
 
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+@pytest.mark.parametrize(
+    ("text", "password"),
+    [
+        (f'{_SCRAM} required username="me" password="secret";', "secret"),
+        (f'{_SCRAM} required\n  password = "a:b=;\\"c\\\\" username="me" ;\n', 'a:b=;"c\\'),
+        ('org.apache.kafka.OAuthBearerLoginModule required clientId="me" clientSecret="secret" scope="a";', "secret"),
+    ],
+)
+def test_credentials_may_be_what_java_clients_have(tmp_path: Path, text: str, password: str) -> None:
+    file = tmp_path / "sasl.jaas.config"
+    file.write_text(text)
+    found = read_credentials(str(file))
+    assert (found.user, found.password, found.module) == ("me", password, text.split(maxsplit=1)[0])
+    assert password not in repr(found)
+
+
+@pytest.mark.parametrize("options", ['username="me"', "username=me password=secret", 'password="secret"'])
+def test_a_login_module_without_a_login_is_refused_unshown(tmp_path: Path, options: str) -> None:
+    file = tmp_path / "sasl.jaas.config"
+    file.write_text(f"{_SCRAM} required {options};")
+    with pytest.raises(ConfigurationError, match="without username and password") as caught:
+        read_credentials(str(file))
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("content", ["", "me", "me:", ":secret", "me:secret\nyou:secret"])
 def test_credentials_of_another_form_are_refused_unshown(tmp_path: Path, content: str) -> None:
     file = tmp_path / "credentials"
