@@ -256,6 +256,42 @@ def test_an_application_works_with_the_documented_rights_and_shows_no_secret(
             assert word.encode() not in content, each
 
 
+@pytest.mark.feature("kafka-sasl-tls")
+@pytest.mark.long
+def test_a_processor_logs_in_with_what_java_clients_have(secured: SecuredKafka, tmp_path: Path) -> None:
+    """As Strimzi's Secrets have it: librdkafka and Spark's Kafka client both take the file."""
+    regrant(secured, "processor", counters.application_id)
+    delete_topics(secured, f"{counters.application_id}-", counters.EVENTS)
+    create_topic(secured.bootstrap, counters.EVENTS, 2)
+    produce(secured.bootstrap, counters.EVENTS, [(b"a", b"1")])
+    jaas = secured.folder / "sasl.jaas.config"
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    jaas.write_text(f'{module} required username="processor" password="{PASSWORDS["processor"]}";\n')
+    processor = ProcessorProcess(
+        counters.__name__,
+        secured.address("sasl_ssl"),
+        tmp_path,
+        *flags(settings(secured.brokers("processor", credentials=str(jaas)))),
+        *("--log-level", "debug", "--conf", "spark.log.level=INFO"),
+    )
+    processor.start()
+    try:
+        changelog = f"{counters.application_id}-{counters.STORE}-changelog"
+        admin = AdminClient({"bootstrap.servers": secured.bootstrap})
+        poll_until(lambda: changelog in admin.list_topics(timeout=DEADLINE_S).topics, SERVED_S, "the changelog")
+        poll_until(lambda: read_all(secured.bootstrap, changelog), SERVED_S, "a row that Spark has read")
+    finally:
+        processor.stop()
+    assert PASSWORDS["processor"] not in (tmp_path / "processor.log").read_text()
+
+
+def delete_topics(secured: SecuredKafka, *prefixes: str) -> None:
+    admin = AdminClient({"bootstrap.servers": secured.bootstrap})
+    doomed = [topic for topic in admin.list_topics(timeout=DEADLINE_S).topics if topic.startswith(prefixes)]
+    for future in admin.delete_topics(doomed).values() if doomed else ():
+        future.result(DEADLINE_S)
+
+
 @pytest.mark.parametrize("instead", [[], [AclOperation.DESCRIBE]], ids=["nothing", "DESCRIBE"])
 def test_a_group_needs_read_though_it_does_not_exist(
     secured: SecuredKafka, application: str, instead: list[AclOperation]
@@ -307,9 +343,7 @@ def test_a_processor_ends_when_it_lacks_a_right(secured: SecuredKafka, tmp_path:
     topics = existing.list_topics(timeout=DEADLINE_S).topics
     if counters.EVENTS not in topics:
         create_topic(secured.bootstrap, counters.EVENTS, 2)
-    doomed = [topic for topic in topics if topic.startswith(f"{counters.application_id}-")]
-    for future in existing.delete_topics(doomed).values() if doomed else ():
-        future.result(DEADLINE_S)
+    delete_topics(secured, f"{counters.application_id}-")
     if right[3] is AclOperation.ALTER_CONFIGS:
         # It is asked of topics that are there.
         ensure_topics(clients.admin(secured.bootstrap, "test"), control_topics(counters.application_id, 1))
