@@ -1,8 +1,8 @@
 """How Spark's Kafka sources log in, without a secret in their options: plans and event logs show options.
 
 Kafka's Java client replaces ${file:PATH:KEY} in an option by what the file has under the key, where the client is made:
-in the driver and in each executor. The file of credentials, user:password, is such a file: the key is the user. Of a
-file that is a sasl.jaas.config already, ${directory:FOLDER:FILE} is the whole.
+in the driver and in each executor. The file of credentials, user:password, is such a file: the key is the user. If a
+file is a sasl.jaas.config already, ${directory:FOLDER:FILE} stands for all of it.
 """
 
 from __future__ import annotations
