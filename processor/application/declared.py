@@ -11,10 +11,10 @@ from typing import Protocol, Unpack
 from pyspark.sql import DataFrame
 
 from processor.operators.aggregators import Aggregator
-from processor.operators.newest import newest
 from processor.operators.suppression import Suppression
 from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOptions, VersionedOptions, WindowOptions
 from processor.outputs.json_values import with_json_value
+from processor.outputs.newest import newest
 from processor.ownership.declarations import StoreDeclaration
 from processor.sink.layouts import FrameLayout
 from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW, checked_name

@@ -22,6 +22,7 @@ FOREIGN = {
     "statehouse/local/kafka.py": {"--data-dir", "--port", "--heap-mb", "--config", "--ready-file"},  # its own
     "processor/spark/class_archive.py": {"--idle"},  # its own
     "statehouse/cli/sizes.py": {"--speed"},  # bench.sizing
+    "statehouse/cli/__main__.py": {"--force-reinstall", "--no-deps"},  # pip's
     "statehouse/local/class_archives.py": {"--idle"},  # of the program that makes one
     "statehouse/local/cluster_parts.py": {"--data-dir", "--ready-file", "--port"},  # its parts'
 }

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.operators.newest import Newest
 from processor.operators.order import RecordPosition
+from processor.outputs.newest import Newest
 
 _ROWS = st.lists(
     st.tuples(st.integers(0, 5), st.integers(0, 2), st.sampled_from([None, "eA==", "eQ=="])), min_size=1, max_size=20
