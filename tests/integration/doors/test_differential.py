@@ -202,7 +202,7 @@ def show(differences: Differences) -> str:
 
 @pytest.mark.timeout(600)
 async def test_all_doors_give_one_answer(served: Served) -> None:
-    differences = await compared(served, [*ONCE_WRONG, *range(5_000)])
+    differences = await compared(served, [*ONCE_WRONG, *range(1_500)])
     assert not differences.found, show(differences)
     # Each kind of read came to each end that it may have.
     assert len(differences.seen) > 30, differences.seen
@@ -211,7 +211,7 @@ async def test_all_doors_give_one_answer(served: Served) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 async def test_all_doors_give_one_answer_to_many_more_reads(served: Served) -> None:
-    for first in range(5_000, 105_000, 5_000):
+    for first in range(0, 105_000, 5_000):
         differences = await compared(served, range(first, first + 5_000))
         assert not differences.found, show(differences)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -427,7 +428,8 @@ def test_sessions_of_a_range_of_keys(serve: Serve, fleet: Fleet, node: ServerPro
     found = node.call(node.query.ScanSessions, request).sessions
     assert [each.key.text for each in found] == [each.key for each in expected if fleet.partition_of(each.key) == 1]
     shown = command("scan-sessions", store.name, "--from", keys[5], "--to-ms", "0", client=client)
-    assert shown.splitlines()[1].split() == [keys[5], "0", "500", f"{keys[5]}-0", "700"]
+    start, end, updated = shown_time(0), shown_time(500), shown_time(700)
+    assert shown.splitlines()[1].split() == [keys[5], start, end, f"{keys[5]}-0", updated]
     with pytest.raises(LookupFailure, match="it has FetchSessions, ScanSessions, Count"):
         list(client.scan_windows(store.name))
 
@@ -461,9 +463,10 @@ def test_a_versioned_store_as_of_a_time_and_the_history_of_a_key(serve: Serve, f
     assert list(client.get_history(store.name, deleted, page_size=1, reverse=True)) == history[::-1]
     assert list(client.get_history(store.name, deleted, from_ms=2 * MINUTE, to_ms=3 * MINUTE - 1)) == []
     shown = command("history", store.name, deleted, "--reverse", client=client)
-    assert [line.split() for line in shown.splitlines()[1:]] == [["180000", "-", "3"], ["60000", "120000", "1"]]
+    newest, oldest = [shown_time(3 * MINUTE), "-", "3"], [shown_time(MINUTE), shown_time(2 * MINUTE), "1"]
+    assert [line.split() for line in shown.splitlines()[1:]] == [newest, oldest]
     shown = command("scan", store.name, "--as-of", str(MINUTE), "--limit", "1", client=client)
-    assert shown.splitlines()[1].split() == [keys[0], "1", "60000"]
+    assert shown.splitlines()[1].split() == [keys[0], "1", shown_time(MINUTE)]
 
     # What the history no longer has is not known, for the partition whose time has moved on.
     store.put_records([(keys[0], keys[0].encode(), b"20", 20 * MINUTE)])
@@ -476,6 +479,10 @@ def test_a_versioned_store_as_of_a_time_and_the_history_of_a_key(serve: Serve, f
         VersionedRecord("3", 3 * MINUTE, 20 * MINUTE),
         VersionedRecord("20", 20 * MINUTE, None),
     ]
+
+
+def shown_time(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1_000, UTC).isoformat(timespec="milliseconds")
 
 
 def command(*arguments: str, client: Client) -> str:
