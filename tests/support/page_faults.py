@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from tests.support.browser import Reader
 
-SCHEMES: Final = ("light", "dark")
+Scheme = Literal["light", "dark"]
+SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
 _WIDTHS: Final = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
 # The words of a page that stand in more than one line. A word has neither a hyphen nor another place to break at.
 _BROKEN_WORDS: Final = """() => {
@@ -39,9 +40,9 @@ def layout_faults(page: Page) -> list[str]:
     return [*wide, *broken, *(f"{text!r} is cut" for text in page.evaluate(_CUT_TEXTS))]
 
 
-def axe_faults(window: Reader, schemes: Sequence[str] = SCHEMES) -> dict[str, list[Any]]:
+def axe_faults(window: Reader, schemes: Sequence[Scheme] = SCHEMES) -> dict[str, list[Any]]:
     """Return what axe has against the page that is open, by colour scheme."""
-    found = {}
+    found: dict[str, list[Any]] = {}
     for scheme in schemes:
         window.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         violations = Axe().run(window.page).response["violations"]
