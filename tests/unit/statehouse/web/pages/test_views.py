@@ -206,6 +206,9 @@ def test_restores_have_a_share_a_rate_and_an_end():
     again = replica(state="restoring", position=700, end=1_000, restored_from=100)
     found.take_node(reading("n1", 3.0, again, incarnation="next"))
     assert [row.per_s for row in restores_view(found, 1).rows if not row.error] == [None], "its process began anew"
+    found.note_contact("n1", Contact.SILENT, "refused", 4.0)
+    quiet, failed = restores_view(found, 1).rows
+    assert (quiet.state, quiet.left, quiet.eta_ms, failed.error) == ("silent", None, None, "disk full")
 
 
 @pytest.mark.feature("restores-their-share")
