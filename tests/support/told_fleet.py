@@ -31,7 +31,7 @@ _VALUES: Final[Mapping[str, Any]] = {
     "a-key-of-many-words-that-somebody-made-by-joining-them": "text",
 }
 _NODES: Final = ("node-a", "node-b", "node-c")
-_SILENT_MS: Final = 53_000
+_SILENT_MS: Final = 500_000
 
 
 class Night(StrEnum):

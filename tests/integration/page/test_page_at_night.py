@@ -35,14 +35,14 @@ SAID: Final[Mapping[Night, Mapping[str, tuple[str, ...]]]] = {
     },
     Night.NODE_KILLED: {
         "": ("1 partition: active is silent", "Node silent: node-c", "NO_REPLICA_AVAILABLE", "1 silent"),
-        "nodes": ("1 silent", "SILENT 53 s"),
-        "nodes/node-c": ("SILENT 53 s",),
+        "nodes": ("1 silent", "SILENT 5"),  # 500 s, and what has passed since
+        "nodes/node-c": ("SILENT 5",),
         "nodes/node-a": ("Other nodes take over 6 active tasks: 4 at once",),
         "routing": ("Asked last now: node-c",),
     },
     Night.SPARK_DEAD: {
-        "": ("the processor is SILENT", "Query boards: SILENT 53 s", "2 of 2 SILENT", "No controller acts"),
-        "queries": ("No controller acts.", "SILENT 53 s"),
+        "": ("the processor is SILENT", "Query boards: SILENT 500 s", "2 of 2 SILENT", "No controller acts"),
+        "queries": ("No controller acts.", "SILENT 500 s"),
     },
     Night.CRASH_LOOP: {
         "": (f"Query {TIMES}: {RESTARTING}", "1 of 2 RESTARTING"),
