@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import grpc
@@ -181,8 +180,17 @@ class RecordedFleet:
         return text
 
 
-def _stop(server: grpc.Server) -> None:
-    server.stop(0).wait()
+@contextmanager
+def node_server(node: RecordedNode) -> Iterator[int]:
+    """Serve a node's calls; yield the port."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    node_service_pb2_grpc.add_NodeServiceServicer_to_server(node, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(0).wait()
 
 
 @contextmanager
@@ -190,12 +198,6 @@ def recorded_fleet() -> Iterator[RecordedFleet]:
     """Run the router and the nodes."""
     with ExitStack() as stack:
         router = stack.enter_context(fake_router())
-        nodes, ports = {}, {}
-        for name, said in NODES.items():
-            nodes[name] = RecordedNode(said)
-            server = grpc.server(ThreadPoolExecutor(2))
-            node_service_pb2_grpc.add_NodeServiceServicer_to_server(nodes[name], server)
-            ports[name] = server.add_insecure_port("127.0.0.1:0")
-            server.start()
-            stack.callback(partial(_stop, server))
+        nodes = {name: RecordedNode(said) for name, said in NODES.items()}
+        ports = {name: stack.enter_context(node_server(node)) for name, node in nodes.items()}
         yield RecordedFleet(router, nodes, ports)

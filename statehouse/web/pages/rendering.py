@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -13,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.datastructures import QueryParams
 
 from statehouse.web.pages import figures
@@ -26,6 +27,7 @@ SPARK_WIDTH: Final = 600
 SPARK_HEIGHT: Final = 80
 CELL_WIDTH: Final = 7
 CELL_HEIGHT: Final = 12
+_WORD_ENDS: Final = re.compile(r"[_./]")
 
 
 @cache
@@ -37,7 +39,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(figures.FILTERS)
+    environment.filters.update(figures.FILTERS, breakable=breakable)
     environment.globals.update(
         Condition=Condition,
         UNKNOWN=figures.UNKNOWN,
@@ -50,6 +52,11 @@ def _templates() -> Environment:
         spark=_spark,
     )
     return environment
+
+
+def breakable(name: str) -> Markup:
+    """Return a name that may go on in another line where a word of it ends."""
+    return Markup(_WORD_ENDS.sub(lambda ends: f"{ends[0]}<wbr>", escape(name)))  # noqa: S704 - it is escaped
 
 
 def html(template: str, **values: Any) -> str:  # noqa: ANN401 - whatever the template shows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import httpx
 import pytest
@@ -12,25 +12,12 @@ from playwright.sync_api import Route, expect
 
 from tests.integration.page.conftest import PagedFleet
 from tests.support.browser import Reader
+from tests.support.page_faults import layout_faults
 from tests.support.polling import poll_until
 
 Open = Callable[..., Reader]
 OF_ANY_FLEET = ("", "map", "heat", "nodes", "restores", "queries", "routing", "stores", "changelogs", "lookup")
 PAGES = (*OF_ANY_FLEET, "nodes/n1", "stores/counts")
-
-# The words of a page that stand in more than one line. A word has neither a hyphen nor another place to break at.
-BROKEN_WORDS: Final = """() => {
-  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    for (const { 0: word, index } of node.data.matchAll(/[A-Za-z]{2,}/g)) {
-      const range = document.createRange();
-      range.setStart(node, index);
-      range.setEnd(node, index + word.length);
-      if (new Set([...range.getClientRects()].map((rect) => rect.top)).size > 1) found.push(word);
-    }
-  }
-  return found;
-}"""
 
 
 def twin(paged: PagedFleet, path: str) -> Any:
@@ -139,7 +126,4 @@ def test_pages_fit_the_width_of_a_screen_and_break_no_word(width: int, paged: Pa
     window = open_window(paged.base, viewport={"width": width, "height": 844})
     for path in PAGES:
         page = window.open(f"/{path}")
-        root = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-        assert root[0] <= root[1], f"{path} scrolls sideways"
-        broken = page.evaluate(BROKEN_WORDS)
-        assert broken == [], path
+        assert layout_faults(page) == [], path

@@ -16,7 +16,6 @@ from typing import Any, Final
 import grpc
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from bench.page.simulated_fleet import FleetSize, simulated_fleet_process
@@ -26,6 +25,7 @@ from statehouse.web.pages import poller
 from tests.integration.page.conftest import PagedFleet
 from tests.integration.page.test_page import OF_ANY_FLEET
 from tests.support.browser import Reader
+from tests.support.page_faults import axe_faults
 from tests.support.polling import poll_until
 from tests.support.stalls import stalls
 from tests.support.web import EventReader, web_server
@@ -33,7 +33,6 @@ from tests.support.web import EventReader, web_server
 pytestmark = pytest.mark.long
 
 Open = Callable[..., Reader]
-SCHEMES: Final = ("light", "dark")
 LARGE: Final = FleetSize(10_000, 200)
 # Where each state is shown, in addition to the pages of any fleet.
 BESIDE: Final = {
@@ -214,38 +213,23 @@ def test_a_router_that_dies_and_comes_back(own_paged: PagedFleet, open_window: O
         os.kill(own_paged.router.pid, signal.SIGKILL)
         window.wait_for(".banner", re.compile("No router has answered"))
         assert "n1" in window.text("table"), "what was known stays"
-        assert serious(window) == {}
+        assert axe_faults(window) == {}
         own_paged.router.close()
         own_paged.router.start()
         expect(window.page.locator(".banner")).to_have_count(0)
 
 
-def serious(window: Reader) -> dict[str, list[Any]]:
-    """Return what keeps people from reading the page that is open, by colour scheme."""
-    found = {}
-    for scheme in SCHEMES:
-        window.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        broken = [
-            (each["id"], [node["html"][:200] for node in each["nodes"]])
-            for each in Axe().run(window.page).response["violations"]
-            if each["impact"] in {"serious", "critical"}
-        ]
-        if broken:
-            found[scheme] = broken
-    return found
-
-
 @pytest.mark.feature("json-twin-page")
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("state", BESIDE)
-def test_nothing_serious_keeps_anybody_from_reading_a_page(state: str, shown: Callable[[str], str], open_window: Open):
+def test_nothing_keeps_anybody_from_reading_a_page(state: str, shown: Callable[[str], str], open_window: Open):
     """Each page is loaded once, and looked at in both schemes; then once more without JavaScript."""
     base, paths = shown(state), (*OF_ANY_FLEET, *BESIDE[state])
     window, plain = open_window(base), open_window(base, java_script_enabled=False)
     found = {}
     for path in paths:
         window.open(f"/{path}")
-        if problems := serious(window):
+        if problems := axe_faults(window):
             found[path] = problems
         page = plain.open(f"/{path}")
         assert page.locator("h1").count() == 1, path

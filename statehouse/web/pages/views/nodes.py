@@ -52,6 +52,12 @@ class NodeEntry:
         return self.contact is Contact.SILENT or self.state == SILENT
 
     @property
+    def silence(self) -> str:
+        """How long it has been silent: "SILENT 53 s" after a session without a heartbeat, before that in small."""
+        seconds = (self.silent_ms or 0) // 1_000
+        return f"{SILENT if self.state == SILENT else SILENT.lower()} {seconds:,} s"
+
+    @property
     def can_drain(self) -> bool:
         """Whether an operator can make it drain."""
         return not self.is_silent and self.state not in LEAVING_STATES
@@ -86,6 +92,8 @@ class OneNodeView:
     hand_overs: tuple[HandOver, ...]
     ready: int
     """Tasks among them that a caught-up standby can take over immediately."""
+    takers: tuple[tuple[str, int], ...]
+    """The nodes that can take tasks over immediately, with how many each could take; the most first."""
     not_shown: int
     others: int
     """Nodes that could take tasks over."""
@@ -110,12 +118,14 @@ def node_view(recorder: Recorder, now: Moment, instance_id: str) -> OneNodeView 
     if fleet is None or node is None:
         return None
     hand_overs = tuple(_hand_overs(fleet, recorder.contacts, instance_id))
+    takers = Counter(name for each in hand_overs for name in each.to)
     holdings = _holdings(fleet)
     rows = [_row(recorder, each, holdings, now) for each in fleet.nodes]
     return OneNodeView(
         next(row for row in rows if row.instance_id == instance_id),
         hand_overs[:TASKS_SHOWN],
         sum(bool(each.to) for each in hand_overs),
+        tuple(sorted(takers.items(), key=lambda taker: (-taker[1], taker[0]))),
         max(0, len(hand_overs) - TASKS_SHOWN),
         sum(row.can_drain for row in rows if row.instance_id != instance_id),
         sum(instance_id in task.standbys for task in fleet.tasks),

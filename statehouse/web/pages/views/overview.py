@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from statehouse.client.answers import Controller, Fleet
 from statehouse.contract.membership import LEAVING_STATES
+from statehouse.contract.query_states import ReportedState
 from statehouse.web.pages.partitions import Condition, partition_count, partitions_of
 from statehouse.web.pages.recorder import Moment, Recorder
 from statehouse.web.pages.samples import Samples
-from statehouse.web.pages.views.attention import Notice, notices_of, silent_nodes
+from statehouse.web.pages.views.attention import ILL, Notice, notices_of, silent_nodes
 from statehouse.web.pages.views.service import ServiceView, service_view
 
 
@@ -40,6 +41,8 @@ class Overview:
     restoring: int
     warm_ups: int
     queries: int
+    ill: tuple[tuple[str, int], ...]
+    """How many queries are in each of the states in which they don't do their work."""
     rows_per_s: float | None
     backlog: int | None
     controller: Controller | None
@@ -52,6 +55,11 @@ class Overview:
     def well(self) -> int:
         """Partitions that do well."""
         return dict(self.counts).get(Condition.WELL, 0)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the processor of a query has not been heard for three heartbeats."""
+        return ReportedState.SILENT in dict(self.ill)
 
     @property
     def latest(self) -> Point | None:
@@ -82,6 +90,7 @@ def overview(recorder: Recorder, now: Moment, *, is_measured: bool) -> Overview:
         sum(replica.state in {"restoring", "created"} for task in fleet.tasks for replica in task.replicas),
         sum(len(task.warm_ups) for task in fleet.tasks),
         len(fleet.queries),
+        tuple(sorted(Counter(query.state for query in fleet.queries if query.state in ILL).items())),
         sum(status.input_rows_per_second for status in statuses) if statuses else None,
         sum(backlogs) if backlogs else None,
         fleet.controller,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from statehouse.client.answers import Controller, ProcessorQuery
 from statehouse.web.pages.recorder import Moment, Recorder
-from statehouse.web.pages.views.attention import ILL
+from statehouse.web.pages.views.attention import CONTROLLER_QUIET_MS, ILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,12 @@ class QueriesView:
     rows: tuple[QueryRow, ...]
     controller: Controller | None
     controller_age_ms: int | None
+
+    @property
+    def is_unassigned(self) -> bool:
+        """Whether the controller that acted last has ended, or is silent."""
+        age_ms, controller = self.controller_age_ms, self.controller
+        return controller is not None and (controller.stopped or (age_ms is not None and age_ms > CONTROLLER_QUIET_MS))
 
 
 def queries_view(recorder: Recorder, now: Moment) -> QueriesView:

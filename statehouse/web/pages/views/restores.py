@@ -8,8 +8,10 @@ from typing import Final
 
 from statehouse.contract.membership import TaskState
 from statehouse.web.pages.blocks import paged
+from statehouse.web.pages.contacts import Contact
 from statehouse.web.pages.epochs import task_order
 from statehouse.web.pages.recorder import Recorder
+from statehouse.web.pages.views.attention import silent_nodes
 
 RESTORES_A_PAGE: Final = 100
 _UNDER_WAY: Final = frozenset({TaskState.CREATED, TaskState.RESTORING, TaskState.ERROR})
@@ -25,6 +27,7 @@ class RestoreRow:
         per_s: offsets a second, lately.
         eta_ms: until the end if it goes on like this.
         error: why the task has failed, if it has.
+        state: of the task, or "silent" if its node is: nothing is known of what it restores then.
 
     """
 
@@ -79,11 +82,13 @@ def restores_view(recorder: Recorder, page: int) -> RestoresView:
 
 
 def _rows(recorder: Recorder) -> Iterator[RestoreRow]:
+    silent = set(silent_nodes(recorder))
     for name, reading in recorder.readings.items():
         for each in reading.replicas:
             if each.state not in _UNDER_WAY:
                 continue
-            restore = recorder.restore(name, each.place)
+            is_quiet = name in silent and each.state != TaskState.ERROR
+            restore = None if is_quiet else recorder.restore(name, each.place)
             share, eta_s = (None, None) if restore is None else (restore.share, restore.eta_s)
             yield RestoreRow(
                 name,
@@ -91,7 +96,7 @@ def _rows(recorder: Recorder) -> Iterator[RestoreRow]:
                 each.role,
                 each.store,
                 each.partition,
-                each.state,
+                Contact.SILENT if is_quiet else each.state,
                 each.restored_records,
                 None if share is None else round(share, 4),
                 None if restore is None else restore.left,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from starlette.datastructures import QueryParams
@@ -15,7 +16,7 @@ from statehouse.web.pages.contacts import Contact
 from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, Group, Seen, menu, number, text
 from statehouse.web.pages.partitions import Condition
 from statehouse.web.pages.recorder import Recorder
-from statehouse.web.pages.rendering import as_json, html, link
+from statehouse.web.pages.rendering import as_json, breakable, html, link
 from statehouse.web.pages.views.attention import Health, health_of
 from statehouse.web.pages.views.changelogs import CHANGELOGS_A_PAGE, changelogs_view
 from statehouse.web.pages.views.frame import frame_of
@@ -72,7 +73,9 @@ def test_the_overview_counts_and_names_what_needs_attention():
         "Query alarms has stopped",
         "Query walks: RESTARTING (5 times: ZeroDivisionError at topology.py:19, record orders/3/812)",
     ]
-    assert shown_of(recorder(fleet())).notices == ()
+    assert (shown.ill, shown.is_silent) == ((("RESTARTING", 1), ("SILENT", 1)), True)
+    well = shown_of(recorder(fleet()))
+    assert (well.notices, well.ill, well.is_silent) == ((), (), False)
 
 
 def test_what_is_wrong_with_stores_topics_needs_attention() -> None:
@@ -157,6 +160,7 @@ def test_nodes_are_paged_and_say_how_long_they_are_silent():
     last = nodes_view(found, at(4), 99)
     assert (last.total, last.silent, last.page, last.pages, len(last.rows)) == (len(names), 1, 2, 2, 3)
     assert (last.rows[-1].silent_ms, last.rows[-1].heartbeat_age_ms, last.rows[-1].can_drain) == (3_000, 4_100, False)
+    assert last.rows[-1].silence == "silent 3 s", "its session goes on"
     assert last.rows[0].can_drain
 
 
@@ -166,6 +170,7 @@ def test_a_node_past_its_session_is_silent_though_it_answers():
     shown = nodes_view(found, at(0), 1)
     cut_off, well = shown.rows
     assert (shown.silent, cut_off.state, cut_off.silent_ms, cut_off.can_drain) == (1, "SILENT", 53_000, False)
+    assert cut_off.silence == "SILENT 53 s"
     assert (well.state, well.silent_ms, well.is_silent) == ("RUNNING", None, False)
     assert [notice.words for notice in shown_of(found).notices] == ["Node silent: n1"]
     assert health_of(found) is Health.ATTENTION
@@ -181,7 +186,7 @@ def test_a_drain_s_preview_tells_who_can_take_each_task_over():
         ("0_0", ("n2",), ("n3",)),
         ("0_1", (), ("n2",)),
     ]
-    assert (shown.ready, shown.others) == (1, 1)
+    assert (shown.ready, shown.others, shown.takers) == (1, 1, (("n2", 1),))
     assert node_view(found, at(1), "nobody") is None
 
 
@@ -201,6 +206,9 @@ def test_restores_have_a_share_a_rate_and_an_end():
     again = replica(state="restoring", position=700, end=1_000, restored_from=100)
     found.take_node(reading("n1", 3.0, again, incarnation="next"))
     assert [row.per_s for row in restores_view(found, 1).rows if not row.error] == [None], "its process began anew"
+    found.note_contact("n1", Contact.SILENT, "refused", 4.0)
+    quiet, failed = restores_view(found, 1).rows
+    assert (quiet.state, quiet.left, quiet.eta_ms, failed.error) == ("silent", None, None, "disk full")
 
 
 @pytest.mark.feature("restores-their-share")
@@ -211,6 +219,22 @@ def test_a_query_that_is_silent_or_dies_is_ill():
     found = recorder(fleet(queries=(query, silent)))
     well, ill = queries_view(found, at(1)).rows
     assert (well.is_ill, ill.is_ill, ill.watermark_lag_ms) == (False, True, 4_000)
+
+
+def test_a_controller_that_has_ended_or_is_quiet_does_not_act():
+    def acts(**changes: Any) -> bool:
+        given = replace(Controller("driver", standby=False, stopped=False, record_age_ms=300), **changes)
+        return not queries_view(recorder(fleet(controller=given)), at(2)).is_unassigned
+
+    assert acts()
+    assert acts(record_age_ms=8_000)
+    assert not acts(record_age_ms=8_001), "two seconds have passed since"
+    assert not acts(stopped=True)
+
+
+def test_names_go_on_in_another_line_where_a_word_ends_and_stay_text():
+    assert breakable("NO_REPLICA.x") == "NO_<wbr>REPLICA.<wbr>x"
+    assert breakable("<b>_</b>") == "&lt;b&gt;_<wbr>&lt;/<wbr>b&gt;"
 
 
 AS_WANTED = ChangelogSetting("cleanup.policy", "compact", "compact")
