@@ -14,7 +14,7 @@ from statehouse.contract.topology import dead_letters_topic
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import earliest_offsets, settled_offsets
-from statehouse.kafka.ranges import FOREVER, OffsetRange, read_ranges, ranges_of
+from statehouse.kafka.ranges import FOREVER, OffsetRange, ranges_of, read_ranges
 from statehouse.kafka.topics import partition_counts
 from statehouse.settings.brokers import Brokers
 

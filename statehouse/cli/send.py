@@ -15,7 +15,7 @@ from statehouse.cli import output as out
 from statehouse.cli.kafka_options import takes_kafka
 from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.errors import ConfigurationError
-from statehouse.kafka import clients
+from statehouse.kafka import clients, codes
 from statehouse.kafka.access import check_login, failures_told
 from statehouse.kafka.topics import partition_counts
 from statehouse.observability import logs
@@ -24,6 +24,10 @@ from statehouse.settings.brokers import Brokers
 
 _CLIENT: Final = "statehouse-send"
 _LINES: Final = "-"
+_REFUSALS: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "send a smaller value",
+    KafkaError.INVALID_RECORD: "if it is a compacted topic, give a key",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +128,15 @@ def _sent(producer: Producer, topic: str, key: bytes | None, value: bytes, timeo
     told = lambda error, message: outcomes.append((error, message))  # noqa: E731 - as long as its line
     try:
         producer.produce(topic, key=key, value=value, on_delivery=told)
+        producer.flush(timeout_s + 1)  # a message is given up before
+        if not outcomes:
+            raise KafkaException(KafkaError(codes.TIMED_OUT, f"no answer within {timeout_s:g} s"))
+        error, message = outcomes[0]
+        if error is not None:
+            raise KafkaException(error)
     except KafkaException as failure:
-        if failure.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+        remedy = _REFUSALS.get(failure.args[0].code())
+        if remedy is None:
             raise
-        raise ConfigurationError(f"a value of {len(value):,} bytes is larger than Kafka takes: send less") from failure
-    producer.flush(timeout_s + 1)  # a message is given up before
-    if not outcomes:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer within {timeout_s:g} s"))  # noqa: SLF001 - the client's public constant
-    error, message = outcomes[0]
-    if error is not None:
-        raise KafkaException(error)
+        raise ConfigurationError(f"{topic} does not take the record, {failure.args[0].str()}: {remedy}") from failure
     return SentRecord(topic, int(message.partition() or 0), int(message.offset() or 0))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka import clients, codes
@@ -58,12 +58,13 @@ def read_ranges(
 
     """
     left: dict[tuple[str, int], deque[OffsetRange]] = {}
-    options = {"auto.offset.reset": "earliest", "queued.min.messages": _PREFETCHED}
+    options: dict[str, str | int] = {"auto.offset.reset": "earliest", "queued.min.messages": _PREFETCHED}
     consumer = clients.consumer(brokers, client_id, **options)
     try:
-        there = _partitions(consumer, {each.topic for each in ranges}, silence_s)
+        ends = _ends(consumer, {(each.topic, each.partition) for each in ranges}, silence_s)
         for each in ranges:
-            if (each.topic, each.partition) in there and each.begin < each.end:
+            end = ends.get((each.topic, each.partition), -1)
+            if each.begin < min(end, each.end) or (each.end == FOREVER and end >= 0):
                 left.setdefault((each.topic, each.partition), deque()).append(each)
         goes_on = any(each.end == FOREVER for each in ranges)
         consumer.assign([TopicPartition(*at, queue[0].begin) for at, queue in left.items()])
@@ -112,12 +113,18 @@ def _skip(consumer: Consumer, left: dict[tuple[str, int], deque[OffsetRange]]) -
             consumer.seek(TopicPartition(place.topic, place.partition, begin))
 
 
-def _partitions(consumer: Consumer, topics: Collection[str], timeout_s: float) -> set[tuple[str, int]]:
-    """Return the partitions of topics; of one that doesn't exist none."""
-    found = set()
-    for topic in topics:
+def _ends(consumer: Consumer, wanted: Collection[tuple[str, int]], timeout_s: float) -> dict[tuple[str, int], int]:
+    """Return the ends of the partitions that exist."""
+    there = set()
+    for topic in {topic for topic, _ in wanted}:
         described = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
         if described.error is not None and described.error.code() in codes.RIGHT_MISSING:
             raise KafkaException(described.error)
-        found |= {(topic, partition) for partition in described.partitions}
-    return found
+        there |= {(topic, partition) for partition in described.partitions}
+    ends = {}
+    for at in there & set(wanted):
+        bounds = consumer.get_watermark_offsets(TopicPartition(*at), timeout=timeout_s)
+        if bounds is None:
+            raise KafkaException(KafkaError(codes.TIMED_OUT, f"no broker names the end of {at[0]}"))
+        ends[at] = bounds[1]
+    return ends
