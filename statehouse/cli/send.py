@@ -124,19 +124,23 @@ def _lines() -> Iterator[bytes]:
 
 def _sent(producer: Producer, topic: str, key: bytes | None, value: bytes, timeout_s: float) -> SentRecord:
     """Write a record and wait for the broker, so that each is told of before the next is read."""
-    outcomes: list[tuple[KafkaError | None, Message]] = []
-    told = lambda error, message: outcomes.append((error, message))  # noqa: E731 - as long as its line
     try:
-        producer.produce(topic, key=key, value=value, on_delivery=told)
-        producer.flush(timeout_s + 1)  # a message is given up before
-        if not outcomes:
-            raise KafkaException(KafkaError(codes.TIMED_OUT, f"no answer within {timeout_s:g} s"))
-        error, message = outcomes[0]
-        if error is not None:
-            raise KafkaException(error)
+        message = _delivered(producer, topic, key, value, timeout_s)
     except KafkaException as failure:
         remedy = _REFUSALS.get(failure.args[0].code())
         if remedy is None:
             raise
         raise ConfigurationError(f"{topic} does not take the record, {failure.args[0].str()}: {remedy}") from failure
     return SentRecord(topic, int(message.partition() or 0), int(message.offset() or 0))
+
+
+def _delivered(producer: Producer, topic: str, key: bytes | None, value: bytes, timeout_s: float) -> Message:
+    outcomes: list[tuple[KafkaError | None, Message]] = []
+    producer.produce(topic, key=key, value=value, on_delivery=lambda *outcome: outcomes.append(outcome))
+    producer.flush(timeout_s + 1)  # a message is given up before
+    if not outcomes:
+        raise KafkaException(KafkaError(codes.TIMED_OUT, f"no answer within {timeout_s:g} s"))
+    error, message = outcomes[0]
+    if error is not None:
+        raise KafkaException(error)
+    return message
