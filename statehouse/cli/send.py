@@ -123,7 +123,7 @@ def _lines() -> Iterator[bytes]:
 
 
 def _sent(producer: Producer, topic: str, key: bytes | None, value: bytes, timeout_s: float) -> SentRecord:
-    """Write a record and wait for the broker, so that each is told of before the next is read."""
+    """Write a record and wait for the broker, so that its place is printed before the next is read."""
     try:
         message = _delivered(producer, topic, key, value, timeout_s)
     except KafkaException as failure:

@@ -2,9 +2,8 @@
 
 A dead letter has the key and value of its source record. Its headers say why it was refused, where the record is, and
 what the record's own headers and timestamp were; without that timestamp, key and value are those that the query had in
-their place. So Kafka Connect's dead letters have it, too. A note stands behind its dead letter in the same partition,
-written in the transaction that replays it: whoever reads a partition to its end knows what was replayed, on any
-machine.
+their place. Kafka Connect's dead letters are alike. A note stands behind its dead letter in the same partition, written
+in the transaction that replays it. So a reader of the whole partition knows on any machine what was replayed.
 """
 
 from __future__ import annotations

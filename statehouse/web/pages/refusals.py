@@ -1,6 +1,6 @@
 """Which queries have refused records, or dropped rows as late, lately: their counts have grown while we looked. Pure.
 
-A processor counts from its start, and the counts of the first look may be old. So only growth since then is told.
+A processor counts from its start, and the counts of the first look may be old. So pages name only growth since then.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Shop:
         assert producer.flush(30) == 0
 
     def refuse(self, topic: str | None, offsets: Sequence[int], partition: int = 0, query: str = "totals") -> None:
-        """Have the sink refuse records, of which the query's rows don't have the bytes any more."""
+        """Have the sink refuse records. The query's rows don't have their bytes any more."""
         target = SinkTarget(
             self.bootstrap,
             self.name,
