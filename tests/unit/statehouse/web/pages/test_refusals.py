@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from statehouse.client import ProcessorQuery, QueryStatus
 from statehouse.web.pages.refusals import LATELY_S, Refusals
+from statehouse.web.pages.rendering import as_json, html
+from statehouse.web.pages.views.frame import frame_of
 from statehouse.web.pages.views.overview import overview
+from statehouse.web.pages.views.queries import queries_view
 from tests.unit.statehouse.web.pages.fleets import at, fleet, recorder
 
 
@@ -60,3 +64,27 @@ def test_what_grows_needs_attention_and_leads_to_the_queries() -> None:
         ("Query totals has refused 1 record lately", "queries"),
         ("Query totals has dropped 2 late rows lately", "queries"),
     ]
+
+
+@pytest.mark.feature("dead-letters-by-reason")
+def test_the_page_of_queries_has_reasons_and_late_rows() -> None:
+    status = QueryStatus(1.0, 0, None, None, 0, 0, 5, 10, {"<b>mine": 2, "not_json": 3}, 41)
+    found = recorder(fleet(queries=(replace(query(5), status=status),)))
+    view = queries_view(found, at(1))
+    text = html(
+        "main.html",
+        needs_fleet=True,
+        note=None,
+        watching=None,
+        csrf_token="",
+        title="Queries",
+        content="queries.html",
+        page=view,
+        frame=frame_of(found, at(1)),
+        query={},
+    )
+    assert text.index("not_json 3") < text.index("&lt;b&gt;mine 2"), "the most frequent first"
+    assert '<td class="n">41</td>' in text
+    shown = json.dumps(as_json(view))
+    assert '"dead_letters_by_reason": {"<b>mine": 2, "not_json": 3}' in shown
+    assert '"late_rows": 41' in shown
