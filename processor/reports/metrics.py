@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Totals
+from collections import defaultdict
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -21,7 +22,8 @@ class ProcessorMetrics:
     """Metrics by query, in their own registry, so that one process can have several.
 
     Attributes:
-        dead_letters: number of records that each query has refused so far.
+        dead_letters: number of records that each query has refused so far, by reason.
+        late_rows: number of rows that each query has dropped so far, because the watermark had passed them.
         states: the states of the processor, its queries and its controller.
         controller: what the controller of this process does.
 
@@ -32,7 +34,8 @@ class ProcessorMetrics:
         self.security = SecurityMetrics(self.registry, "statehouse_processor")
         self.states = StateMetrics(self.registry)
         self.controller = ControllerMetrics(self.registry)
-        self.dead_letters: Totals[str] = Totals()
+        self.dead_letters: defaultdict[str, Totals[str]] = defaultdict(Totals)
+        self.late_rows: Totals[str] = Totals()
 
         def counter(name: str, meaning: str, *labels: str) -> Counter:
             return Counter(f"statehouse_processor_{name}", meaning, ("query", *labels), registry=self.registry)
@@ -88,6 +91,7 @@ class ProcessorMetrics:
         self._state_rows.labels(batch.query).set(batch.state_rows)
         self._state_bytes.labels(batch.query).set(batch.state_bytes)
         self._late.labels(batch.query).inc(batch.late_rows)
+        self.late_rows[batch.query] += batch.late_rows
         for partition, size in batch.buffers.items():
             self._buffer_records.labels(batch.query, partition).set(size.records)
             self._buffer_bytes.labels(batch.query, partition).set(size.bytes)
@@ -109,6 +113,6 @@ class ProcessorMetrics:
                     self.paused(WRITES.cause)
             else:
                 self._dead_letters.labels(query, kind).inc(number)
-                self.dead_letters[query] += number
+                self.dead_letters[query][kind] += number
         self._batch_id.labels(query).set(batch_id)
         self._batch_s.labels(query).observe(took_s)

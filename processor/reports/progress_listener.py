@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from processor.reports.metrics import ProcessorMetrics
 from processor.reports.progress import Backlog, BacklogReports, BacklogStatus, BatchProgress
+from processor.reports.reasons import most_frequent
 from statehouse.control.v1 import commits_pb2
 
 log = structlog.get_logger(__name__)
@@ -71,6 +72,7 @@ class QueryProgressListener:
         if query not in self._latest:
             return None
         batch, backlog = self._latest[query]
+        reasons = self._metrics.dead_letters[query].copy()  # another thread counts
         return commits_pb2.QueryFigures(
             input_rows_per_second=batch.input_rows_per_s,
             backlog=backlog.records_left,
@@ -78,8 +80,10 @@ class QueryProgressListener:
             watermark_ms=batch.watermark_ms,
             state_rows=batch.state_rows,
             state_bytes=batch.state_bytes,
-            dead_letters=self._metrics.dead_letters[query],
+            dead_letters=reasons.total(),
             batch_ms=round(batch.duration_s * 1000),
+            dead_letters_by_reason=most_frequent(reasons),
+            late_rows=self._metrics.late_rows[query],
         )
 
 

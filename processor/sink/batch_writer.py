@@ -6,7 +6,7 @@ They return only counts to the driver.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +19,14 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.counts import BYTES, CHANGELOG, CLAIMED, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
+from processor.sink.dead_letters import ROWS_MAX, place_of, refused_rows, source_records
 from processor.sink.partitions import placed
 from processor.sink.protocol import WRITERS, ForeignClaim, SinkTarget, produce_record
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS
 from processor.sink.value_check import with_unreadable_refused
 from processor.spark.worker_memory import keep_modules
+from statehouse.contract.dead_letters import SourcePlace, SourceRecord, letter_headers
 
 # Spark's driver would parse a text anew for each batch.
 COUNTS_SCHEMA: Final = StructType(
@@ -45,7 +47,6 @@ _COUNTS_TYPE: Final = pa.schema(
 )
 
 _THREADS_MAX: Final = 8
-_ROWS_MAX: Final = 1000  # converted to Python objects at once
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,31 @@ class BatchWriter:
         rows = cache.flush()
         partitions = sorted(pc.unique(rows[SINK_PARTITION]).to_pylist())
         shares = [rows.filter(pc.equal(rows[SINK_PARTITION], partition)) for partition in partitions]
+        refused = [list(refused_rows(share)) for share in shares]
+        places = {place for of_partition in refused for place in map(place_of, of_partition) if place is not None}
+        sources = source_records(self.target.brokers, places, f"{self.target.application_id}-dead-letters")
         # Threads, because a transaction mostly waits for the broker.
         with ThreadPoolExecutor(min(len(partitions), _THREADS_MAX)) as pool:
-            yield from pool.map(partial(self._write, cache), partitions, shares)
+            yield from pool.map(partial(self._write, cache, sources), partitions, shares, refused)
         keep_modules()
 
-    def _write(self, cache: RecordCache, partition: int, rows: pa.Table) -> pa.RecordBatch:
+    def _write(
+        self,
+        cache: RecordCache,
+        sources: Mapping[SourcePlace, SourceRecord],
+        partition: int,
+        rows: pa.Table,
+        refused: Sequence[dict[str, Any]],
+    ) -> pa.RecordBatch:
         counts: Counts = Counter()
 
         def produce(producer: Producer) -> None:
             counts.clear()
-            for batch in rows.to_batches(_ROWS_MAX):
+            for batch in rows.to_batches(ROWS_MAX):
                 self._produce_records(producer, partition, batch, counts)
-            for row in dead_letters(rows):
-                self._produce_dead_letter(producer, partition, row)
+            for row in refused:
+                place = place_of(row)
+                self._produce_dead_letter(producer, partition, row, None if place is None else sources.get(place))
                 counts["", str(row[REASON])] += 1
 
         writer = WRITERS.writer(self.target, partition)
@@ -130,37 +142,19 @@ class BatchWriter:
         for output, tally in zip(outputs, tallies, strict=True):
             counts.update({(output.name, kind): count for kind, count in tally.items()})
 
-    def _produce_dead_letter(self, producer: Producer, partition: int, row: dict[str, Any]) -> None:
-        origin = {"source_topic": row[TOPIC], "source_partition": row[PARTITION], "source_offset": row[OFFSET]}
-        headers = {"reason": row[REASON], "detail": row[DETAIL] or ""}
-        # The row of an aggregate has no single source record.
-        headers |= {name: str(place) for name, place in origin.items() if place is not None}
+    def _produce_dead_letter(
+        self, producer: Producer, partition: int, row: dict[str, Any], record: SourceRecord | None
+    ) -> None:
+        origin = row[TOPIC], row[PARTITION], row[OFFSET]
         produce_record(
             producer,
             self.target.dead_letters_topic,
             partition % self.target.dead_letters_partition_count,
-            key=row[KEY],
-            value=row[VALUE],
+            key=row[KEY] if record is None else record.key,
+            value=row[VALUE] if record is None else record.value,
             timestamp=_valid(row[TIMESTAMP_MS]),
-            headers=[(name, text.encode()) for name, text in headers.items()],
+            headers=letter_headers(self.target.query, row[REASON], row[DETAIL] or "", origin, record),
         )
-
-
-def dead_letters(rows: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the refused rows of a sink partition: of each source record the first, and all that come from no record.
-
-    Spark makes a row for each sliding window of a record, and a query's outputs may refuse the same record. Rows that
-    are refused before they are placed are all in their record's sink partition, so of these none is written twice.
-    """
-    seen: set[tuple[str, int, int]] = set()
-    for batch in rows.filter(pc.is_valid(rows[REASON])).to_batches(_ROWS_MAX):
-        for row in batch.to_pylist():
-            origin = row[TOPIC], row[PARTITION], row[OFFSET]
-            if None not in origin:
-                if origin in seen:
-                    continue
-                seen.add(origin)
-            yield row
 
 
 def _valid(timestamp_ms: int | None) -> int:

@@ -280,7 +280,7 @@ def produce_record(
     key: bytes | None,
     value: bytes | None,
     timestamp: int,
-    headers: list[tuple[str, bytes]] | None = None,
+    headers: list[tuple[str, bytes | None]] | None = None,
 ) -> None:
     """Produce one record; wait for room if the queue is full.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,7 @@ class TopologyTest:
         self._session, self._directory, self._partitions = session, directory, partitions
         self._app = Application(application_id, self._read, registry)
         self._written: dict[str, list[Record]] = defaultdict(list)
+        self._piped: dict[tuple[str, int, int], Record] = {}
         self.dead_letters: list[DeadLetter] = []
         """The refused records so far, in order."""
         build(self._app)
@@ -157,7 +159,7 @@ class TopologyTest:
         directory = self._inputs(topic)
         number = len(list(directory.glob("*.parquet")))
         first = sum(pq.read_metadata(file).num_rows for file in directory.glob("*.parquet"))
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 KEY: _bytes(record.key),
                 VALUE: _bytes(record.value),
@@ -168,6 +170,8 @@ class TopologyTest:
             }
             for offset, record in zip(itertools.count(first), records, strict=False)
         ]
+        for row in rows:
+            self._piped[topic, row[PARTITION], row[OFFSET]] = Record(row[KEY], row[VALUE])
         scratch = directory / f".{number}"
         pq.write_table(pa.Table.from_pylist(rows, schema=ARROW_SCHEMA), scratch)
         scratch.rename(directory / f"{number:06}.parquet")
@@ -185,7 +189,10 @@ class TopologyTest:
             if row[REASON] is None:
                 written[outputs[row[OUTPUT]].topic].append(record)
             else:
-                self.dead_letters.append(DeadLetter(record, row[REASON], row[DETAIL]))
+                # As the sink does, which reads the source record again.
+                piped = self._piped.get((row[TOPIC], row[PARTITION], row[OFFSET]), record)
+                whole = replace(record, key=piped.key, value=piped.value)
+                self.dead_letters.append(DeadLetter(whole, row[REASON], row[DETAIL]))
         sources = {source.topic for source in self._app.sources}
         for topic, of_topic in written.items():
             self._written[topic] += of_topic

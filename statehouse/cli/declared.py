@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
@@ -29,12 +30,16 @@ _FileOption = Annotated[
 
 
 def takes_settings(
-    cls: type[Settings], *only: str, but: Collection[str] = ()
+    cls: type[Settings],
+    *only: str,
+    but: Collection[str] = (),
+    fallback: Callable[[], Mapping[str, str]] = dict,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function whose first argument is `LoadedSettings` of this class.
 
     In addition to the function's own options, the command has one for each setting, or only for those in `only`, and
-    none for those in `but`.
+    none for those in `but`. `fallback()` has values for some of them, by name; they count if no flag, variable or file
+    gives any of these.
     """
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
@@ -45,7 +50,13 @@ def takes_settings(
         @functools.wraps(function)
         def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
             flags = {each.name: arguments.pop(each.name) for each in declared}
-            function(load_with_sources(cls, flags, arguments.pop(_FILE)), **arguments)
+            file = arguments.pop(_FILE)
+            found = {} if file is not None or os.environ.get(CONFIG_ENV) else fallback()
+            if not any(
+                flags[each.name] is not None or each.variable in os.environ for each in declared if each.name in found
+            ):
+                flags |= found
+            function(load_with_sources(cls, flags, file), **arguments)
 
         hints = get_type_hints(function, include_extras=True)
         own = [each.replace(annotation=hints[each.name]) for each in list(signature(function).parameters.values())[1:]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from statehouse.cli import output
@@ -39,6 +39,8 @@ QUERY_COLUMNS: Final[Sequence[Column[ProcessorQuery]]] = (
     Column("STATE ROWS", _of_status(lambda status: status.state_rows)),
     Column("STATE BYTES", _of_status(lambda status: status.state_bytes)),
     Column("DEAD LETTERS", _of_status(lambda status: status.dead_letters)),
+    Column("LATE ROWS", _of_status(lambda status: "-" if status.late_rows is None else status.late_rows)),
+    Column("REASONS", _of_status(lambda status: _reasons(status.dead_letters_by_reason)), is_wide=True),
 )
 
 
@@ -109,7 +111,7 @@ def _print_fleet(fleet: Fleet, failing: dict[str, int], *, is_wide: bool) -> Non
     if warnings := warnings_of(fleet.stores):
         output.print_facts(warnings)
     if fleet.queries:
-        output.print_columns(QUERY_COLUMNS, fleet.queries)
+        output.print_columns(QUERY_COLUMNS, fleet.queries, is_wide=is_wide)
     print_nodes(fleet, is_wide=is_wide)
     if failing:
         output.print_facts(
@@ -127,6 +129,13 @@ def controller_said(controller: Controller | None) -> str:
         return f"none since {_ago(controller.record_age_ms)}: stopped on {controller.host}"
     whose = "standby controller" if controller.standby else "processor"
     return f"{whose} on {controller.host}, heard {_ago(controller.record_age_ms)}"
+
+
+def _reasons(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Say how many dead letters have which reason, the most frequent first."""
+    return tuple(
+        f"{reason} {number}" for reason, number in sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    )
 
 
 def _eta(eta_ms: int | None) -> str:

@@ -143,15 +143,19 @@ def logs(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines; Ctrl-C ends it.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to begin with, of each log.")] = 20,
+    every_line: Annotated[
+        bool, typer.Option("--all", help="Also what Spark says at each start, and its Python workers for each task.")
+    ] = False,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Show the last lines of the local cluster's logs, of parts that have ended, too; each line has its part's name."""
-    from statehouse.local.log_lines import FollowedLog, chosen_logs  # noqa: PLC0415 - as above
+    from statehouse.local.log_lines import FollowedLog, chosen_logs, is_news  # noqa: PLC0415 - as above
 
     chosen = chosen_logs(run_dir, parts or [])
     width = max(map(len, chosen))
+    is_shown = (lambda _line: True) if every_line else is_news
     followed = [
-        ("" if len(chosen) == 1 else f"{part:<{width}} | ", FollowedLog(path, lines))
+        ("" if len(chosen) == 1 else f"{part:<{width}} | ", FollowedLog(path, lines, is_shown))
         for part, paths in chosen.items()
         for path in paths
     ]

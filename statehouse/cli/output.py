@@ -247,6 +247,11 @@ def _shown(value: object) -> Text:
     return Text(_CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", cell(value)))
 
 
+def line_cell(value: object) -> str:
+    """Return a value as a line of text shows it."""
+    return _shown(value).plain.replace("\n", "\\n")
+
+
 def cell(value: object) -> str:  # noqa: PLR0911 - a table of types
     """Return a value as a table shows it."""
     match value:

@@ -1,7 +1,8 @@
-"""Commands that other packages add, by the entry points of the group `statehouse.commands`.
+"""Commands that are imported only when they run: those that other packages add, and our own that need Kafka's client.
 
-They are imported only when they run: one needs pyspark, whose import takes seconds, too long for `statehouse get`. Even
-the list of commands in --help imports nothing; it reads a command's first line from its source.
+Packages add them by the entry points of the group `statehouse.commands`. One needs pyspark, whose import takes seconds,
+too long for `statehouse get`. Even the list of commands in --help imports nothing; it reads a command's first line from
+its source.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from statehouse.cli.package_check import DISTRIBUTION, ensure_own
 from statehouse.errors import ConfigurationError
 
 GROUP = "statehouse.commands"
+_OWN = (
+    EntryPoint("dead-letters", "statehouse.cli.dead_letters:dead_letters", GROUP),
+    EntryPoint("send", "statehouse.cli.send:send", GROUP),
+)
 
 
 class LazyCommand(TyperCommand):
     """Stands for a command until it is run."""
 
-    def __init__(self, entry_point: EntryPoint) -> None:
-        super().__init__(entry_point.name, help=summary(entry_point), rich_help_panel="Processes")
+    def __init__(self, entry_point: EntryPoint, panel: str = "Processes") -> None:
+        super().__init__(entry_point.name, help=summary(entry_point), rich_help_panel=panel)
         self._entry_point = entry_point
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:  # noqa: ANN401 - typer vendors click, whose types it doesn't export
@@ -54,8 +59,9 @@ class LazyCommand(TyperCommand):
 
 
 def commands() -> dict[str, LazyCommand]:
-    """Return the commands of installed packages, by name."""
-    return {entry_point.name: LazyCommand(entry_point) for entry_point in sorted(entry_points(group=GROUP))}
+    """Return our own, and those of installed packages, by name."""
+    own = {entry_point.name: LazyCommand(entry_point, "Topics") for entry_point in _OWN}
+    return own | {entry_point.name: LazyCommand(entry_point) for entry_point in sorted(entry_points(group=GROUP))}
 
 
 def summary(entry_point: EntryPoint) -> str:

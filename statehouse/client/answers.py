@@ -6,7 +6,8 @@ server introduces must reach an older client's user, not fail in between. None m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from statehouse.contract.consistency import ANY, Freshness
@@ -508,6 +509,9 @@ class QueryStatus:
         state_bytes: memory that the state stores use.
         dead_letters: records sent to the dead-letter topic since the processor started.
         batch_ms: how long the whole batch took; None if the processor is of an earlier version.
+        dead_letters_by_reason: the same records by the reason of their refusal; empty from earlier versions.
+        late_rows: rows dropped since the processor started, because the watermark had passed them; None from earlier
+            versions.
 
     """
 
@@ -519,6 +523,8 @@ class QueryStatus:
     state_bytes: int
     dead_letters: int
     batch_ms: int | None = None
+    dead_letters_by_reason: Mapping[str, int] = field(default_factory=dict)
+    late_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -477,9 +477,13 @@ def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:
         ProcessorQuery,
         query,
         stores=tuple(query.stores),
-        status=same_named(QueryStatus, query.status) if query.HasField("status") else None,
+        status=_status(query.status) if query.HasField("status") else None,
         failure=same_named(QueryFailure, query.failure) if query.HasField("failure") else None,
     )
+
+
+def _status(status: fleet_service_pb2.QueryStatus) -> QueryStatus:
+    return same_named(QueryStatus, status, dead_letters_by_reason=dict(status.dead_letters_by_reason))
 
 
 def from_key_columns(store: fleet_service_pb2.StoreInfo) -> tuple[KeyColumn, ...]:

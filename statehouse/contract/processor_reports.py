@@ -34,6 +34,8 @@ _CLOCKS_DRIFT: Final = 0.001
 """How much faster than a driver's clock ours may go: twice what NTP corrects a clock by without a step."""
 SETTINGS_MAX: Final = 200
 """Settings of a topic in a record; Kafka has about thirty."""
+REASONS_MAX: Final = 100
+"""Reasons of dead letters in a record; a processor names fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +194,11 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
 def _check_figures(figures: commits_pb2.QueryFigures) -> None:
     if not 0 <= figures.input_rows_per_second <= COUNT_MAX:  # neither is NaN
         raise ContractError(f"it has {figures.input_rows_per_second} rows a second")
-    for what in ("backlog", "backlog_eta_ms", "state_rows", "state_bytes", "dead_letters", "batch_ms"):
+    for what in ("backlog", "backlog_eta_ms", "state_rows", "state_bytes", "dead_letters", "batch_ms", "late_rows"):
         checked_count(what, getattr(figures, what))
+    for reason in checked_list("reasons", figures.dead_letters_by_reason, REASONS_MAX):
+        checked_text("reason", reason)
+        checked_count("dead letters", figures.dead_letters_by_reason[reason])
     checked_time_ms("watermark_ms", abs(figures.watermark_ms))
 
 

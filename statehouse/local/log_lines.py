@@ -1,9 +1,11 @@
-"""Reads the logs of a local cluster's parts: their last lines, and those that are added."""
+"""Reads the logs of a local cluster's parts: their last lines, and those that are added; without Spark's chatter."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,24 @@ _BLOCK: Final = 64 * 1024
 _READ_MAX: Final = 1024 * 1024
 # The log of Kafka's part is its starter's; the broker itself writes this one.
 _BROKER_LOG: Final = Path("kafka") / "broker.log"
+# What Spark and its Python workers say at each start, and for each task, of themselves. None of it is news.
+_CHATTER: Final = re.compile(
+    r"""\s*$
+    |Using\ Spark's\ default\ log4j\ profile:
+    |Setting\ (default|Spark)\ log\ level\ to\ "
+    |To\ adjust\ logging\ level\ use\ sc\.setLogLevel
+    |WARNING:\ Using\ incubator\ modules:
+    |SLF4J:\ (Failed\ to\ load\ class|Defaulting\ to\ no-operation|See\ http)
+    |[0-9/]+\ [0-9:]+\ WARN\ Utils:\ (Your\ hostname,|Set\ SPARK_LOCAL_IP)
+    |[0-9/]+\ [0-9:]+\ WARN\ NativeCodeLoader:
+    |(Starting\ )?Streaming\ \w+(\ Python)?\ worker\b""",
+    re.VERBOSE,
+)
+
+
+def is_news(line: str) -> bool:
+    """Whether a line of a log is more than what Spark says at each start, or its workers for each task."""
+    return _CHATTER.match(line) is None
 
 
 class NoLog(LocalError):
@@ -24,11 +44,14 @@ class NoLog(LocalError):
 
 
 class FollowedLog:
-    """A log from its last `last` lines on. It may be missing, grow, and begin anew. Not thread-safe."""
+    """A log from its last `last` lines on, or those of them that are shown. It may be missing, grow, and begin anew.
 
-    def __init__(self, path: Path, last: int) -> None:
-        self._path = path
-        self._file, self._at = _begin(path, last)
+    Not thread-safe.
+    """
+
+    def __init__(self, path: Path, last: int, is_shown: Callable[[str], bool] = lambda _line: True) -> None:
+        self._path, self._is_shown = path, is_shown
+        self._file, self._at = _begin(path, last, is_shown)
         self._rest = b""
 
     def lines(self) -> list[str]:
@@ -46,7 +69,7 @@ class FollowedLog:
         *lines, self._rest = (self._rest + read).split(b"\n")
         if len(self._rest) >= _READ_MAX:
             lines, self._rest = [*lines, self._rest], b""
-        return [line.decode(errors="replace").rstrip("\r") for line in lines]
+        return list(filter(self._is_shown, map(_text, lines)))
 
 
 def last_lines(path: Path, begin: int = 0) -> list[str]:
@@ -82,19 +105,29 @@ def chosen_logs(run_dir: Path, names: list[str]) -> Mapping[str, tuple[Path, ...
     return {name: found[name] for name in names} if names else found
 
 
-def _begin(path: Path, last: int) -> tuple[int, int]:
+def _begin(path: Path, last: int, is_shown: Callable[[str], bool]) -> tuple[int, int]:
     """Return a file's number, and where its last lines begin."""
     try:
         with path.open("rb") as log:
             end = at = log.seek(0, os.SEEK_END)
-            tail = b""
-            # A line that isn't complete yet isn't one of the last.
-            while at and tail.count(b"\n") <= last:
-                at = max(0, at - _BLOCK)
+            begins: list[int] = []
+            # The first line of a block may have begun before it.
+            while at and len(begins) <= last + 1:
+                at = max(0, at - max(_BLOCK, end - at))
                 log.seek(at)
-                tail = log.read(end - at)
-            ends = [index + 1 for index, byte in enumerate(tail) if byte == 0x0A]
-            begin = 0 if len(ends) <= last else ends[-last - 1]
+                begins = _beginnings(log.read(end - at), is_shown)
+            begin = begins[-last - 1] if len(begins) > last else 0
             return os.fstat(log.fileno()).st_ino, at + begin
     except FileNotFoundError:
         return 0, 0
+
+
+def _beginnings(block: bytes, is_shown: Callable[[str], bool]) -> list[int]:
+    """Return where the lines of a block begin that are shown, and last where the one does that isn't complete yet."""
+    *lines, _ = block.split(b"\n")
+    begins = list(accumulate((len(line) + 1 for line in lines), initial=0))
+    return [begin for line, begin in zip(lines, begins, strict=False) if is_shown(_text(line))] + begins[-1:]
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r")

@@ -61,7 +61,8 @@ FLEET = text_format.Parse(
       name: "scores" stores: "boards" record_age_ms: 700 batch_id: 6 batch_age_ms: 12345 input_backlog: 4980
       status {
         input_rows_per_second: 99.6 backlog: 5000 backlog_eta_ms: 50400 watermark_ms: 61500 state_rows: 1234
-        state_bytes: 65536 dead_letters: 1
+        state_bytes: 65536 dead_letters: 3 late_rows: 7
+        dead_letters_by_reason { key: "not_json" value: 1 } dead_letters_by_reason { key: "null_key" value: 2 }
       }
       state: "RESTARTING" heard_age_ms: 700
       failure { restarts: 5 reason: "ZeroDivisionError at topology.py:19, record orders/3/812" }

@@ -276,6 +276,26 @@ class QueryFigures(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class DeadLettersByReasonEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     INPUT_ROWS_PER_SECOND_FIELD_NUMBER: _builtins.int
     BACKLOG_FIELD_NUMBER: _builtins.int
     BACKLOG_ETA_MS_FIELD_NUMBER: _builtins.int
@@ -284,6 +304,8 @@ class QueryFigures(_message.Message):
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     BATCH_MS_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_BY_REASON_FIELD_NUMBER: _builtins.int
+    LATE_ROWS_FIELD_NUMBER: _builtins.int
     input_rows_per_second: _builtins.float
     """Rows per second read from all sources since the previous batch began; 0
     when idle.
@@ -310,6 +332,17 @@ class QueryFigures(_message.Message):
     """Milliseconds that the whole batch took; unset by processors of earlier
     versions.
     """
+    late_rows: _builtins.int
+    """Rows that the query's operators have dropped since the process started,
+    because the watermark had passed them; unset by processors of earlier
+    versions.
+    """
+    @_builtins.property
+    def dead_letters_by_reason(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """The same records as in `dead_letters`, by reason; empty from processors of
+        earlier versions.
+        """
+
     def __init__(
         self,
         *,
@@ -321,21 +354,27 @@ class QueryFigures(_message.Message):
         state_bytes: _builtins.int = ...,
         dead_letters: _builtins.int = ...,
         batch_ms: _builtins.int | None = ...,
+        dead_letters_by_reason: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        late_rows: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_batch_ms", b"_batch_ms", "_watermark_ms", b"_watermark_ms", "backlog_eta_ms", b"backlog_eta_ms", "batch_ms", b"batch_ms", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_batch_ms", b"_batch_ms", "_late_rows", b"_late_rows", "_watermark_ms", b"_watermark_ms", "backlog_eta_ms", b"backlog_eta_ms", "batch_ms", b"batch_ms", "late_rows", b"late_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_batch_ms", b"_batch_ms", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "batch_ms", b"batch_ms", "dead_letters", b"dead_letters", "input_rows_per_second", b"input_rows_per_second", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_batch_ms", b"_batch_ms", "_late_rows", b"_late_rows", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "batch_ms", b"batch_ms", "dead_letters", b"dead_letters", "dead_letters_by_reason", b"dead_letters_by_reason", "input_rows_per_second", b"input_rows_per_second", "late_rows", b"late_rows", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__backlog_eta_ms: _TypeAlias = _typing.Literal["backlog_eta_ms"]  # noqa: Y015
     _WhichOneofArgType__backlog_eta_ms: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms"]  # noqa: Y015
     _WhichOneofReturnType__batch_ms: _TypeAlias = _typing.Literal["batch_ms"]  # noqa: Y015
     _WhichOneofArgType__batch_ms: _TypeAlias = _typing.Literal["_batch_ms", b"_batch_ms"]  # noqa: Y015
+    _WhichOneofReturnType__late_rows: _TypeAlias = _typing.Literal["late_rows"]  # noqa: Y015
+    _WhichOneofArgType__late_rows: _TypeAlias = _typing.Literal["_late_rows", b"_late_rows"]  # noqa: Y015
     _WhichOneofReturnType__watermark_ms: _TypeAlias = _typing.Literal["watermark_ms"]  # noqa: Y015
     _WhichOneofArgType__watermark_ms: _TypeAlias = _typing.Literal["_watermark_ms", b"_watermark_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__backlog_eta_ms) -> _WhichOneofReturnType__backlog_eta_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_ms) -> _WhichOneofReturnType__batch_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__late_rows) -> _WhichOneofReturnType__late_rows | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_ms) -> _WhichOneofReturnType__watermark_ms | None: ...
 

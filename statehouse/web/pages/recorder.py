@@ -16,6 +16,7 @@ from statehouse.client.restore_rates import RestoreRates, RunningRestore
 from statehouse.web.pages.contacts import QUIET_S, Contact, NodeContact, StorePlace, answered_between
 from statehouse.web.pages.epochs import EpochLog
 from statehouse.web.pages.partitions import Condition, partition_count, partitions_of
+from statehouse.web.pages.refusals import Refusals
 from statehouse.web.pages.routing_counts import RoutingCounts
 from statehouse.web.pages.samples import COLUMN_S, UNKNOWN, SampleColumn, Samples, StoreColumn
 
@@ -56,6 +57,7 @@ class Recorder:
         self.epochs = EpochLog()
         self.samples = Samples()
         self.routing = RoutingCounts()
+        self.refusals = Refusals()
         self.tasks: Mapping[str, Task] = {}
         """The tasks of the fleet, by id."""
         self.readings: dict[str, NodeReading] = {}
@@ -87,6 +89,7 @@ class Recorder:
             known = self.fleet
             fleet = replace(fleet, queries=known.queries, controller=known.controller, served_by=known.served_by)
         self.fleet, self.fleet_at, self.tasks = fleet, now, {task.task: task for task in fleet.tasks}
+        self.refusals.take(fleet.queries, now.at_s)
         here = {node.host.instance_id for node in fleet.nodes}
         for gone in self.contacts.keys() - here:
             del self.contacts[gone]

@@ -222,6 +222,7 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     (dead,) = messages(str(target.brokers), target.dead_letters_topic)
     assert (dead.key(), dead.value()) == (None, b"\xffraw")
     assert headers(dead) == {
+        "query": "query",
         "reason": "not_json",
         "detail": "why",
         "source_topic": "scores",

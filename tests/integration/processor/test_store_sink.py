@@ -112,7 +112,7 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     assert (dead.key(), dead.value()) == (b"k", b"raw")
     assert headers(dead)["source_offset"] == "41"
     assert (nobody.key(), nobody.value()) == (None, b"of nobody")
-    assert headers(nobody) == {"reason": "null_key", "detail": "a store's row without a key"}
+    assert headers(nobody) == {"query": "query", "reason": "null_key", "detail": "a store's row without a key"}
 
     size = sum(len(key) + len(f"value {key}") for key in keys) + len("gone") + len("lost")
     written = {(STORE, "changelog"): 20, (STORE, "tombstone"): 2, (STORE, "bytes"): size}

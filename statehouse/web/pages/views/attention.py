@@ -79,6 +79,7 @@ def _notices(recorder: Recorder, counts: Mapping[Condition, int]) -> Iterator[No
     if silent := silent_nodes(recorder):
         yield Notice(f"{'Node' if len(silent) == 1 else 'Nodes'} silent: {_some(silent)}", "nodes")
     yield from _of_processor(fleet)
+    yield from _of_refusals(recorder)
     yield from _of_stores(fleet)
     changelogs = recorder.changelogs or ()
     if differing := sorted(each.store for each in changelogs if any(setting.differs for setting in each.settings)):
@@ -96,6 +97,14 @@ def _of_processor(fleet: Fleet) -> Iterator[Notice]:
             yield Notice(f"Query {query.name}: {query.condition}", "queries")
         elif query.input_backlog is not None and query.input_backlog >= BEHIND:
             yield Notice(f"Query {query.name} has {query.input_backlog:,} records to process", "queries")
+
+
+def _of_refusals(recorder: Recorder) -> Iterator[Notice]:
+    now_s = recorder.fleet_at.at_s
+    for name, number in recorder.refusals.recent_dead_letters(now_s).items():
+        yield Notice(f"Query {name} has refused {number:,} {'record' if number == 1 else 'records'} lately", "queries")
+    for name, number in recorder.refusals.recent_late_rows(now_s).items():
+        yield Notice(f"Query {name} has dropped {number:,} late {'row' if number == 1 else 'rows'} lately", "queries")
 
 
 def _of_stores(fleet: Fleet) -> Iterator[Notice]:

@@ -85,6 +85,8 @@ def test_commit_records_are_given_the_figures_of_the_last_batch():
         state_bytes=8_544,
         dead_letters=3,
         batch_ms=1548,
+        dead_letters_by_reason={"not_json": 2, "null_key": 1},
+        late_rows=3,
     )
 
 

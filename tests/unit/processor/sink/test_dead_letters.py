@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 
 from processor.rows import OFFSET, PARTITION, REASON, TOPIC
-from processor.sink.batch_writer import dead_letters
+from processor.sink.dead_letters import refused_rows
 
 TYPES = pa.schema([(TOPIC, pa.string()), (PARTITION, pa.int32()), (OFFSET, pa.int64()), (REASON, pa.string())])
 
 
 def letters(*rows: tuple[str | None, int | None, int | None, str | None]) -> list[tuple[object, ...]]:
     table = pa.Table.from_pylist([dict(zip(TYPES.names, row, strict=True)) for row in rows], schema=TYPES)
-    return [tuple(row.values()) for row in dead_letters(table)]
+    return [tuple(row.values()) for row in refused_rows(table)]
 
 
 def test_a_record_in_twelve_windows_gives_one_dead_letter() -> None:

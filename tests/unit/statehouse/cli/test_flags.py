@@ -18,6 +18,7 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 FOREIGN = {
     "statehouse/cli/declared.py": {"--no-"},  # what switches begin with that turn something off
     "processor/topics/creation.py": {"--create", "--topic"},  # kafka-topics
+    "statehouse/cli/send.py": {"--create", "--topic"},  # the same
     "statehouse/local/broker_config.py": {"--ignore-formatted", "--cluster-id", "--config"},  # kafka-storage
     "statehouse/local/kafka.py": {"--data-dir", "--port", "--heap-mb", "--config", "--ready-file"},  # its own
     "processor/spark/class_archive.py": {"--idle"},  # its own

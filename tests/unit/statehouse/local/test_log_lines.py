@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.local import log_lines
-from statehouse.local.log_lines import FollowedLog, NoLog, chosen_logs, logs_of
+from statehouse.local.log_lines import FollowedLog, NoLog, chosen_logs, is_news, logs_of
 
 
 @pytest.fixture
@@ -73,6 +73,51 @@ def test_the_last_lines_are_those_of_the_whole_text(tmp_path_factory, text: str,
         patch.setattr(log_lines, "_BLOCK", block)
         followed = FollowedLog(log, last)
     assert followed.lines() == whole[max(0, len(whole) - last) :]
+
+
+NEWS = (
+    '{"event": "batch committed", "level": "info"}',
+    "26/11/28 03:26:59 ERROR MicroBatchExecution: Query counts terminated with error",
+    "26/11/28 03:26:59 WARN KafkaDataConsumer: KafkaDataConsumer is not running in UninterruptibleThread",
+    "Traceback (most recent call last):",
+    '  File "topology.py", line 19, in build',
+    "my own print",
+)
+CHATTER = (
+    "",
+    "WARNING: Using incubator modules: jdk.incubator.vector",
+    "Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties",
+    'Setting default log level to "WARN".',
+    "To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).",
+    'Setting Spark log level to "ERROR".',
+    'SLF4J: Failed to load class "org.slf4j.impl.StaticLoggerBinder".',
+    "SLF4J: Defaulting to no-operation (NOP) logger implementation",
+    "SLF4J: See http://www.slf4j.org/codes.html#StaticLoggerBinder for further details.",
+    "26/11/28 03:26:59 WARN Utils: Your hostname, vm, resolves to a loopback address: 127.0.0.1; using 10.0.0.2",
+    "26/11/28 03:26:59 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address",
+    "26/11/28 03:27:00 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform...",
+    "Starting Streaming TransformWithStateInPandas Python worker.",
+    "Streaming TransformWithStateInPandas Python worker Completed execution of UDF: <bound method ...>.",
+    "Streaming foreachBatch worker is starting with url sc://localhost and sessionId 1.",
+)
+
+
+@pytest.mark.feature("logs-without-chatter")
+def test_what_spark_says_of_itself_is_no_news() -> None:
+    assert [line for line in NEWS if not is_news(line)] == []
+    assert [line for line in CHATTER if is_news(line)] == []
+
+
+@pytest.mark.feature("logs-without-chatter")
+@given(lines=st.lists(st.sampled_from([*NEWS, *CHATTER[:4]])), last=st.integers(0, 8), block=st.integers(1, 200))
+def test_the_last_lines_are_those_of_what_is_shown(tmp_path_factory, lines: list[str], last: int, block: int):
+    log = tmp_path_factory.mktemp("log") / "part.log"
+    log.write_text("".join(f"{line}\n" for line in lines))
+    shown = [line for line in lines if is_news(line)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_lines, "_BLOCK", block)
+        followed = FollowedLog(log, last, is_news)
+    assert followed.lines() == shown[max(0, len(shown) - last) :]
 
 
 def test_which_logs_there_are(tmp_path: Path):
