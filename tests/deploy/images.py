@@ -11,7 +11,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,8 @@ NEWER: Final = "statehouse-tests:python3.13-java21"
 
 _PYTHON: Final = ("python3", "python3-venv", "python3-pip", "python3-dev")
 _BASES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
-    NEWER: ("trixie", (*_PYTHON, "openjdk-21-jre-headless")),
+    # procps: Spark's start scripts call ps.
+    NEWER: ("trixie", (*_PYTHON, "openjdk-21-jre-headless", "procps")),
     "python:3.11-slim-bookworm": ("bookworm", _PYTHON),
     # Its compiler is of the version that the Dockerfile names; what it builds needs nothing of its Debian.
     "golang:1.24-bookworm": ("trixie", ("golang-1.24-go",)),
@@ -133,11 +135,16 @@ def build(image: Image, tag: str) -> Built:
     return Built(tag, config, Path(buildah("mount", container)))
 
 
-def mounted_base(base: str) -> Path:
-    """Return where a base's files are mounted; it is made, unless it is there."""
+@contextmanager
+def mounted_base(base: str) -> Iterator[Path]:
+    """Make a base, unless it is there; yield where a fresh copy of its files is mounted."""
     STORE.mkdir(parents=True, exist_ok=True)
     _have(base)
-    return Path(buildah("mount", buildah("from", "--pull=never", base)))
+    container = buildah("from", "--pull=never", base)
+    try:
+        yield Path(buildah("mount", container))
+    finally:
+        buildah("rm", container)
 
 
 def remove_containers() -> None:
@@ -157,6 +164,7 @@ def _have(base: str) -> None:
     command = [
         *("mmdebstrap", "--mode=root", "--variant=minbase", "--format=tar", "--dpkgopt=path-exclude=/usr/share/man/*"),
         f"--include={','.join(('ca-certificates', *packages))}",
+        '--essential-hook=mkdir -p "$1/usr/share/man/man1"',  # Java's package links into it
         *copied,
         f'--customize-hook=chroot "$1" sh -c "{further}"',
         *(suite, str(archive), *_sources(suite)),
