@@ -16,10 +16,9 @@ from typing import Final
 import pytest
 
 from hatch_build import PURE
-from statehouse.local.jars import default_cache_dir, resolve_jars
 from tests.deploy.files import ROOT
 from tests.deploy.images import NEWER, STORE, USER, command_in, mounted_base, needed, pip_variables
-from tests.deploy.wheels import build_platform_wheel, pinned
+from tests.deploy.wheels import build_platform_wheel, copy_jars, pinned
 from tests.support.statehouse import ANY_PORTS, Ran
 from tools.dist import build_wheel
 
@@ -81,9 +80,7 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debian]:
     (home / "requirements" / "tools.txt").write_text("\n".join(pinned(_TOOLS)))
     shutil.copytree(ROOT / "tests", home / "project" / "tests", ignore=shutil.ignore_patterns("__pycache__", "target"))
     shutil.copy(ROOT / "pyproject.toml", home / "project")
-    for kind in ("broker", "spark"):
-        resolve_jars(kind)
-    shutil.copytree(default_cache_dir() / "jars", home / "cache" / "jars")
+    copy_jars(home / "cache")
     subprocess.run(["chown", "--recursive", f"{USER}:{USER}", str(home)], check=True, timeout=120)
     with mounted_base(NEWER) as root:
         made = Debian(root, home)

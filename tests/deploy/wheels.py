@@ -1,13 +1,15 @@
-"""Wheels to install from, and the versions that are locked."""
+"""What tests install: our wheels, the versions that are locked, and jars."""
 
 from __future__ import annotations
 
 import platform
 import re
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 
 from hatch_build import PLATFORMS
+from statehouse.local.jars import default_cache_dir, resolve_jars
 from tests.deploy.files import ROOT
 from tools.dist import build_wheel
 
@@ -24,3 +26,10 @@ def pinned(names: Collection[str] = ()) -> list[str]:
     found = [name + version for name, version in locked if not names or name in names]
     assert len(found) >= len(names)
     return found
+
+
+def copy_jars(cache: Path) -> None:
+    """Put the jars that a first start downloads into a cache folder."""
+    for kind in ("broker", "spark"):
+        resolve_jars(kind)
+    shutil.copytree(default_cache_dir() / "jars", cache / "jars")
