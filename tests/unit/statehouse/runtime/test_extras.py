@@ -1,4 +1,4 @@
-"""What is said where an extra isn't installed."""
+"""Errors where an extra is not installed: each names the extra."""
 
 from __future__ import annotations
 
