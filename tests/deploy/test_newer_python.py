@@ -83,6 +83,9 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debian]:
     copy_jars(home / "cache")
     subprocess.run(["chown", "--recursive", f"{USER}:{USER}", str(home)], check=True, timeout=120)
     with mounted_base(NEWER) as root:
+        # Spark asks Java for the user's name.
+        added = ("useradd", "--uid", USER, "--home-dir", _HOME, "somebody")
+        subprocess.run(["chroot", str(root), *added], check=True, timeout=60)
         made = Debian(root, home)
         made.succeed("python3", "-m", "venv", f"{_HOME}/env")
         install = (f"{_BIN}/python", "-m", "pip", "install", "--quiet")
