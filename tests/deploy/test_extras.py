@@ -118,7 +118,7 @@ def test_service_s_node_and_router_answer(user: User, wheels: Path, fleet: Fleet
     for command, lacking in (
         ("up", "processor,http"),
         ("check leaderboard", "processor"),
-        ("process leaderboard --application-id a --bootstrap b", "processor"),
+        ("process leaderboard --bootstrap b", "processor"),
         ("router --application-id a --bootstrap b --http-port 0", "http"),
     ):
         ran = user.statehouse(*command.split())
