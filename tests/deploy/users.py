@@ -33,6 +33,8 @@ class User:
             "STATEHOUSE_CACHE_DIR": str(home / "cache"),
             # It would take a minute of processor time after the start.
             "STATEHOUSE_CLASS_ARCHIVE": "false",
+            # Shows where a program stood that a library of C has ended.
+            "PYTHONFAULTHANDLER": "1",
         }
         self._become = []
         if os.geteuid() == 0:
