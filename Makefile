@@ -220,9 +220,9 @@ $(BILL_TOOLS): requirements/dist.txt
 $(GOMOD_BILL):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(GOMOD_BILL_VERSION)
 
-release: setup $(BUF) ## Write what the commit of a release contains: make release VERSION=1.2.3 (docs/releasing.md)
+release: setup $(BUF) ## Write what the commit of a release contains: make release VERSION=1.2.3 URL=https://... (docs/releasing.md)
 	@test -n "$(VERSION)" || { echo "say which: make release VERSION=1.2.3" >&2; exit 2; }
-	$(BIN)/python tools/releases.py prepare $(VERSION)
+	$(BIN)/python tools/releases.py prepare $(VERSION) --url "$(URL)"
 	$(BIN)/python -m tools.generate_chart
 
 release-commit: setup $(BUF) ## Name the last release's commit in RELEASES.toml, once it is made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -16,6 +15,7 @@ from statehouse.cli import output as out
 from statehouse.cli.declared import run_alone, takes_settings
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.output import OutputFormat, OutputOption
+from statehouse.cli.package_check import ensure_none_in, import_from_here
 from statehouse.kafka.access import check_login, failures_told
 from statehouse.local.application_file import ApplicationFile
 from statehouse.observability import logs
@@ -43,7 +43,7 @@ def process(
     settings = loaded.settings
     if (app is None) == (static is None):
         raise typer.BadParameter("give a topology module or --static FILE, one of the two")
-    sys.path.insert(0, str(Path.cwd()))
+    import_from_here()
     logs.configure(settings.log_level)
     if static is not None:
         if settings.controller == "none":
@@ -73,6 +73,7 @@ def check(
     Nothing is run and nothing written. A topology that reads schemas asks its registry. Exit code 1: it has mistakes.
     """
     logs.configure("WARNING")
+    ensure_none_in(Path.cwd())
     file = ApplicationFile.of(Path.cwd())
     name = app or (file.app if file else None)
     if name is None:
@@ -120,7 +121,7 @@ def reset(
     """
     settings = loaded.settings
     logs.configure("WARNING")
-    sys.path.insert(0, str(Path.cwd()))
+    import_from_here()
     # Spark is slow to import, and the other commands don't need it.
     from processor.application.topology import Topology  # noqa: PLC0415
 

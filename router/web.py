@@ -7,18 +7,17 @@ port is taken is tried again, and the log says why.
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from typing import Final
 
 from router.child_processes import ChildProcess, environment_of, keep
 from statehouse.errors import ConfigurationError
 from statehouse.runtime.background import BackgroundWork
+from statehouse.runtime.extras import ensure_installed
 from statehouse.runtime.file_reads import PEM_BYTES_MAX, read
 from statehouse.runtime.waiting import StopSignals
 from statehouse.settings import RouterSettings, WebSettings
 
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}  # noqa: S104 - read, not bound
-_NEEDED: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette", "multipart")
 
 
 def web_child(settings: RouterSettings, port: int) -> ChildProcess:
@@ -28,11 +27,7 @@ def web_child(settings: RouterSettings, port: int) -> ChildProcess:
         ConfigurationError: a package that it needs isn't installed, or the router's certificate can't be read.
 
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigurationError(
-            f"http_port needs {', '.join(missing)}, which is not installed: pip install 'statehouse[http]'"
-        )
+    ensure_installed("http_port", "http")
     environment = environment_of(web_settings(settings, port), os.environ)
     return ChildProcess("http", ("-m", "router.web_process"), environment, needed=False)
 

@@ -1,7 +1,8 @@
 """Releases: check that RELEASES.toml, pyproject.toml and CHANGELOG.md agree, and prepare the next release.
 
 `check` fails when they disagree; `contract` prints the file of the newest release's contract; `prepare VERSION` writes
-what the release's commit contains; `name-commit` names that commit, once it is made. See docs/releasing.md.
+what the release's commit contains, with the project's address (`--url`) in the metadata of both distributions;
+`name-commit` names that commit, once it is made. See docs/releasing.md.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,6 +27,10 @@ _HEADING = re.compile(r"^## (?P<version>\d+\.\d+\.\d+) \((?P<date>\d{4}-\d{2}-\d
 _PROJECT_VERSION = re.compile(r'^version = "(?P<version>[^"]+)"$', re.MULTILINE)
 _CLIENT = re.compile(r"(?<=statehouse-client==)[\d.]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# The place of the table in a pyproject.toml, or the table of an earlier release.
+_URLS = re.compile(r"^# \[project\.urls\]: .*$|^\[project\.urls\]\nRepository = .*$", re.MULTILINE)
+# Reserved, so that they are nobody's (RFC 2606, RFC 6761).
+_NOBODYS = re.compile(r"(?:^|\.)(?:example(?:\.(?:com|net|org))?|invalid|localhost|test)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class Releases:
         self.index = root / "RELEASES.toml"
         self.changelog = root / "CHANGELOG.md"
         self.project = root / "pyproject.toml"
+        self.projects = (self.project, root / "client" / "pyproject.toml")
 
     def all(self) -> list[Release]:
         """Return what was released, the newest first."""
@@ -68,6 +75,8 @@ class Releases:
         found += [f"{each.version}: there is no {each.contract}" for each in releases if not self._has_contract(each)]
         found += [f"{each.version}: its commit is not named" for each in older if each.commit is None]
         found += [problem for each in releases if each.commit is not None for problem in self._commit_problems(each)]
+        if newest.commit is None:
+            found += [f"{newest.version}: {problem}" for problem in self._url_problems()]
         if newest.commit is None and self._has_later_commit(newest):
             found.append(f"{newest.version}: its commit is known by now, run `make release-commit`")
         return found
@@ -81,8 +90,16 @@ class Releases:
         text = self.changelog.read_text(encoding="utf-8")
         return [(each["version"], each["date"]) for each in _HEADING.finditer(text)]
 
-    def prepare(self, version: str, date: str) -> None:
-        """Write what the commit of a release contains: the version, its headings, the contract, the entry."""
+    def url(self, project: Path) -> str:
+        """Return the project's address in the metadata of a distribution; empty if none is given."""
+        metadata = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+        return str(metadata.get("urls", {}).get("Repository", ""))
+
+    def prepare(self, version: str, date: str, url: str = "") -> None:
+        """Write what the commit of a release contains: the version, its headings, the contract, the entry, the address.
+
+        Without `url` the address of the release before is kept.
+        """
         releases, text = self.all(), self.changelog.read_text(encoding="utf-8")
         if not re.fullmatch(r"\d+\.\d+\.\d+", version) or _numbers(version) <= _numbers(releases[0].version):
             sys.exit(f"{version} is not a version after {releases[0].version}")
@@ -90,12 +107,15 @@ class Releases:
             sys.exit(f"{releases[0].version}: its commit is not named, run `make release-commit` first")
         if f"\n{_UNRELEASED}\n" not in text:
             sys.exit(f"CHANGELOG.md has no heading {_UNRELEASED!r}: there is nothing to release")
+        address = _checked_url(url or self.url(self.project))
         contract = f"protos/releases/{version}.binpb"
         _build(self.root, self.root / contract)
         self.changelog.write_text(text.replace(f"\n{_UNRELEASED}\n", f"\n## {version} ({date})\n"), encoding="utf-8")
         project = self.project.read_text(encoding="utf-8")
         project = _CLIENT.sub(version, _PROJECT_VERSION.sub(f'version = "{version}"', project, count=1))
         self.project.write_text(project, encoding="utf-8")
+        for each in self.projects:
+            write_url(each, address)
         head, *entries = self.index.read_text(encoding="utf-8").split("[[release]]\n")
         entry = f'version = "{version}"\ndate = {date}\ncontract = "{contract}"\n\n'
         self.index.write_text("[[release]]\n".join([head, entry, *entries]), encoding="utf-8")
@@ -114,6 +134,14 @@ class Releases:
         dated = f"date = {newest.date}\n"
         self.index.write_text(text.replace(dated, f'{dated}commit = "{commit}"\n', 1), encoding="utf-8")
         return commit
+
+    def _url_problems(self) -> list[str]:
+        """Return what the metadata of the distributions lack of the project's address."""
+        found = {str(each.relative_to(self.root)): self.url(each) for each in self.projects}
+        lacking = [name for name, url in found.items() if not url]
+        if lacking:
+            return [f"{' and '.join(lacking)} must name the project's address: make release VERSION=… URL=https://…"]
+        return [] if len(set(found.values())) == 1 else [f"{' and '.join(found)} name different addresses"]
 
     def _has_contract(self, release: Release) -> bool:
         return (self.root / release.contract).is_file()
@@ -152,6 +180,28 @@ class Releases:
         return done.stdout.strip()
 
 
+def write_url(project: Path, url: str) -> None:
+    """Write the project's address into a pyproject.toml, in the place of the comment, or of the earlier address."""
+    text, count = _URLS.subn(lambda _: f'[project.urls]\nRepository = "{url}"', project.read_text(encoding="utf-8"))
+    if count != 1:
+        sys.exit(f"{project} must have one line `# [project.urls]: ...`, or one table with Repository: it has {count}")
+    project.write_text(text, encoding="utf-8")
+
+
+def _checked_url(url: str) -> str:
+    """Return an address that a release can name."""
+    if not url:
+        sys.exit(
+            "say where the project's repository is, as no release before has: make release VERSION=… URL=https://…"
+        )
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    is_plain = re.fullmatch(r"https://[\w.:/~-]+", url) is not None
+    if not is_plain or "." not in host or _NOBODYS.search(host):
+        sys.exit(f"{url} can't be the project's address: give https:// with a host that everybody reaches")
+    return url
+
+
 def _project_version(pyproject: str) -> str:
     return str(tomllib.loads(pyproject)["project"]["version"])
 
@@ -176,11 +226,12 @@ def main() -> None:
     commands.add_parser("name-commit", help="name the commit of the newest release")
     prepare = commands.add_parser("prepare", help="write what the commit of a release contains")
     prepare.add_argument("version")
+    prepare.add_argument("--url", default="", help="the address of the project's repository, if it is new or another")
     options, releases = parser.parse_args(), Releases()
     if options.command == "contract":
         print(releases.newest().contract)
     elif options.command == "prepare":
-        releases.prepare(options.version, dt.datetime.now(tz=dt.UTC).date().isoformat())
+        releases.prepare(options.version, dt.datetime.now(tz=dt.UTC).date().isoformat(), options.url)
     elif options.command == "name-commit":
         print(releases.name_commit())
     elif problems := releases.problems():

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pyspark
 import structlog
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from processor.settings import ProcessorSettings
@@ -21,7 +22,9 @@ from processor.spark.plans import is_local
 from processor.spark.versions import NEWEST, SparkVersion, is_known
 from processor.spark.worker_sockets import DIRECTORY, ENABLED, forget_gone, socket_conf
 from statehouse.errors import ConfigurationError
+from statehouse.local.errors import SparkJavaEnded
 from statehouse.local.jars import resolve_jars
+from statehouse.local.java import find_java
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +49,7 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
     Raises:
         ConfigurationError: this version of Spark is too old.
         ConnectorUnknown: we know of no connector for it, and none is set.
+        JavaNotFound, JavaTooOld, SparkJavaEnded: Spark's Java doesn't start.
 
     """
     if not is_known(pyspark.__version__):
@@ -75,11 +79,21 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
     for name, value in conf.items():
         builder = builder.config(name, value)
     with driver_from_archive(conf) if settings.class_archive else nullcontext():
-        session = builder.getOrCreate()
+        session = _started(builder)
     session.sparkContext.setLogLevel(conf["spark.log.level"])
     if not is_running and local_files.items() & conf.items():
         _omit_checksum_files(session)
     return session
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if "JAVA_GATEWAY_EXITED" not in str(error):
+            raise
+        find_java()  # says what is wrong with it
+        raise SparkJavaEnded from error
 
 
 def refuse_connect(module: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -18,6 +16,7 @@ from processor.topics.audit import PARTITIONS, Difference, TopicSetting, compare
 from statehouse.cli import output as out
 from statehouse.cli.declared import takes_settings
 from statehouse.cli.output import Column, OutputFormat, OutputOption
+from statehouse.cli.package_check import import_from_here
 from statehouse.contract.topology import control_topic_names
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients
@@ -70,7 +69,7 @@ def topics(
     """
     settings = loaded.settings
     logs.configure("WARNING")
-    sys.path.insert(0, str(Path.cwd()))
+    import_from_here()
     # Spark is slow to import, and the list of commands doesn't need it.
     from processor.application.topology import Topology  # noqa: PLC0415
     from processor.topics.declared import declared_topics  # noqa: PLC0415

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Final
 
 from statehouse.errors import ConfigurationError, LookupFailure, Reason, StatehouseError, reason_name
+from statehouse.runtime.extras import without_package
 
 
 class ExitCode(IntEnum):
@@ -72,7 +73,7 @@ def explain(failure: LookupFailure) -> list[str]:
 def run_reporting(work: Callable[[], object]) -> int:
     """Run a command's work; show a failure on stderr, and return the exit code."""
     try:
-        work()
+        _naming_extras(work)
     except LookupFailure as failure:
         _tell(*explain(failure))
         return code_of(failure)
@@ -93,6 +94,17 @@ def run_reporting(work: Callable[[], object]) -> int:
         _tell(str(error))
         return ExitCode.ERROR
     return ExitCode.DONE
+
+
+def _naming_extras(work: Callable[[], object]) -> None:
+    """Run a command's work, which imports late what is slow to import, and may find that it isn't there."""
+    try:
+        work()
+    except ModuleNotFoundError as error:
+        told = without_package("this", error)
+        if told is None:
+            raise
+        raise told from error
 
 
 @contextmanager

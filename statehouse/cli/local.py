@@ -98,7 +98,11 @@ def up(
     Returns once lookups are answered, and leaves the cluster running; `statehouse down` stops it. `statehouse new`
     makes an application to begin with.
     """
-    from statehouse.cli.package_check import ensure_none_in  # noqa: PLC0415 - as above
+    from statehouse.runtime.extras import ensure_installed  # noqa: PLC0415 - as above
+
+    # The page is a part of the cluster, too, and the last one that starts.
+    ensure_installed("`statehouse up`", "processor", "http")
+    from statehouse.cli.package_check import ensure_none_in  # noqa: PLC0415
     from statehouse.cli.start_display import shown_progress  # noqa: PLC0415
     from statehouse.cli.watch_code import begin_anew, start_watched  # noqa: PLC0415
     from statehouse.local.application_file import ApplicationFile  # noqa: PLC0415

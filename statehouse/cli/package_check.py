@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
@@ -53,10 +54,22 @@ def ensure_own(package: str, root: Path = _ROOT) -> None:
         raise ForeignPackage(f"{ours} is not as Statehouse has installed it: {cause}. {_REMEDY}")
 
 
+def import_from_here() -> None:
+    """Let modules of the working directory be imported, before all others.
+
+    Raises:
+        ForeignPackage: one of them would be imported in place of ours.
+
+    """
+    ensure_none_in(Path.cwd())
+    sys.path.insert(0, str(Path.cwd()))
+
+
 def ensure_none_in(folder: Path, root: Path = _ROOT) -> None:
     """Return if a folder has no package or module by a name of ours, but for our own.
 
-    Processes that are started in it with `python -m` would import that one.
+    Processes that are started in it with `python -m`, and Spark's workers, would import that one. A folder without
+    `__init__.py` is none: Python looks on for a package.
 
     Raises:
         ForeignPackage: it has one; the text has its file.
@@ -66,10 +79,10 @@ def ensure_none_in(folder: Path, root: Path = _ROOT) -> None:
         return
     for package in _OURS:
         spec = PathFinder.find_spec(package, [str(folder)])
-        if spec is not None:
+        if spec is not None and spec.origin is not None:
             raise ForeignPackage(
-                f"{_file_of(spec)} hides Statehouse's own package `{package}` from the processes that are started in "
-                "this folder: rename it, or start the cluster in another folder"
+                f"{spec.origin} hides Statehouse's own package `{package}` from the processes that are started in "
+                "this folder: rename it, or run this in another folder"
             )
 
 

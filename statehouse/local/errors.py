@@ -24,6 +24,16 @@ class JavaTooOld(LocalError):
     """The `java` that would be used is older than the broker and Spark need."""
 
 
+class SparkJavaEnded(LocalError):
+    """The Java of a new enough version that Spark starts has ended before Spark was up."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Spark's Java has ended at its start: what it printed above says why. Correct that, or set JAVA_HOME to "
+            "the directory of another Java."
+        )
+
+
 class PortTaken(LocalError):
     """Something already listens on the port that was asked for."""
 

@@ -11,7 +11,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +22,13 @@ from tests.deploy.files import ROOT, Image
 STORE: Final = ROOT / ".tools" / "images"
 """Bases and images are kept here: the next run builds only what has changed."""
 
+NEWER: Final = "statehouse-tests:python3.13-java21"
+"""A base of no Dockerfile: Debian 13 with its own Python and Java, which are newer than this machine's."""
+
 _PYTHON: Final = ("python3", "python3-venv", "python3-pip", "python3-dev")
 _BASES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    # procps: Spark's start scripts call ps.
+    NEWER: ("trixie", (*_PYTHON, "openjdk-21-jre-headless", "procps")),
     "python:3.11-slim-bookworm": ("bookworm", _PYTHON),
     # Its compiler is of the version that the Dockerfile names; what it builds needs nothing of its Debian.
     "golang:1.24-bookworm": ("trixie", ("golang-1.24-go",)),
@@ -37,7 +43,8 @@ _AS_PYTHON: Final = (
     "ln -s python3 /usr/bin/python; rm -f /usr/lib/python3*/EXTERNALLY-MANAGED; ln -sf /usr/bin/pip3 /usr/local/bin/pip"
 )
 _AS_GO: Final = "ln -s /usr/lib/go-1.24/bin/go /usr/local/bin/go"
-_USER: Final = "10001"
+USER: Final = "10001"
+"""Who runs in an image."""
 
 
 def needed() -> list[str]:
@@ -76,18 +83,27 @@ class Built:
         `binds`: folders of ours by their places in it; these may be written. The network and the process ids are ours,
         so that the command's process is the one that is started.
         """
-        assert self.config["User"] == _USER
-        root = str(self.root)
-        mounts = [f"mount --make-rprivate / && mount --bind {root} {root} && mount -o remount,bind,ro {root}"]
-        mounts += [f"mount -t proc proc {root}/proc", f"mount --rbind /dev {root}/dev"]
-        mounts += [f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]  # noqa: S108 - the image's own
-        mounts += [f"mount --bind {folder} {root}{place}" for place, folder in binds.items()]
-        dropped = "--clear-groups --no-new-privs --inh-caps=-all --ambient-caps=-all --bounding-set=-all"
-        inside = f"/usr/bin/setpriv --reuid={_USER} --regid={_USER} {dropped}"
-        variables = [f"{name}={value}" for name, value in {**self.environment, **environment}.items()]
-        work = self.config["WorkingDir"]
-        script = f'{" && ".join(mounts)} && exec chroot {root} {inside} /usr/bin/env -i -C {work} "$@"'
-        return ["unshare", "--mount", "sh", "-c", script, "sh", *variables, *argv]
+        assert self.config["User"] == USER
+        return command_in(self.root, argv, {**self.environment, **environment}, binds, self.config["WorkingDir"])
+
+
+def command_in(
+    base: Path, argv: Sequence[str], variables: Mapping[str, str], binds: Mapping[str, Path], work: str
+) -> list[str]:
+    """Return a command that runs another with a folder as its root: without rights, the files read-only.
+
+    It has these variables and no others, works in the folder `work`, and may write what is in `binds`.
+    """
+    root = str(base)
+    mounts = [f"mount --make-rprivate / && mount --bind {root} {root} && mount -o remount,bind,ro {root}"]
+    mounts += [f"mount -t proc proc {root}/proc", f"mount --rbind /dev {root}/dev"]
+    mounts += [f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]  # noqa: S108 - the image's own
+    mounts += [f"mount --bind {folder} {root}{place}" for place, folder in binds.items()]
+    dropped = "--clear-groups --no-new-privs --inh-caps=-all --ambient-caps=-all --bounding-set=-all"
+    inside = f"/usr/bin/setpriv --reuid={USER} --regid={USER} {dropped}"
+    named = [f"{name}={value}" for name, value in variables.items()]
+    script = f'{" && ".join(mounts)} && exec chroot {root} {inside} /usr/bin/env -i -C {work} "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, "sh", *named, *argv]
 
 
 def buildah(*arguments: str, timeout_s: float = 3_000.0) -> str:
@@ -119,6 +135,18 @@ def build(image: Image, tag: str) -> Built:
     return Built(tag, config, Path(buildah("mount", container)))
 
 
+@contextmanager
+def mounted_base(base: str) -> Iterator[Path]:
+    """Make a base, unless it is there; yield where a fresh copy of its files is mounted."""
+    STORE.mkdir(parents=True, exist_ok=True)
+    _have(base)
+    container = buildah("from", "--pull=never", base)
+    try:
+        yield Path(buildah("mount", container))
+    finally:
+        buildah("rm", container)
+
+
 def remove_containers() -> None:
     """Unmount and remove what images were mounted as; the images stay."""
     buildah("rm", "--all")
@@ -136,6 +164,7 @@ def _have(base: str) -> None:
     command = [
         *("mmdebstrap", "--mode=root", "--variant=minbase", "--format=tar", "--dpkgopt=path-exclude=/usr/share/man/*"),
         f"--include={','.join(('ca-certificates', *packages))}",
+        '--essential-hook=mkdir -p "$1/usr/share/man/man1"',  # Java's package links into it
         *copied,
         f'--customize-hook=chroot "$1" sh -c "{further}"',
         *(suite, str(archive), *_sources(suite)),
@@ -145,14 +174,15 @@ def _have(base: str) -> None:
     container = buildah("from", "scratch")
     buildah("add", container, str(archive), "/")
     buildah("config", "--env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container)
-    for name, value in _pip_variables().items():
+    for name, value in pip_variables().items():
         buildah("config", "--env", f"{name}={value}", container)
     buildah("commit", "--format", "docker", container, base)
     buildah("rm", container)
     archive.unlink()
 
 
-def _pip_variables() -> dict[str, str]:
+def pip_variables() -> dict[str, str]:
+    """Return how this machine's pip finds its index."""
     return {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_CERT_"))}
 
 

@@ -17,8 +17,12 @@ import pytest
 from packaging.requirements import Requirement
 
 from hatch_build import PURE
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.errors import LookupFailure
+from statehouse.local.kafka import EmbeddedKafka
 from tests.deploy.files import ROOT
-from tests.support.fake_router import fake_router
+from tests.support.polling import poll_until
+from tests.support.shared import shared_fleet
 from tests.support.statehouse import Ran
 from tools.dist import build_wheel, export
 
@@ -27,7 +31,7 @@ _CLIENT: Final = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
 _UV: Final = str(Path(sys.executable).with_name("uv"))
 _READ: Final = (
     "import sys; from statehouse.client import Client\n"
-    "with Client(sys.argv[1]) as client: print(client.get('boards', '1').value)"
+    "with Client(sys.argv[1]) as client: print(client.get('counts', '1').value)"
 )
 
 
@@ -66,10 +70,10 @@ def test_the_client_s_wheel_says_what_it_is(wheels: Path) -> None:
 
 
 class Environment:
-    """A virtual environment that has nothing, and our wheels to install from."""
+    """A virtual environment that has nothing, our wheels to install from, and the address of a router to ask."""
 
-    def __init__(self, folder: Path, wheels: Path) -> None:
-        self.folder, self.wheels = folder, wheels
+    def __init__(self, folder: Path, wheels: Path, router: str) -> None:
+        self.folder, self.wheels, self._router = folder, wheels, router
         subprocess.run([_UV, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True, timeout=120)
 
     def uv(self, command: str, *arguments: str) -> None:
@@ -110,16 +114,32 @@ class Environment:
         return [path for name in names for top in packages.glob(name) for path in top.rglob("*") if path.is_file()]
 
     def reads(self) -> None:
-        """Have the client read from a router."""
-        with fake_router() as router:
-            router.values["1"] = ["Isabelle"]
-            ran = self.run("python", "-c", _READ, router.target)
-        assert (ran.code, ran.out) == (0, "['Isabelle']\n"), ran.err
+        """Have the client read from the router."""
+        ran = self.run("python", "-c", _READ, self._router)
+        assert (ran.code, ran.out) == (0, "Isabelle\n"), ran.err
+
+
+@pytest.fixture(scope="module")
+def router(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real router, whose node has an entry; both run from this tree."""
+    with shared_fleet(kafka.bootstrap, tmp_path_factory, "client-wheel", partitions=1) as fleet:
+        fleet.put({"1": "Isabelle"})
+        fleet.assign(TaskAssignment(fleet.node("n1").name))
+        router = fleet.router()
+
+        def answers() -> bool:
+            try:
+                return router.get("1").found
+            except LookupFailure:
+                return False
+
+        poll_until(answers, 60, "the router to answer")
+        yield router.target
 
 
 @pytest.fixture
-def empty(tmp_path: Path, wheels: Path) -> Environment:
-    return Environment(tmp_path / "env", wheels)
+def empty(tmp_path: Path, wheels: Path, router: str) -> Environment:
+    return Environment(tmp_path / "env", wheels, router)
 
 
 @pytest.mark.feature("client-distribution")
@@ -137,9 +157,9 @@ def test_alone_it_reads_with_the_oldest_and_the_newest_requirements(empty: Envir
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[Environment]:
+def served(tmp_path_factory: pytest.TempPathFactory, wheels: Path, router: str) -> Iterator[Environment]:
     """An environment with the requirements of a service, and nothing of ours yet."""
-    environment = Environment(tmp_path_factory.mktemp("served") / "env", wheels)
+    environment = Environment(tmp_path_factory.mktemp("served") / "env", wheels, router)
     environment.uv("install", "--require-hashes", "-r", str(ROOT / "requirements" / "service.txt"))
     yield environment
     assert environment.ours() == [], "the tests leave it as it was"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,13 @@ name = "thing"
 version = "{0}"
 dependencies = ["statehouse-client=={0}"]
 
+[project.urls]
+Repository = "https://forge.here/it"
+
 [tool.other]
 version = "9"
 """
+_TABLE: Final = '[project.urls]\nRepository = "https://forge.here/it"'
 _ENTRY: Final = '[[release]]\nversion = "{0}"\ndate = 2026-01-02\n{1}contract = "protos/releases/{0}.binpb"\n'
 
 
@@ -33,6 +38,8 @@ class Repository(Releases):
         (root / "protos/thing.proto").write_text("contract 1")
         (root / "protos/releases/0.1.0.binpb").write_text("contract 1")
         self.project.write_text(_PROJECT.format("0.1.0"))
+        (root / "client").mkdir()
+        (root / "client/pyproject.toml").write_text(_PROJECT.format("0.1.0"))
         self.changelog.write_text("# Changelog\n\n## Unreleased\n\n- new\n\n## 0.1.0 (2026-01-02)\n\n- first\n")
         self.index.write_text("# Releases.\n\n" + _ENTRY.format("0.1.0", ""))
 
@@ -177,3 +184,67 @@ def test_tells_of_an_older_release_without_a_commit_and_of_the_order(repository:
     found = repository.problems()
     assert "RELEASES.toml: the newest must come first" in found
     assert "0.2.0: its commit is not named" in found
+
+
+_PLACE: Final = "# [project.urls]: `make release` puts it here."
+_URL: Final = "https://one.two/three"
+
+
+def test_prepare_writes_the_address_into_both_distributions_and_later_ones_keep_it(repository: Repository) -> None:
+    for path in repository.projects:
+        repository.replace(path, _TABLE, _PLACE)
+    repository.commit()
+    repository.name_commit()
+    with pytest.raises(SystemExit, match="say where the project's repository is"):
+        repository.prepare("0.2.0", "2026-03-04")
+    repository.prepare("0.2.0", "2026-03-04", _URL)
+    assert [repository.url(each) for each in repository.projects] == [_URL, _URL]
+    repository.commit()
+    repository.name_commit()
+    repository.replace(repository.changelog, "# Changelog\n", "# Changelog\n\n## Unreleased\n")
+    repository.prepare("0.3.0", "2026-03-05")
+    assert [repository.url(each) for each in repository.projects] == [_URL, _URL]
+    assert repository.problems() == []
+
+
+def test_a_release_whose_metadata_lack_the_address_is_a_problem(repository: Repository) -> None:
+    repository.commit()
+    client = repository.root / "client/pyproject.toml"
+    repository.replace(client, "forge", "other")
+    assert repository.problems() == ["0.1.0: pyproject.toml and client/pyproject.toml name different addresses"]
+    repository.replace(client, _TABLE.replace("forge", "other"), _PLACE)
+    assert repository.problems() == [
+        "0.1.0: client/pyproject.toml must name the project's address: make release VERSION=… URL=https://…"
+    ]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://one.two/three",
+        "https://",
+        "https://one",
+        "https://u:p@one.two",
+        "https://one.two/?a",
+        'https://one.two/"',
+    ]
+    + [f"https://{host}/it" for host in ("example.org", "it.example", "a.localhost", "host.invalid", "host.test")],
+)
+def test_an_address_that_is_nobodys_is_refused(repository: Repository, url: str) -> None:
+    repository.commit()
+    repository.name_commit()
+    with pytest.raises(SystemExit, match="can't be the project's address"):
+        repository.prepare("0.2.0", "2026-03-04", url)
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "client/pyproject.toml"])
+def test_the_address_is_all_that_it_changes_of_our_own_metadata(tmp_path: Path, name: str) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text((_ROOT / name).read_text())
+    before = tomllib.loads(project.read_text())
+    for url in (_URL, f"{_URL}/four"):
+        module.write_url(project, url)
+        after = tomllib.loads(project.read_text())
+        assert after["project"].pop("urls") == {"Repository": url}
+        before["project"].pop("urls", None)
+        assert after == before

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from statehouse.cli.package_check import ForeignPackage, ensure_own
+from statehouse.cli.package_check import ForeignPackage, ensure_none_in, ensure_own
 from tests.support.statehouse import ROOT, statehouse
 
 # A name that nobody has, so that no module of this process is in the way.
@@ -102,14 +102,41 @@ def test_a_module_in_the_working_directory_ends_the_command(tmp_path: Path) -> N
 
 
 @pytest.mark.feature("another-distribution-package")
-@pytest.mark.parametrize(("files", "hidden"), [(["router/__init__.py"], "router"), (["processor.py"], "processor")])
-def test_a_cluster_is_not_started_where_a_file_of_one_s_own_hides_ours(
-    tmp_path: Path, files: list[str], hidden: str
-) -> None:
-    for name in files:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    started = statehouse(tmp_path, "up", "--kafka-port", "0")
-    assert started.code == 2
-    assert f"{tmp_path / files[0]} hides Statehouse's own package `{hidden}`" in started.err
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("up --kafka-port 0", "router/__init__.py"),
+        ("up --kafka-port 0", "processor.py"),
+        ("check hello.topology", "router/__init__.py"),
+        ("process hello.topology", "processor.py"),
+        ("reset hello.topology --to earliest", "processor.py"),
+        ("topics check hello.topology", "router/__init__.py"),
+    ],
+)
+def test_nothing_is_run_where_a_file_of_one_s_own_hides_ours(tmp_path: Path, command: str, file: str) -> None:
+    hiding = tmp_path / file
+    hiding.parent.mkdir(exist_ok=True)
+    hiding.write_text("raise SystemExit('the code of a stranger')\n")
+    ran = installed(tmp_path, *command.split())
+    assert ran.returncode == 2, ran.stderr
+    package = file.removesuffix(".py").removesuffix("/__init__")
+    assert f"{hiding} hides Statehouse's own package `{package}`" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "stranger" not in ran.stderr
     assert not (tmp_path / ".statehouse").exists(), "nothing was started"
+
+
+@pytest.mark.feature("another-distribution-package")
+def test_a_folder_alone_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "router").mkdir()
+    (tmp_path / "router" / "index.js").touch()
+    ensure_none_in(tmp_path)
+    ran = installed(tmp_path, "check", "hello.topology")
+    assert "there is no application 'hello.topology'" in ran.stderr
+
+
+def installed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as it is installed: as a program of another folder, whose place Python imports from first."""
+    command = [str(Path(sys.executable).with_name("statehouse")), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)

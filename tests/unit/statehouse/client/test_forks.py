@@ -144,7 +144,7 @@ def run(router: FakeRouter, script: str) -> list[str]:
                 return (await client.get("boards", "1")).value
 
             async def main():
-                print(await read())
+                print(await read(), flush=True)  # else the child has it, too
                 if (pid := os.fork()) == 0:
                     try:
                         await read()
