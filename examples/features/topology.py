@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
@@ -33,17 +34,10 @@ _SUMS: Final = ("events", "purchases", "spent_cents")
 
 def build(app: Application) -> None:
     """Declare the sources, the table of sums, and both stores."""
-    fields = {"kind": FieldType.TEXT, "at": FieldType.TIMESTAMP}
-    events = refuse(
-        parse_json(app.stream(EVENTS), fields, optional={"cents": FieldType.INTEGER}),
-        (F.col("key").isNull(), "null_key", "an event needs its user as key"),
-        (~F.col("kind").isin(*KINDS), "unknown_kind", f"field 'kind' must be one of {', '.join(KINDS)}"),
-        (~F.col("cents").between(0, CENTS_MAX), "amount_out_of_range", f"field 'cents' must be from 0 to {CENTS_MAX}"),
-    )
-    last = events.withColumn("deleted", F.col("kind") == "logout")
-    app.store(ONLINE, last, newest_by="at", value=["kind", "at"])
+    events = judged_events(app)
+    declare_online(app, events)
 
-    # The query of the store above already puts out the dead letters of the events.
+    # The query of the store `online` already puts out the dead letters of the events.
     purchased = F.col("kind") == "purchase"
     sums = (
         events.where(F.col("reason").isNull())
@@ -64,3 +58,20 @@ def build(app: Application) -> None:
         Side(activity, {name: name for name in _SUMS}), Side(profiles, {"country": "country", "plan": "plan"}), "left"
     )
     app.store(FEATURES, joined, value=[*_SUMS, "country", "plan"])
+
+
+def judged_events(app: Application) -> DataFrame:
+    """Read the events; refuse those that can't be used."""
+    fields = {"kind": FieldType.TEXT, "at": FieldType.TIMESTAMP}
+    return refuse(
+        parse_json(app.stream(EVENTS), fields, optional={"cents": FieldType.INTEGER}),
+        (F.col("key").isNull(), "null_key", "an event needs its user as key"),
+        (~F.col("kind").isin(*KINDS), "unknown_kind", f"field 'kind' must be one of {', '.join(KINDS)}"),
+        (~F.col("cents").between(0, CENTS_MAX), "amount_out_of_range", f"field 'cents' must be from 0 to {CENTS_MAX}"),
+    )
+
+
+def declare_online(app: Application, events: DataFrame) -> None:
+    """Keep each user's last event by its own time; a logout deletes it."""
+    last = events.withColumn("deleted", F.col("kind") == "logout")
+    app.store(ONLINE, last, newest_by="at", value=["kind", "at"])

@@ -110,7 +110,7 @@ def expected(batches: Iterable[list[Record]]) -> tuple[dict[str, Row], dict[str,
         last: dict[str, tuple[int, Row | None]] = {}
         for record in batch:
             try:
-                number, found = _judged(record)
+                number, found = judged(record)
             except RefusedRecord as reason:
                 refused[reason.args[0], record.key, record.value] += 1
                 continue
@@ -135,8 +135,8 @@ def _put(table: dict[str, Row], number: str, found: Row | None) -> None:
         table[number] = found
 
 
-def _judged(record: Record) -> tuple[str, Row | None]:
-    """Return an item's id, and its row; None if it is deleted."""
+def judged(record: Record) -> tuple[str, Row | None]:
+    """Return an item's id, and its row; None if it is deleted. Raise RefusedRecord if it can't be used."""
     change = None if record.value is None else document(record.value)
     if change is not None:
         payload = change.get("payload")
