@@ -52,7 +52,7 @@ def build(app: Application) -> None:
         payments.where(~refused)
         .withWatermark("timestamp", _seconds(GRACE))
         .groupBy(sliding, "key")
-        .agg(F.collect_set(F.struct("id", "cents")).alias("payments"), F.max("timestamp").alias("timestamp"))
+        .agg(F.collect_set(F.struct("id", "cents")).alias("payments"))
     )
     count = F.size("payments")
     cents = F.aggregate("payments", F.lit(0).cast("bigint"), lambda total, payment: total + payment["cents"])
@@ -60,7 +60,7 @@ def build(app: Application) -> None:
         "suspicious", (F.col("count") > COUNT_MAX) | (F.col("cents") > CENTS_MAX)
     )
     value = F.to_json(F.struct("count", "cents", "suspicious")).cast("binary")
-    rows = judged.select("window", "key", value.alias("value"), "timestamp")
+    rows = judged.select("window", "key", value.alias("value"))
     dead_letters = payments.where(refused).drop("id", "cents", "at", "record_time")
     app.window_store(
         STORE, rows.unionByName(dead_letters, allowMissingColumns=True), WINDOW, grace=GRACE, retention=RETENTION

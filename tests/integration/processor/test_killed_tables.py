@@ -33,14 +33,16 @@ pytestmark = [pytest.mark.timeout(3600), pytest.mark.long]
 SEED = 20261128
 PARTITIONS = 2
 WITHIN_S = 3.0
+# The records are old: without this the broker deletes them within minutes.
+KEPT = {"retention.ms": "-1"}
 
 
 @pytest.mark.feature("tables-survive-kills")
 @pytest.mark.parametrize(
     ("kills", "events"),
     [
-        pytest.param(Counter({DRIVER: 1, GAP: 1}), 3_000, id=f"2 kills, seed {SEED}"),
-        pytest.param(Counter({DRIVER: 12, GAP: 8}), 20_000, id=f"20 kills, seed {SEED}"),
+        pytest.param(Counter({DRIVER: 1, GAP: 1}), 3_000, id=f"two kills, seed {SEED}"),
+        pytest.param(Counter({DRIVER: 12, GAP: 8}), 20_000, id=f"twenty kills, seed {SEED}"),
     ],
 )
 def test_no_kill_loses_or_doubles_or_takes_back(tmp_path: Path, kills: Counter[str], events: int):
@@ -50,7 +52,7 @@ def test_no_kill_loses_or_doubles_or_takes_back(tmp_path: Path, kills: Counter[s
     _, online, refused_events = features_model.expected([[(features.EVENTS, record) for record in happened]])
     with EmbeddedKafka() as broker:
         for topic, records in ((inventory.CHANGES, changes), (features.EVENTS, happened)):
-            create_topic(broker.bootstrap, topic, PARTITIONS)
+            create_topic(broker.bootstrap, topic, PARTITIONS, KEPT)
             placed = [(each.partition, _bytes(each.key), _bytes(each.value), each.timestamp_ms) for each in records]
             produce_placed(broker.bootstrap, topic, placed)
         driver = ProcessorProcess("tests.integration.processor.killed_tables", broker.bootstrap, tmp_path)

@@ -35,7 +35,7 @@ def made(count: int, seed: int) -> list[Record]:
             continue
         late_ms = rng.choice([0, 0, rng.randrange(GRACE_MS // 2)])  # out of order, within the grace
         if fate < 0.14:
-            late_ms = rng.randrange(GRACE_MS, 4 * GRACE_MS)
+            late_ms = rng.randrange(GRACE_MS, 4 * GRACE_MS + nth * STEP_MS)
         cents = rng.choice([rng.randrange(1, 2_000), rng.randrange(1, 2_000), 60_000])
         key = None if fate < 0.15 and fate >= 0.14 else card
         records.append(Record(key, _payment(nth, cents, now_ms - late_ms), now_ms))
