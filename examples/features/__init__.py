@@ -1,1 +1,1 @@
-"""What a model wants to know about each user: sums of their events beside their profile."""
+"""What a model wants to know about each user: sums of their events, and their profile."""

@@ -1,4 +1,4 @@
-"""What a model wants to know about each user: sums of their events beside their profile.
+"""What a model wants to know about each user: sums of their events, and their profile.
 
 Run it with `statehouse process`.
 

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 def made(count: int, seed: int, *, in_order: bool = False) -> list[Record]:
     """Return changes in the order in which they come; an item's are all in one partition.
 
-    Unless they are `in_order`, some have a timestamp before that of the item's change before.
+    Unless they are `in_order`, some have an earlier timestamp than the change before them.
     """
     rng = random.Random(seed)
     database: dict[int, Row] = {}
