@@ -28,9 +28,9 @@ CHANGED_S = 400.0
 DATA_OF_ANN = {"orders": 3, "total": 18, "largest": 12}
 # What the lookups answer that the README of each other kind of application has, the first store's and a scan's.
 ANSWERS = {
-    Template.CDC: ('{"city": "Lima", "name": "cid"}', "Oslo"),
-    Template.WINDOWS: ('{"slowest_ms": 40, "views": 3}', "help"),
-    Template.FEATURES: ('{"country": "NO", "orders": 3, "total": 18}', "cid"),
+    Template.CDC: ('"city": "Lima"', "Oslo"),
+    Template.WINDOWS: ('"views": 3', "help"),
+    Template.FEATURES: ('"orders": 3', "cid"),
 }
 
 

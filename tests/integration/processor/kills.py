@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from processor.states.lifecycle import QueryState
 from statehouse.contract.topology import changelog_topic
 from statehouse.local.process import ProcessIdentity
 from tests.integration.processor.support import ProcessorProcess, is_alive
@@ -104,16 +105,25 @@ class Chaos:
             self._driver.kill()
             poll_until(lambda: not any(is_alive(process.pid) for process in jvm), 90, "Java without its driver to end")
 
+    def see_to_the_driver(self) -> bool:
+        """Start the driver again if it has ended by itself, or has given a query up; return whether it was."""
+        given_up = [each for each in self._driver.events("query state changed") if each["new"] == QueryState.ERROR]
+        if self._driver.is_running and not given_up:
+            return False
+        log.warning("the driver, or a query, ended by itself", queries=given_up, log_tail=self._driver.log_tail())
+        self.ended_by_itself += 1
+        if self._driver.is_running:
+            self._driver.stop()
+        self._driver.start()
+        return True
+
     def _wait_for_batches(self, count: int) -> dict[str, object]:
         """Wait for the driver's so manieth batch; a driver that gave up is started again. Return its first batch."""
 
         def committed() -> list[dict[str, object]]:
             nonlocal count
-            if not self._driver.is_running:
-                log.warning("the driver ended by itself", log_tail=self._driver.log_tail())
-                self.ended_by_itself += 1
+            if self.see_to_the_driver():
                 count = 1
-                self._driver.start()
             batches = self._batches()
             return batches if len(batches) >= count else []
 

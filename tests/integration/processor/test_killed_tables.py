@@ -65,7 +65,11 @@ def test_no_kill_loses_or_doubles_or_takes_back(tmp_path: Path, kills: Counter[s
             assert (chaos.written() + 1) * PER_BATCH < events, "the backlog has outlasted the kills"
 
             def becomes(store: str, expected: dict[str, Any]) -> None:
-                poll_until(lambda: _store(broker.bootstrap, store) == expected, PROGRESS_S, f"{store} to be complete")
+                def is_complete() -> bool:
+                    chaos.see_to_the_driver()
+                    return _store(broker.bootstrap, store) == expected
+
+                poll_until(is_complete, PROGRESS_S, f"{store} to be complete")
 
             becomes(inventory.ITEMS, items)
             becomes(inventory.STOCK, sums)
