@@ -15,6 +15,7 @@ import typer
 from statehouse.cli.exits import sigterm_raises
 from statehouse.cli.options import DEFAULT_APPLICATION, RunDirOption
 from statehouse.cli.output import note
+from statehouse.local.new_application import Template
 from statehouse.local.tls_files import DEFAULT_RUN_DIR
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ def new(
         str,
         typer.Argument(help="The name of the application, its folder and its topics, as in hello.", show_default=False),
     ],
+    template: Annotated[
+        Template,
+        typer.Option(
+            help="What to begin with: sums by key; a database's table by Debezium; windows of time; tables that are "
+            "joined."
+        ),
+    ] = Template.COUNTER,
 ) -> None:
     """Make a folder with an application that runs: topology, sample data, tests, settings.
 
@@ -41,7 +49,7 @@ def new(
     """
     from statehouse.local.new_application import make_application  # noqa: PLC0415 - other commands need none of it
 
-    folder, paths = make_application(Path(), name)
+    folder, paths = make_application(Path(), name, template)
     print(f"{folder}/ has a new application:")
     for path in paths:
         print(f"  {path}")

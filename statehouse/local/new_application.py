@@ -1,15 +1,17 @@
-"""Makes the folder of a new application: one that runs, with a store, sample data and tests."""
+"""Makes the folder of a new application: one that runs, with a store, sample data and tests; of one of four kinds."""
 
 from __future__ import annotations
 
 import keyword
 import re
+import string
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from string import Template
 from types import MappingProxyType
 from typing import Final
 
@@ -19,7 +21,8 @@ from statehouse.local.errors import LocalError
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _NAME_CHARACTERS_MAX: Final = 60
 _TEMPLATES: Final = files("statehouse.local") / "templates"
-# The files that are made, each with its template. ${package} is the name as a package has it.
+# The files that are made, each with its template, which all kinds of applications share or each has in a folder of its
+# own. ${package} is the name as a package has it.
 _FILES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "${package}/__init__.py": "init.py",
@@ -30,6 +33,55 @@ _FILES: Final[Mapping[str, str]] = MappingProxyType(
         "statehouse.toml": "statehouse.toml",
         "README.md": "README.md",
         ".gitignore": "gitignore",
+    }
+)
+
+
+class Template(StrEnum):
+    """What kind of application to begin with."""
+
+    COUNTER = "counter"
+    CDC = "cdc"
+    WINDOWS = "windows"
+    FEATURES = "features"
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What the README says of a kind of application: what it does, what to try, and the sample's dead letter."""
+
+    does: str
+    lookup: str
+    scan: str
+    refused: str
+
+
+_WORDS: Final[Mapping[Template, _Words]] = MappingProxyType(
+    {
+        Template.COUNTER: _Words(
+            "it counts and adds up the orders of each customer",
+            "statehouse get customers ann",
+            "statehouse scan customers",
+            "One order of the sample has no amount.",
+        ),
+        Template.CDC: _Words(
+            "it keeps a database's table of customers as Debezium tells its changes, and counts them by city",
+            "statehouse get customers 3",
+            "statehouse scan customers-per-city",
+            "One row of the sample has no city.",
+        ),
+        Template.WINDOWS: _Words(
+            "it counts the views of each page by the minute",
+            "statehouse windows views-per-minute home",
+            "statehouse scan-windows views-per-minute",
+            "One view of the sample has no number of milliseconds.",
+        ),
+        Template.FEATURES: _Words(
+            "it joins sums of each user's orders with their profile, and keeps their last order",
+            "statehouse get features ann",
+            "statehouse scan last-orders",
+            "One order of the sample has no time.",
+        ),
     }
 )
 
@@ -66,18 +118,16 @@ def package_of(name: str) -> str:
     return name.replace("-", "_")
 
 
-def rendered_files(name: str) -> dict[str, str]:
+def rendered_files(name: str, template: Template) -> dict[str, str]:
     """Return the text of each file of a new application, by its path in the folder."""
-    names = {"name": name, "package": package_of(name)}
+    words = {"name": name, "package": package_of(name), **asdict(_WORDS[template])}
     return {
-        Template(path).substitute(names): Template(
-            (_TEMPLATES / f"{template}.template").read_text(encoding="utf-8")
-        ).substitute(names)
-        for path, template in _FILES.items()
+        string.Template(path).substitute(words): string.Template(_text(file, template)).substitute(words)
+        for path, file in _FILES.items()
     }
 
 
-def make_application(parent: Path, name: str) -> tuple[Path, list[str]]:
+def make_application(parent: Path, name: str, template: Template = Template.COUNTER) -> tuple[Path, list[str]]:
     """Make the folder of an application in another one; return it, and the paths of the files in it.
 
     Raises:
@@ -85,7 +135,7 @@ def make_application(parent: Path, name: str) -> tuple[Path, list[str]]:
         LocalError: the folder is there and not empty, or can't be written.
 
     """
-    rendered = rendered_files(checked_application_name(name))
+    rendered = rendered_files(checked_application_name(name), template)
     folder = parent / name
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -96,6 +146,12 @@ def make_application(parent: Path, name: str) -> tuple[Path, list[str]]:
     except OSError as error:
         raise LocalError(f"{folder} can't be written ({error}): make the application in another folder.") from error
     return folder, [*rendered]
+
+
+def _text(file: str, template: Template) -> str:
+    """Return the file that this kind of application has of its own, or else the one that all share."""
+    own = _TEMPLATES / template / f"{file}.template"
+    return (own if own.is_file() else _TEMPLATES / f"{file}.template").read_text(encoding="utf-8")
 
 
 def _is_installed(package: str) -> bool:

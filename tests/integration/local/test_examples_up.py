@@ -12,13 +12,18 @@ import pytest
 from statehouse.local.applications import GROUP
 from tests.support.netns import Network
 from tests.support.pages import Terminal
+from tests.support.polling import poll_until
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 
 ROOT: Final = Path(__file__).parents[3]
 # A store that another query's results fill may come after the start has looked.
-LATER: Final = {"patient_monitoring": {"statehouse scan alerts"}}
+LATER: Final = {
+    "features": {"statehouse scan user-features"},
+    "patient_monitoring": {"statehouse scan alerts"},
+}
 EXAMPLES: Final = {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
+FILLED_S: Final = 120.0
 _DIFFERS: Final = re.compile(r"^(freshness|partition|epoch) .*\n?", re.MULTILINE)
 _MOMENT: Final = re.compile(r"\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00|TIMESTAMP)\b")
 _OF_A_NODE: Final = re.compile(r"^.*\bnode-\w \(.*\n?", re.MULTILINE)
@@ -40,6 +45,10 @@ def test_it_comes_up_and_answers(tmp_path: Path, example: str) -> None:
                 code, answered = terminal.run(words)
                 assert code == 0, answered
                 assert answered.strip()
+            for scan in LATER.get(example, set()):
+                poll_until(
+                    lambda scan=scan: "0 entries" not in terminal.run(scan)[1], FILLED_S, f"{scan} to find entries"
+                )
             for command, output in terminal.play(readme(EXAMPLES[example])):
                 if command.line.startswith("statehouse ") and command.is_shown:
                     assert stable(output) == stable(command.output), f"$ {command.line}\n{output}"

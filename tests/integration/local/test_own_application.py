@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from statehouse.cli.exits import ExitCode
 from statehouse.client import Client
 from statehouse.errors import LookupFailure
 from statehouse.local.cluster import LocalCluster, cluster_of
+from statehouse.local.new_application import Template
 from statehouse.local.samples import Sample, send
 from tests.support.polling import poll_until
 from tests.support.statehouse import ANY_PORTS, ROOT, Ran, statehouse, staying
@@ -24,6 +26,12 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 UP_S = 900.0
 CHANGED_S = 400.0
 DATA_OF_ANN = {"orders": 3, "total": 18, "largest": 12}
+# What the lookups answer that the README of each other kind of application has, the first store's and a scan's.
+ANSWERS = {
+    Template.CDC: ('"city": "Lima"', "Oslo"),
+    Template.WINDOWS: ('"views": 3', "help"),
+    Template.FEATURES: ('"orders": 3', "cid"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +63,35 @@ def cluster(made: Path, started: Ran) -> LocalCluster:
 
 @pytest.mark.feature("application-nothing-statehouse")
 def test_its_own_tests_pass(made: Path):
+    its_tests_pass(made)
+
+
+@pytest.mark.feature("application-templates")
+@pytest.mark.parametrize("template", ANSWERS)
+def test_each_kind_of_application_is_checked_tested_and_runs(tmp_path: Path, template: Template):
+    ran = statehouse(tmp_path, "new", "hello", "--template", template)
+    assert ran.code == ExitCode.DONE, ran.err
+    made = tmp_path / "hello"
+    checked = statehouse(made, "check", timeout_s=CHANGED_S)
+    assert checked.code == ExitCode.DONE, checked.err
+    its_tests_pass(made)
+    try:
+        started = statehouse(made, "up", "--nodes", "1", *ANY_PORTS, timeout_s=UP_S)
+        assert started.code == ExitCode.DONE, started.err
+        readme = (made / "README.md").read_text(encoding="utf-8")
+        lookups = re.findall(r"^statehouse ((?:get|windows|scan|scan-windows) .*)$", readme, re.MULTILINE)
+        assert len(lookups) == 2
+        for lookup, answer in zip(lookups, ANSWERS[template], strict=True):
+            poll_until(
+                lambda lookup=lookup, answer=answer: answer in statehouse(made, *lookup.split()).out,
+                CHANGED_S,
+                f"{answer} to be what {lookup} says",
+            )
+    finally:
+        statehouse(made, "down", timeout_s=UP_S)
+
+
+def its_tests_pass(made: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=made,

@@ -13,7 +13,13 @@ import pytest
 from statehouse.errors import ConfigurationError
 from statehouse.local.application_file import ApplicationFile
 from statehouse.local.errors import LocalError
-from statehouse.local.new_application import FolderInUse, checked_application_name, make_application, rendered_files
+from statehouse.local.new_application import (
+    FolderInUse,
+    Template,
+    checked_application_name,
+    make_application,
+    rendered_files,
+)
 from statehouse.settings import check_file
 
 
@@ -68,8 +74,10 @@ def test_a_folder_that_can_not_be_made_says_so(tmp_path: Path):
         make_application(tmp_path / "file", "hello")
 
 
-def test_what_is_in_it(tmp_path: Path):
-    folder, paths = make_application(tmp_path, "page-views2")
+@pytest.mark.feature("application-templates")
+@pytest.mark.parametrize("template", Template)
+def test_what_is_in_it(tmp_path: Path, template: Template):
+    folder, paths = make_application(tmp_path, "page-views2", template)
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == sorted(paths)
     assert paths[0] == "page_views2/__init__.py"
     for path in folder.rglob("*.py"):
@@ -77,13 +85,21 @@ def test_what_is_in_it(tmp_path: Path):
     assert 'application_id = "page-views2"' in (folder / "page_views2" / "topology.py").read_text()
     assert ApplicationFile.of(folder) == ApplicationFile(app="page_views2.topology", nodes=2)
     assert check_file(folder / "statehouse.toml") == []
-    assert "$" not in "".join(rendered_files("hello").values())
+    assert "$" not in "".join(rendered_files("hello", template).values())
+
+
+def test_each_kind_has_its_own_topology_sample_and_tests():
+    of_kinds = [rendered_files("hello", template) for template in Template]
+    own = {path for path in of_kinds[0] if len({files[path] for files in of_kinds}) == len(Template)}
+    assert own == {"README.md", "hello/sample.py", "hello/topology.py", "tests/test_topology.py"}
+    shared = {path for path in of_kinds[0] if len({files[path] for files in of_kinds}) == 1}
+    assert own | shared == set(of_kinds[0])
 
 
 def test_the_page_shows_its_topology():
     page = (Path(__file__).parents[4] / "docs" / "own-application.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert statements(shown) == statements(rendered_files("hello")["hello/topology.py"])
+    assert statements(shown) == statements(rendered_files("hello", Template.COUNTER)["hello/topology.py"])
 
 
 def statements(program: str) -> str:
@@ -96,8 +112,9 @@ def statements(program: str) -> str:
     return ast.unparse(tree)
 
 
-def test_its_code_is_formatted_and_without_a_finding(tmp_path: Path):
-    folder, _ = make_application(tmp_path, "hello")
+@pytest.mark.parametrize("template", Template)
+def test_its_code_is_formatted_and_without_a_finding(tmp_path: Path, template: Template):
+    folder, _ = make_application(tmp_path, "hello", template)
     ruff = Path(sys.executable).with_name("ruff")
     for arguments in (["format", "--check"], ["check", "--select", "E,F,W,I,B,C4,D1,N,PT,PTH,RET,SIM,UP"]):
         options = ["--no-cache", "--isolated", "--line-length", "120", "--target-version", "py311", "--ignore", "D103"]

@@ -1,0 +1,1 @@
+"""What a model wants to know about each user: sums of their events, and their profile."""

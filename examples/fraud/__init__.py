@@ -1,0 +1,1 @@
+"""How much each card pays within ten minutes, and whether that is suspicious."""
