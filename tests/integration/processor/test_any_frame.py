@@ -184,7 +184,6 @@ OUTPUTS: Final = {
 }
 CASES: Final = OPERATORS | OUTPUTS
 NEEDED: Final = [(name, column) for name, case in CASES.items() for column in case.needs]
-pytestmark = pytest.mark.feature("operators-any-frame")
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +193,7 @@ def full(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataF
     return spark.readStream.schema(schema).parquet(str(tmp_path_factory.mktemp("rows")))
 
 
+@pytest.mark.feature("operators-any-frame")
 @pytest.mark.parametrize("name", CASES)
 def test_columns_of_the_record_and_of_refusals_may_be_missing(full: DataFrame, name: str) -> None:
     case = CASES[name]
@@ -202,6 +202,7 @@ def test_columns_of_the_record_and_of_refusals_may_be_missing(full: DataFrame, n
         assert set(REFUSAL) <= set(result.columns)
 
 
+@pytest.mark.feature("operators-any-frame")
 @pytest.mark.parametrize(("name", "column"), NEEDED)
 def test_a_needed_column_that_is_missing_is_named_with_what_makes_it(full: DataFrame, name: str, column: str) -> None:
     case = CASES[name]
