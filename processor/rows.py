@@ -41,6 +41,9 @@ TABLE_KEY: Final = "table_key"
 DELETED: Final = "deleted"
 
 _OF_SOURCE: Final = "keep the columns of the source, which has it; an aggregate has none"
+_OF_SESSIONS: Final = (
+    "aggregate_sessions(...) makes it; or group by F.session_window(...), and keep its column `session_window`"
+)
 MADE_BY: Final = {
     TOPIC: _OF_SOURCE,
     PARTITION: _OF_SOURCE,
@@ -51,8 +54,18 @@ MADE_BY: Final = {
     DELETED: "parse_json_table(...), or another parser of tables, adds it",
     RECORD_TIME: "rename the source's timestamp to it before parsing, as in withColumnRenamed('timestamp', "
     "'record_time')",
+    TIMESTAMP: "keep the column of the source, which has it, or set it with read_event_time(...)",
+    WINDOW: "group by F.window(...), which makes it",
+    WINDOW_START: "group by F.window(...), and keep its column `window`, or make this one with withColumn(...)",
+    SESSION_START: _OF_SESSIONS,
+    SESSION_END: _OF_SESSIONS,
 }
 """How a frame gets a column that people don't make themselves."""
+
+
+def remedy_for(column: str) -> str:
+    """Return what to do about a frame that lacks a column."""
+    return MADE_BY.get(column, "make it with withColumn(...)")
 
 
 def quoted(name: str) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from processor.operators.fields.types import Field, FieldType
 from processor.operators.fields.values import at, step
 from processor.operators.json_records import DOCUMENT, described, parse_documents, with_document, with_values
-from processor.operators.refusals import RefusalCase
+from processor.operators.refusals import RefusalCase, require
 from processor.operators.registry_records import DECODED, document_of, with_decoded
 from processor.rows import DELETED, KEY, REASON, TABLE_KEY, VALUE, DeadLetterReason, quoted
 from statehouse.errors import ConfigurationError
@@ -57,12 +57,13 @@ def parse_cdc(
     Keys and values are JSON, or with a `registry` (`app.registry`) Avro.
 
     Raises:
-        ConfigurationError: `key` names no column.
+        ConfigurationError: `key` names no column, or the frame lacks `value`, or `key` where that is read.
         ValueError: the name of a field has a quote or a backslash.
 
     """
     if not key:
         raise ConfigurationError("parse_cdc: key must name the columns of the table's key: key={'id': FieldType.TEXT}")
+    require(frame, VALUE, *(() if key_from_row else (KEY,)))
     refusals: list[RefusalCase] = []
     text, key_text = F.col(VALUE).cast("string"), F.col(KEY).cast("string")
     if registry is not None:

@@ -52,7 +52,7 @@ def read_event_time(frame: DataFrame, text: str = TIMESTAMP, *, future_bound: ti
     """
     if future_bound < timedelta(0):
         raise ConfigurationError(f"future_bound={future_bound} can't be negative")
-    require(frame, RECORD_TIME)
+    require(frame, RECORD_TIME, *({text} & {TIMESTAMP}))
     found, event, record = F.col(_TEXT), F.col(_EVENT_MS), F.unix_millis(RECORD_TIME)
     # One projection per step, so that a column that is used several times is computed once.
     read = frame.withColumn(_TEXT, F.col(text))
@@ -82,7 +82,12 @@ def fill_event_time(frame: DataFrame) -> DataFrame:
 
     The frame must have `topic`, `partition`, `offset`, `timestamp` and `record_time`. Further columns cost time,
     because every row passes through Python: select only what you need. Rows with a `reason` pass unchanged.
+
+    Raises:
+        ConfigurationError: the frame lacks one of them.
+
     """
+    require(frame, TOPIC, PARTITION, OFFSET, TIMESTAMP, RECORD_TIME)
     times = {_EVENT_MS: F.coalesce(F.unix_millis(TIMESTAMP), F.lit(MISSING)), _RECORD_MS: F.unix_millis(RECORD_TIME)}
     rows = frame.withColumns(times).drop(TIMESTAMP, RECORD_TIME)
     filled = rows.groupBy(TOPIC, PARTITION).transformWithStateInPandas(

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import ByteType, StringType, StructField, StructType
 
 from processor.operators.joins import without_null_keys
+from processor.operators.refusals import require
 from processor.operators.table_joins import JOINED_TYPE, Side, TableJoinType, joined_table
 from processor.operators.workers.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
 from processor.operators.workers.keyed import RowKind
@@ -22,7 +23,7 @@ from processor.operators.workers.subscriptions import (
     SubscriptionProgram,
     place_of,
 )
-from processor.rows import TABLE_KEY
+from processor.rows import DELETED, TABLE_KEY
 from statehouse.errors import ConfigurationError
 
 _SENT_TYPE: Final = StructType(
@@ -49,7 +50,7 @@ def foreign_key_join(left: Side, right: Side, foreign_key: Column | str, how: st
     changed gives one row per batch, which joins what both tables hold after that batch.
 
     Raises:
-        ConfigurationError: `how` is another one, or both sides have a column of the same name.
+        ConfigurationError: `how` is another one, both sides have a column of the same name, or one is no table.
 
     """
     if how not in {TableJoinType.INNER, TableJoinType.LEFT}:
@@ -62,6 +63,7 @@ def foreign_key_join(left: Side, right: Side, foreign_key: Column | str, how: st
         raise ConfigurationError(
             f"foreign_key_join: both sides have {', '.join(shared)}: give one of them another name in its columns"
         )
+    require(left.table, TABLE_KEY, DELETED)
     keeps_unmatched = how == TableJoinType.LEFT
     key = F.col(foreign_key) if isinstance(foreign_key, str) else foreign_key
     is_row = F.lit(RowKind.ROW.value)

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.fields.types import Field, FieldType, check_types
 from processor.operators.fields.values import VOID, at, step, typed
-from processor.operators.refusals import RefusalCase, judged
+from processor.operators.refusals import RefusalCase, judged, require
 from processor.rows import DELETED, KEY, TABLE_KEY, VALUE, DeadLetterReason, quoted
 from processor.spark.versions import Feature, ensure_has
 
@@ -57,9 +57,11 @@ def parse_json(
     An `optional` field may be absent or null; its column is then null.
 
     Raises:
+        ConfigurationError: the frame has no `value`.
         ValueError: the name of a field has a quote or a backslash.
 
     """
+    require(frame, VALUE)
     refusals: list[RefusalCase] = [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")]
     return parse_documents(frame, F.col(VALUE).cast("string"), fields, refusals, optional=optional)
 
@@ -76,9 +78,11 @@ def parse_json_table(
     Adds `table_key` (text; an INTEGER key in its canonical form, so that 6 finds "6.0") and `deleted`.
 
     Raises:
+        ConfigurationError: the frame has no `key` or no `value`.
         ValueError: the name of a field has a quote or a backslash.
 
     """
+    require(frame, KEY, VALUE)
     return parse_table_documents(
         frame, F.col(VALUE).cast("string"), fields, key=F.col(KEY).cast("string"), optional=optional, key_type=key_type
     )

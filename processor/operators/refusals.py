@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.rows import DETAIL, KEY, MADE_BY, PLACE_TYPES, REASON, REFUSAL, TIMESTAMP, VALUE
+from processor.rows import DETAIL, KEY, PLACE_TYPES, REASON, REFUSAL, TIMESTAMP, VALUE, remedy_for
 from statehouse.errors import ConfigurationError
 
 _BOOKKEEPING: Final = {
@@ -33,8 +33,9 @@ def require(frame: DataFrame, *needed: str) -> None:
     have = frame.columns
     absent = [name for name in needed if name not in have]
     if absent:
-        remedy = MADE_BY.get(absent[0], "make it with withColumn(...)")
-        raise ConfigurationError(f"the frame has no column {absent[0]!r}; it has {', '.join(have)}: {remedy}")
+        raise ConfigurationError(
+            f"the frame has no column {absent[0]!r}; it has {', '.join(have)}: {remedy_for(absent[0])}"
+        )
 
 
 def bookkept(frame: DataFrame, *needed: str) -> DataFrame:

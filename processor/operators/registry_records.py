@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.fields.types import Field, FieldType
 from processor.operators.json_records import parse_documents, parse_table_documents
-from processor.operators.refusals import RefusalCase
+from processor.operators.refusals import RefusalCase, require
 from processor.rows import KEY, VALUE, DeadLetterReason
 from processor.spark.versions import Feature, ensure_has
 from statehouse.serdes import DocumentSerde, FetchNeeded
@@ -45,6 +45,7 @@ def parse_avro(
     text in base64, times text in ISO 8601, decimals text. An `optional` field may be absent or null.
 
     Raises:
+        ConfigurationError: the frame has no `value`.
         ValueError: the name of a field has a quote or a backslash.
 
     """
@@ -61,6 +62,7 @@ def parse_protobuf(
     """Read `value` as a Protobuf message; the rest as in `parse_avro`. Enums are text.
 
     Raises:
+        ConfigurationError: the frame has no `value`.
         ValueError: the name of a field has a quote or a backslash.
 
     """
@@ -82,6 +84,7 @@ def parse_avro_table(
     is an Avro record, too, and `table_key` is this field of it.
 
     Raises:
+        ConfigurationError: the frame has no `key` or no `value`.
         ValueError: the name of a field has a quote or a backslash.
 
     """
@@ -100,6 +103,7 @@ def parse_protobuf_table(
     """Read the records of a table whose values, and with `key_field` whose keys, are Protobuf: see `parse_avro_table`.
 
     Raises:
+        ConfigurationError: the frame has no `key` or no `value`.
         ValueError: the name of a field has a quote or a backslash.
 
     """
@@ -113,6 +117,7 @@ def _parse(
     registry: SerdeOptions,
     optional: Mapping[str, Field] | None,
 ) -> DataFrame:
+    require(frame, VALUE)
     decoded, fault = with_decoded(frame, serde, registry, VALUE)
     refusals: list[RefusalCase] = [
         (F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value"),
@@ -131,6 +136,7 @@ def _parse_table(
     key_type: FieldType,
     key_field: str | None,
 ) -> DataFrame:
+    require(frame, KEY, VALUE)
     frame, fault = with_decoded(frame, serde, registry, VALUE)
     refusals, key = [fault], F.col(KEY).cast("string")
     if key_field is not None:

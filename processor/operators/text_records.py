@@ -8,7 +8,7 @@ import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.refusals import judged
+from processor.operators.refusals import judged, require
 from processor.rows import KEY, VALUE, DeadLetterReason
 from processor.spark.versions import Feature, ensure_has
 
@@ -21,10 +21,11 @@ def parse_text(frame: DataFrame) -> DataFrame:
     The key becomes text. Records whose key or value is absent or isn't UTF-8 are refused.
 
     Raises:
-        ConfigurationError: Spark is older than 4.0.
+        ConfigurationError: Spark is older than 4.0, or the frame has no `key` or no `value`.
 
     """
     ensure_has(pyspark.__version__, Feature.PARSERS)
+    require(frame, KEY, VALUE)
     checks = [
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "the record has no key"),
         (F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value"),

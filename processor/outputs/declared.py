@@ -15,7 +15,7 @@ from processor.operators.aggregators import Aggregator
 from processor.operators.suppression import Suppression, WindowCloses
 from processor.outputs.avro_records import avro_schema, encoded, registered
 from processor.ownership.declarations import StoreDeclaration
-from processor.rows import KEY, REASON, TIMESTAMP, VALUE
+from processor.rows import KEY, REASON, TIMESTAMP, VALUE, remedy_for
 from processor.rows import WINDOW as WINDOW_COLUMN
 from processor.sink.layouts import FUTURE_BOUND_MS, TOPIC_OUTPUT, FrameLayout
 from processor.sink.store_values import ANY_VALUES, StoreValues
@@ -339,7 +339,10 @@ class Query:
         needed = {KEY, TIMESTAMP} | ({WINDOW_COLUMN} if isinstance(suppress, WindowCloses) else set())
         absent = sorted(needed - set(self.frame.columns))
         if absent:
-            raise ConfigurationError(f"query {self.name!r}: its frame lacks {', '.join(absent)}, which suppress needs")
+            raise ConfigurationError(
+                f"query {self.name!r}: its frame lacks {', '.join(absent)}, which suppress needs: "
+                f"{remedy_for(absent[0])}"
+            )
 
     def _check_new(self, name: str, topic: str) -> None:
         if topic in self._outputs:

@@ -86,12 +86,14 @@ class SupervisedQuery:
         """Start the query; exceptions of `begin` pass through.
 
         `on_restart` is called at every attempt to restart, `on_state` with each state that the query enters, and again
-        with RESTARTING if such an attempt has failed.
+        with RESTARTING if it dies before it has gone on.
         """
         self.name = name
         self._begin, self._on_restart, self._on_state = begin, on_restart, on_state
         self._restarts = Restarts(policy)
         self._restart_at: float | None = None
+        self._goes_on = True
+        """Whether it is RUNNING: a query that was started again isn't before it has shown that it can go on."""
         self._committed: int | None = None
         self._lock = threading.Lock()
         """Held to set a failure, so that no recovery from an earlier one erases it."""
@@ -133,6 +135,9 @@ class SupervisedQuery:
         if self._restart_at is None:
             if self.failure is not None and self._started.sink.committed is not None:
                 self.failure = None
+            if self.failure is None and not self._goes_on:
+                self._goes_on = True
+                self._on_state(QueryState.RUNNING)
             if not self._started.query.isActive:
                 failure = self._started.sink.failure or self._started.query.exception()
                 self._died(now, failure or "without an error")
@@ -171,6 +176,7 @@ class SupervisedQuery:
             in_s=pause_s,
         )
         self._restart_at = now + pause_s
+        self._goes_on = False
         self._on_state(QueryState.RESTARTING)
 
     def _restart(self, now: float) -> None:
@@ -183,7 +189,6 @@ class SupervisedQuery:
             self._died(now, failure)
         else:
             self._restart_at = None
-            self._on_state(QueryState.RUNNING)
             log.info("query started again", query=self.name)
 
     def _end(self) -> None:

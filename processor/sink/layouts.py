@@ -30,6 +30,7 @@ from processor.rows import (
     WINDOW,
     WINDOW_START,
     DeadLetterReason,
+    remedy_for,
 )
 from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED
 from statehouse.contract.topology import WINDOW as WINDOW_KIND
@@ -87,7 +88,9 @@ class FrameLayout:
         needed = self._needed(types)
         absent = [name for name in needed if name not in types]
         if absent:
-            raise ConfigurationError(f"{store!r}: its frame lacks {', '.join(absent)}; it has {', '.join(types)}")
+            raise ConfigurationError(
+                f"{store!r}: its frame lacks {', '.join(absent)}; it has {', '.join(types)}: {remedy_for(absent[0])}"
+            )
         for name, allowed in needed.items():
             if allowed and types[name] not in allowed:
                 raise ConfigurationError(

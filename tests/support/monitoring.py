@@ -29,6 +29,16 @@ def alerts() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
+def runbook_commands() -> list[str]:
+    """Return what the runbooks have typed after `statehouse`, each once; STORE, KEY and NODE stand for names."""
+    return sorted(set(re.findall(r"`statehouse ([^`]+)`", RUNBOOKS.read_text(encoding="utf-8"))))
+
+
+def runbook_metrics() -> set[str]:
+    """Return the metrics that the runbooks name."""
+    return set(re.findall(r"\bstatehouse_\w+", RUNBOOKS.read_text(encoding="utf-8")))
+
+
 def dashboard_queries() -> Iterator[tuple[str, str, str]]:
     """Yield each query of the committed dashboards: dashboard, panel, expression."""
     for path in sorted(DASHBOARDS.glob("*.json")):

@@ -43,6 +43,9 @@ OF_THE_READER = {
     "docs/state-directory.md": {"rocksdict-config.json"},
     "docs/systemd.md": {"/etc/statehouse/statehouse.toml"},
 }
+WORDS_MAX = 65_000
+"""What somebody may be asked to read; pages that are made from code, to look something up, are not counted."""
+LOOKED_UP = {f"docs/{name}.md" for name in ("protos", "command-line", "settings", "errors", "grpcurl-reference")}
 SUBCOMMANDS = frozenset(typer.main.get_command(app).list_commands(None))
 IN_PROGRAMS = re.compile(r"^```(?:go|java|xml|python|toml|yaml)\n.*?^```$", re.DOTALL | re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -202,3 +205,11 @@ def test_the_picture_of_the_rooms_shows_each(package: str):
     rooms = [path.parent.name for path in (ROOT / package).glob("*/__init__.py")]
     assert rooms
     assert [room for room in rooms if f"  {room}/ " not in picture] == []
+
+
+def test_the_docs_are_short_enough_to_be_read() -> None:
+    pages = [name for name in PAGES if name.startswith("docs/") and name not in LOOKED_UP]
+    assert len(pages) > 60
+    words = {name: len((ROOT / name).read_text(encoding="utf-8").split()) for name in pages}
+    longest = sorted(words, key=words.__getitem__, reverse=True)[:5]
+    assert sum(words.values()) <= WORDS_MAX, f"shorten one of the longest: {longest}"

@@ -20,6 +20,7 @@ from statehouse.local.ports import free_port
 from statehouse.v1 import fleet_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import produce_placed
+from tests.support.monitoring import runbook_commands
 from tests.support.polling import poll_until
 from tests.support.shared import shared_fleet
 from tests.support.terminal import Terminal
@@ -102,6 +103,20 @@ def test_partitions_are_listed_with_each_replica(run: Run, fleet: Fleet) -> None
     addresses = {each["node"]: each["address"] for each in shown(run, "partitions", "list")}
     assert addresses == {process.name: process.target for process in fleet.processes if process.name != "router"}
     assert [each["partition"] for each in shown(run, "partitions", "list", "--node", "b")] == [0]
+
+
+@pytest.mark.feature("alerts-recording-rules")
+def test_the_commands_of_the_runbooks_work_here(run: Run, fleet: Fleet, router: ServerProcess) -> None:
+    """All but a drain, which would take a node from the others, and a controller, which runs until it is stopped."""
+    key = fleet.keys_in(0)[0]
+    poll_until(lambda: router.get(key).found, 30, "a lookup to be answered")
+    names = {"STORE": STORE, "KEY": key}
+    typed = set(runbook_commands()) - {"nodes drain NODE", "controller --standby"}
+    assert "restore --watch" in typed
+    for command in sorted(typed):
+        done = run(*(names.get(word, word) for word in command.split()))
+        assert done.exit_code == ExitCode.DONE, (command, done.stderr)
+        assert "error" not in done.stderr, command
 
 
 @pytest.mark.feature("live-view-nodes")

@@ -196,6 +196,36 @@ def test_why_it_fails_is_kept_until_it_has_committed_a_batch_or_has_nothing_left
 
 
 @pytest.mark.feature("failures-are-seen")
+def test_it_is_restarting_until_it_has_gone_on_and_not_only_while_it_waits(starts: Starts):
+    states: list[QueryState] = []
+    query = SupervisedQuery("boards", starts, POLICY, on_state=states.append)
+    for now in (0.0, 100.0):
+        starts.made[-1].query.die()
+        query.look(now)
+        query.look(now + 50.0)
+        assert query.is_idle, "it runs"
+    query.look(180.0)
+    assert set(states[1:]) == {QueryState.RESTARTING}
+    starts.made[-1].sink.committed = 7
+    query.look(200.0)
+    query.look(200.2)
+    assert states == [QueryState.RUNNING, QueryState.RESTARTING, QueryState.RESTARTING, QueryState.RUNNING]
+
+
+@pytest.mark.feature("failures-are-seen")
+def test_one_with_nothing_left_to_process_has_gone_on(starts: Starts):
+    states: list[QueryState] = []
+    query = SupervisedQuery("boards", starts, POLICY, on_state=states.append)
+    starts.made[0].query.die()
+    query.look(0.0)
+    query.look(1.0)
+    assert query.failure is not None
+    query.recovered(query.failure)
+    query.look(2.0)
+    assert states == [QueryState.RUNNING, QueryState.RESTARTING, QueryState.RUNNING]
+
+
+@pytest.mark.feature("failures-are-seen")
 def test_a_recovery_from_an_earlier_failure_erases_no_later_one(query: SupervisedQuery, starts: Starts):
     starts.made[0].query.die()
     query.look(0.0)

@@ -145,6 +145,9 @@ def test_what_reads_no_values_prints_none_alone(run: Run):
         ("count bords", "boards"),
         ("watch bords", "boards"),
         ("stores describe bords", "boards"),
+        ("partitions list --store bords", "boards"),
+        ("locate bords 1", "boards"),
+        ("errors explain LAG_EXCEED", "LAG_EXCEEDS_BOUND"),
     ],
 )
 def test_what_is_misspelt_is_told_with_what_it_may_mean(run: Run, command: str, meant: str):

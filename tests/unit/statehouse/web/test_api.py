@@ -505,6 +505,15 @@ def test_pages_of_other_sites_cannot_post(api: httpx.Client, headers: dict[str, 
     assert api.post("/boards/batch", json={"keys": ["1"]}, headers=headers).status_code == status
 
 
+def test_the_root_says_what_this_is_and_leads_on(api: httpx.Client):
+    base = root(api).removesuffix("/v1/stores")
+    answer = httpx.get(f"{base}/v1")
+    assert answer.status_code == 200
+    said = answer.json()
+    assert said["name"] == "Statehouse"
+    assert [httpx.get(base + said[link]).status_code for link in ("openapi", "stores")] == [200, 200]
+
+
 def test_the_document_describes_each_operation(api: httpx.Client):
     described = json.loads(httpx.get(root(api).replace("/stores", "/openapi.json")).content)
 
