@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -49,20 +49,20 @@ def judge(letter: DeadLetter, application_id: str, topics: Mapping[str, FoundSta
     return Verdict.ROW if "compact" in (topic.policy or ()) else Verdict.REPLAY
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ReplayPlan:
     """The dead letters by what is done with them."""
 
-    places: dict[Verdict, list[Place]] = field(default_factory=dict)
+    places: Mapping[Verdict, Sequence[Place]]
 
     @classmethod
     def of(cls, verdicts: Mapping[Place, Verdict], replayed: Collection[Place]) -> ReplayPlan:
         """Return a plan of dead letters that are judged; `replayed`: the places of those that were replayed before."""
-        plan = cls()
+        places = defaultdict[Verdict, list[Place]](list)
         for place, verdict in verdicts.items():
             is_again = place in replayed and verdict in {Verdict.REPLAY, Verdict.ROW}
-            plan.places.setdefault(Verdict.AGAIN if is_again else verdict, []).append(place)
-        return plan
+            places[Verdict.AGAIN if is_again else verdict].append(place)
+        return cls(dict(places))
 
     def settled(self, is_agreed: Callable[[str], bool]) -> Collection[Place]:
         """Return the places of what is replayed, once the questions are answered."""

@@ -483,7 +483,7 @@ def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:
 
 
 def _status(status: fleet_service_pb2.QueryStatus) -> QueryStatus:
-    return same_named(QueryStatus, status, dead_letters_by_reason=dict(status.dead_letters_by_reason))
+    return same_named(QueryStatus, status, dead_letters_by_reason=dict(sorted(status.dead_letters_by_reason.items())))
 
 
 def from_key_columns(store: fleet_service_pb2.StoreInfo) -> tuple[KeyColumn, ...]:

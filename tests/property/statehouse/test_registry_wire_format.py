@@ -87,13 +87,21 @@ def _values(of: object) -> st.SearchStrategy[object]:
 
 
 def _same(found: object, expected: object) -> bool:
-    if isinstance(expected, float) and math.isnan(expected):
-        return isinstance(found, float) and math.isnan(found)
+    if isinstance(expected, float) and not math.isfinite(expected):
+        return found == ("NaN" if math.isnan(expected) else "Infinity" if expected > 0 else "-Infinity")
     if isinstance(expected, list):
         return isinstance(found, list) and all(map(_same, found, expected))
     if isinstance(expected, dict):
         return isinstance(found, dict) and all(_same(found[name], each) for name, each in expected.items())
     return type(found) is type(expected) and found == expected
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_float_that_json_lacks_is_text(number: float) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "f", "type": "double"}]}
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(schema), {"f": number})
+    assert _same(decoder(RegisteredText(json.dumps(schema)))(written.getvalue()), {"f": number})
 
 
 @given(_TYPES, st.data())
