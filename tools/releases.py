@@ -98,7 +98,7 @@ class Releases:
     def prepare(self, version: str, date: str, url: str = "") -> None:
         """Write what the commit of a release contains: the version, its headings, the contract, the entry, the address.
 
-        Without `url` the address of the release before is kept.
+        Without `url` the address of the release before is kept. If there is none either, the metadata name none.
         """
         releases, text = self.all(), self.changelog.read_text(encoding="utf-8")
         if not re.fullmatch(r"\d+\.\d+\.\d+", version) or _numbers(version) <= _numbers(releases[0].version):
@@ -107,14 +107,18 @@ class Releases:
             sys.exit(f"{releases[0].version}: its commit is not named, run `make release-commit` first")
         if f"\n{_UNRELEASED}\n" not in text:
             sys.exit(f"CHANGELOG.md has no heading {_UNRELEASED!r}: there is nothing to release")
-        address = _checked_url(url or self.url(self.project))
+        address = url or self.url(self.project)
+        if address:
+            _check_url(address)
+        else:
+            print("the metadata will name no address; before packages are published: make release … URL=https://…")
         contract = f"protos/releases/{version}.binpb"
         _build(self.root, self.root / contract)
         self.changelog.write_text(text.replace(f"\n{_UNRELEASED}\n", f"\n## {version} ({date})\n"), encoding="utf-8")
         project = self.project.read_text(encoding="utf-8")
         project = _CLIENT.sub(version, _PROJECT_VERSION.sub(f'version = "{version}"', project, count=1))
         self.project.write_text(project, encoding="utf-8")
-        for each in self.projects:
+        for each in self.projects if address else ():
             write_url(each, address)
         head, *entries = self.index.read_text(encoding="utf-8").split("[[release]]\n")
         entry = f'version = "{version}"\ndate = {date}\ncontract = "{contract}"\n\n'
@@ -136,11 +140,8 @@ class Releases:
         return commit
 
     def _url_problems(self) -> list[str]:
-        """Return what the metadata of the distributions lack of the project's address."""
+        """Return in what the metadata of the distributions disagree about the project's address."""
         found = {str(each.relative_to(self.root)): self.url(each) for each in self.projects}
-        lacking = [name for name, url in found.items() if not url]
-        if lacking:
-            return [f"{' and '.join(lacking)} must name the project's address: make release VERSION=… URL=https://…"]
         return [] if len(set(found.values())) == 1 else [f"{' and '.join(found)} name different addresses"]
 
     def _has_contract(self, release: Release) -> bool:
@@ -188,18 +189,13 @@ def write_url(project: Path, url: str) -> None:
     project.write_text(text, encoding="utf-8")
 
 
-def _checked_url(url: str) -> str:
-    """Return an address that a release can name."""
-    if not url:
-        sys.exit(
-            "say where the project's repository is, as no release before has: make release VERSION=… URL=https://…"
-        )
+def _check_url(url: str) -> None:
+    """Exit if a release can't name this address."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     is_plain = re.fullmatch(r"https://[\w.:/~-]+", url) is not None
     if not is_plain or "." not in host or _NOBODYS.search(host):
         sys.exit(f"{url} can't be the project's address: give https:// with a host that everybody reaches")
-    return url
 
 
 def _project_version(pyproject: str) -> str:

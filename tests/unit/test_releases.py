@@ -195,8 +195,6 @@ def test_prepare_writes_the_address_into_both_distributions_and_later_ones_keep_
         repository.replace(path, _TABLE, _PLACE)
     repository.commit()
     repository.name_commit()
-    with pytest.raises(SystemExit, match="say where the project's repository is"):
-        repository.prepare("0.2.0", "2026-03-04")
     repository.prepare("0.2.0", "2026-03-04", _URL)
     assert [repository.url(each) for each in repository.projects] == [_URL, _URL]
     repository.commit()
@@ -207,15 +205,23 @@ def test_prepare_writes_the_address_into_both_distributions_and_later_ones_keep_
     assert repository.problems() == []
 
 
-def test_a_release_whose_metadata_lack_the_address_is_a_problem(repository: Repository) -> None:
+def test_a_release_without_an_address_says_so_and_its_metadata_name_none(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in repository.projects:
+        repository.replace(path, _TABLE, _PLACE)
     repository.commit()
-    client = repository.root / "client/pyproject.toml"
-    repository.replace(client, "forge", "other")
+    repository.name_commit()
+    repository.prepare("0.2.0", "2026-03-04")
+    assert "the metadata will name no address" in capsys.readouterr().out
+    assert [repository.url(each) for each in repository.projects] == ["", ""]
+    assert repository.problems() == []
+
+
+def test_distributions_that_name_different_addresses_are_a_problem(repository: Repository) -> None:
+    repository.commit()
+    repository.replace(repository.root / "client/pyproject.toml", "forge", "other")
     assert repository.problems() == ["0.1.0: pyproject.toml and client/pyproject.toml name different addresses"]
-    repository.replace(client, _TABLE.replace("forge", "other"), _PLACE)
-    assert repository.problems() == [
-        "0.1.0: client/pyproject.toml must name the project's address: make release VERSION=… URL=https://…"
-    ]
 
 
 @pytest.mark.parametrize(
