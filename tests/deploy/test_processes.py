@@ -123,7 +123,7 @@ def start(kafka: EmbeddedKafka, application_id: str, tmp_path: Path) -> Iterator
 
 
 @pytest.mark.feature("nodes-routers-create")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_before_the_processor_has_ever_run_all_wait_and_end_when_told(
     kafka: EmbeddedKafka, application_id: str, start: Start, number: signal.Signals
 ) -> None:

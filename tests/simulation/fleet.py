@@ -189,6 +189,8 @@ class Fleet:
         ]
         if not acting:
             return "no controller is at rest"
+        if unbuilt := {store.name for store in self.settings.stores} - self.processor.built:
+            return f"nothing is committed yet into {sorted(unbuilt)}: no lookup can be answered"
         return next(self._unsettled_nodes(), "")
 
     def _unsettled_nodes(self) -> Iterator[str]:

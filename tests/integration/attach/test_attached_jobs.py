@@ -185,11 +185,11 @@ def compare_times(client: Client, state: State, batches: Batches) -> None:
 @pytest.mark.feature("one-attach-serves")
 @pytest.mark.feature("keys-several-columns")
 @pytest.mark.timeout(240)
-def test_three_jobs_of_strangers(
+def test_two_jobs_of_strangers(
     kafka: EmbeddedKafka, spark: SparkSession, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Times of microseconds, bytes that are no text, nulls, late windows; the long test has all the others."""
-    states = states_of("changelog", {"two_columns", "latin", "window_append"})
+    """Times of microseconds, bytes that are no text, nulls; the long test has all the others."""
+    states = states_of("changelog", {"two_columns", "latin"})
     play(kafka, spark, unique_name("shop"), tmp_path, "changelog", states)
 
 

@@ -15,11 +15,12 @@ from statehouse.cli.exits import ExitCode
 from statehouse.cli.main import app
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.contract.membership import TaskState
+from statehouse.contract.topology import dead_letters_topic
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.v1 import fleet_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
-from tests.support.kafka import produce_placed
+from tests.support.kafka import create_topic, produce_placed
 from tests.support.monitoring import runbook_commands
 from tests.support.polling import poll_until
 from tests.support.shared import shared_fleet
@@ -106,11 +107,16 @@ def test_partitions_are_listed_with_each_replica(run: Run, fleet: Fleet) -> None
 
 
 @pytest.mark.feature("alerts-recording-rules")
-def test_the_commands_of_the_runbooks_work_here(run: Run, fleet: Fleet, router: ServerProcess) -> None:
+def test_the_commands_of_the_runbooks_work_here(
+    run: Run, fleet: Fleet, router: ServerProcess, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All but a drain, which would take a node from the others, and a controller, which runs until it is stopped."""
     key = fleet.keys_in(0)[0]
     poll_until(lambda: router.get(key).found, 30, "a lookup to be answered")
     names = {"STORE": STORE, "KEY": key}
+    create_topic(kafka.bootstrap, dead_letters_topic(fleet.application_id), 1)
+    monkeypatch.setenv("STATEHOUSE_APPLICATION_ID", fleet.application_id)
+    monkeypatch.setenv("STATEHOUSE_BOOTSTRAP", kafka.bootstrap)
     typed = set(runbook_commands()) - {"nodes drain NODE", "controller --standby"}
     assert "restore --watch" in typed
     for command in sorted(typed):
