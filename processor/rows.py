@@ -37,6 +37,9 @@ SESSION_START: Final = "session_start"
 SESSION_END: Final = "session_end"
 
 # Further columns of a parsed table: the key of the row, as text, and whether the row deletes that key.
+TIME_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+"""How Spark writes times into JSON, with their microseconds."""
+
 TABLE_KEY: Final = "table_key"
 DELETED: Final = "deleted"
 

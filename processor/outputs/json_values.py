@@ -8,11 +8,11 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.rows import DELETED, REASON, VALUE, quoted
+from processor.rows import DELETED, REASON, TIME_FORMAT, VALUE, quoted
 from statehouse.errors import ConfigurationError
 
 # A reader finds each column, and times keep their microseconds.
-_OPTIONS: Final = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+_OPTIONS: Final = {"ignoreNullFields": "false", "timestampFormat": TIME_FORMAT}
 
 
 def with_json_value(frame: DataFrame, columns: Sequence[str]) -> DataFrame:

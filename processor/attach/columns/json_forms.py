@@ -45,6 +45,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from processor.rows import TIME_FORMAT
+
 NESTED: Final = (StructType, ArrayType, MapType)
 INTEGRAL: Final = (ByteType, ShortType, IntegerType, LongType)
 FRACTIONAL: Final = (FloatType, DoubleType)
@@ -52,7 +54,7 @@ FRACTIONAL: Final = (FloatType, DoubleType)
 _OPTIONS: Final = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampFormat": TIME_FORMAT,
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "dateFormat": "yyyy-MM-dd",
 }

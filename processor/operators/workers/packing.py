@@ -30,10 +30,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from processor.rows import OFFSET, PARTITION, REFUSAL, TIMESTAMP, TOPIC, VALUE, quoted
+from processor.rows import OFFSET, PARTITION, REFUSAL, TIME_FORMAT, TIMESTAMP, TOPIC, VALUE, quoted
 
 # Packing must not change a value: keep microseconds in times, and numbers that JSON lacks (NaN, infinity).
-_OPTIONS: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "allowNonNumericNumbers": "true"}
+_OPTIONS: Final = {"timestampFormat": TIME_FORMAT, "allowNonNumericNumbers": "true"}
 
 _NOT_ITS_OWN: Final = frozenset({VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, *REFUSAL})
 _OF_JSON: Final = (StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, DoubleType)

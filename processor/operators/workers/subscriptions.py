@@ -120,8 +120,7 @@ class SubscriptionProgram:
         live, letters = without_letters(sides[0])
         if not live.num_rows:
             return [letters], {}
-        changes = map(RowChange, positions(live).each(), live[ROW].to_pylist(), live[FOREIGN_KEY].to_pylist())
-        last = last_of_each(live[GROUP], changes)
+        last = last_changes(live, ROW, FOREIGN_KEY)
         kept, rest = split_touched(states.get(FOREIGN_KEYS), _FOREIGN_KEYS, lambda table: is_in(table[GROUP], last))
         before = dict(zip(kept[GROUP].to_pylist(), kept[FOREIGN_KEY].to_pylist(), strict=True))
         sent: list[SubscriptionUpdate] = []
@@ -181,7 +180,7 @@ class SubscriptionJoinProgram:
         if 1 in sides:
             live, refused = without_letters(sides[1])
             letters.append(refused)
-            rights = last_of_each(live[GROUP], map(RowChange, positions(live).each(), live[ROW].to_pylist()))
+            rights = last_changes(live, ROW)
         keys = {left_key for _, left_key in sent}
         touched, rest = split_touched(
             states.get(SUBSCRIPTIONS),
@@ -254,10 +253,11 @@ class SubscriptionJoinProgram:
         return Sides(left.row, right)
 
 
-def last_of_each(keys: pa.ChunkedArray, changes: Iterable[RowChange]) -> dict[bytes, RowChange]:
-    """Return the last change of each key, by position."""
+def last_changes(live: pa.Table, *columns: str) -> dict[bytes, RowChange]:
+    """Return the last change of each key of a table, by position; `columns` have the rows, and their foreign keys."""
+    changes = map(RowChange, positions(live).each(), *(live[name].to_pylist() for name in columns))
     last: dict[bytes, RowChange] = {}
-    for key, change in zip(keys.to_pylist(), changes, strict=True):
+    for key, change in zip(live[GROUP].to_pylist(), changes, strict=True):
         if key not in last or last[key].position <= change.position:
             last[key] = change
     return last

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from processor.operators.aggregators import Json, TableAggregator
 from processor.operators.order import RecordPosition
-from processor.operators.workers.keyed import GROUP, TIME, AggregateProgram, States, positions, without_letters
-from processor.operators.workers.subscriptions import FOREIGN_KEY, ROW, RowChange, is_in, last_of_each, split_touched
+from processor.operators.workers.keyed import GROUP, TIME, AggregateProgram, States, without_letters
+from processor.operators.workers.subscriptions import FOREIGN_KEY, ROW, is_in, last_changes, split_touched
 from processor.rows import OFFSET, PARTITION, TABLE_KEY
 
 PLACE: Final = "group_key"
@@ -70,8 +70,7 @@ class TableChangesProgram:
         live, letters = without_letters(sides[0])
         if not live.num_rows:
             return [letters], {}
-        changes = map(RowChange, positions(live).each(), live[ROW].to_pylist(), live[FOREIGN_KEY].to_pylist())
-        last = last_of_each(live[GROUP], changes)
+        last = last_changes(live, ROW, FOREIGN_KEY)
         kept, rest = split_touched(states.get(TABLE_ROWS), _TABLE_ROWS, lambda table: is_in(table[GROUP], last))
         keys, *columns = (column.to_pylist() for column in kept.columns)
         before = dict(zip(keys, map(GroupedRow, *columns), strict=True))
