@@ -6,19 +6,18 @@ their offsets, before the batch's transactions begin. That costs nothing while n
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException, Message
+from confluent_kafka import KafkaException, Message
 
 from processor.rows import OFFSET, PARTITION, REASON, TOPIC
 from statehouse.contract.dead_letters import SourcePlace, SourceRecord
 from statehouse.errors import LookupFailure
-from statehouse.kafka.ranges import ranges_of, read_ranges
+from statehouse.kafka.ranges import ranges_at, read_ranges, timestamp_ms
 from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
@@ -60,10 +59,7 @@ def source_records(
     """Return the records at these places, without those that can't be read: deleted meanwhile, or in no time."""
     if not places:
         return {}
-    offsets: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for place in places:
-        offsets[place.topic, place.partition].append(place.offset)
-    ranges = [each for at, of_partition in offsets.items() for each in ranges_of(*at, of_partition)]
+    ranges = ranges_at((place.topic, place.partition, place.offset) for place in places)
     wanted = frozenset(places)
     found: dict[SourcePlace, SourceRecord] = {}
     try:
@@ -79,8 +75,5 @@ def source_records(
 
 
 def _record(message: Message) -> SourceRecord:
-    kind, timestamp_ms = message.timestamp()
     headers = [(name, content) for name, content in message.headers() or ()]
-    return SourceRecord(
-        message.key(), message.value(), headers, 0 if kind == TIMESTAMP_NOT_AVAILABLE else int(timestamp_ms)
-    )
+    return SourceRecord(message.key(), message.value(), headers, timestamp_ms(message))

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message, TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from statehouse.contract.dead_letters import DeadLetter, ReplayNote, decode
 from statehouse.contract.topology import dead_letters_topic
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import earliest_offsets, settled_offsets
-from statehouse.kafka.ranges import FOREVER, OffsetRange, ranges_of, read_ranges
+from statehouse.kafka.ranges import FOREVER, OffsetRange, ranges_at, read_ranges, timestamp_ms
 from statehouse.kafka.topics import partition_counts
 from statehouse.settings.brokers import Brokers
 
@@ -108,12 +108,7 @@ class Letters:
 
     def at(self, places: Collection[tuple[int, int]]) -> Iterator[DeadLetter]:
         """Yield the dead letters at these places, by partition in their order; raises as `all` does."""
-        partitions = sorted({partition for partition, _ in places})
-        ranges = [
-            each
-            for partition in partitions
-            for each in ranges_of(self.topic, partition, [offset for at, offset in places if at == partition])
-        ]
+        ranges = ranges_at((self.topic, partition, offset) for partition, offset in places)
         wanted = frozenset(places)
         return (letter for letter in self._read(ranges, {}) if (letter.partition, letter.offset) in wanted)
 
@@ -150,7 +145,5 @@ class Letters:
 
 
 def _decoded(message: Message) -> DeadLetter | ReplayNote:
-    kind, at_ms = message.timestamp()
     place = int(message.partition() or 0), int(message.offset() or 0)
-    at_ms = 0 if kind == TIMESTAMP_NOT_AVAILABLE else int(at_ms)
-    return decode(place, at_ms, message.key(), message.value(), message.headers() or ())
+    return decode(place, timestamp_ms(message), message.key(), message.value(), message.headers() or ())

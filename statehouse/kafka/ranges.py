@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka import clients, codes
@@ -42,6 +42,20 @@ def ranges_of(topic: str, partition: int, offsets: Collection[int]) -> list[Offs
     cuts = [number for number, (one, next_one) in enumerate(pairwise(ordered), 1) if next_one - one > _GAP]
     bounds = pairwise([0, *cuts, len(ordered)]) if ordered else ()
     return [OffsetRange(topic, partition, ordered[first], ordered[last - 1] + 1) for first, last in bounds]
+
+
+def ranges_at(places: Iterable[tuple[str, int, int]]) -> list[OffsetRange]:
+    """Return few ranges that have all these places, topic, partition and offset; see `ranges_of`. Pure."""
+    offsets: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for topic, partition, offset in places:
+        offsets[topic, partition].append(offset)
+    return [each for at in sorted(offsets) for each in ranges_of(*at, offsets[at])]
+
+
+def timestamp_ms(message: Message) -> int:
+    """Return a record's timestamp, epoch milliseconds; 0 if it has none."""
+    kind, time_ms = message.timestamp()
+    return 0 if kind == TIMESTAMP_NOT_AVAILABLE else int(time_ms)
 
 
 def read_ranges(

@@ -8,13 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.kafka import ranges
-from statehouse.kafka.ranges import OffsetRange, ranges_of
+from statehouse.kafka.ranges import OffsetRange, ranges_at, ranges_of
 
 
 def test_offsets_that_are_close_share_a_range() -> None:
     made = ranges_of("t", 3, [1_000, 5, 7, 1_100, 5])
     assert made == [OffsetRange("t", 3, 5, 8), OffsetRange("t", 3, 1_000, 1_101)]
     assert ranges_of("t", 3, []) == []
+
+
+def test_places_are_read_partition_by_partition() -> None:
+    made = ranges_at([("t", 1, 9), ("s", 2, 4), ("t", 0, 7), ("t", 1, 8)])
+    assert made == [OffsetRange("s", 2, 4, 5), OffsetRange("t", 0, 7, 8), OffsetRange("t", 1, 8, 10)]
 
 
 @given(st.sets(st.integers(0, 5_000)))
