@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -20,7 +20,7 @@ from statehouse.kafka.access import check_login, failures_told
 from statehouse.local.application_file import ApplicationFile
 from statehouse.observability import logs
 from statehouse.settings import (
-    KafkaSecuritySettings,
+    KAFKA_SETTINGS,
     LoadedSettings,
     RegistrySettings,
 )
@@ -91,16 +91,13 @@ def check(
     print(f"{checked.application_id}: Spark can run its queries ({queries}); its stores are {stores}")
 
 
-_KAFKA: Final = ("bootstrap", *KafkaSecuritySettings.declared())
-
-
 class ResetTo(StrEnum):
     """Where the application's next start begins to read its sources."""
 
     EARLIEST = "earliest"
 
 
-@takes_settings(ProcessorSettings, *_KAFKA, "checkpoint_dir")
+@takes_settings(ProcessorSettings, *KAFKA_SETTINGS, "checkpoint_dir")
 def reset(
     loaded: LoadedSettings[ProcessorSettings],
     app: Annotated[

@@ -17,9 +17,9 @@ from statehouse.cli.declared import takes_settings
 from statehouse.cli.output import OutputFormat, OutputOption
 from statehouse.observability import logs
 from statehouse.settings import (
+    KAFKA_SETTINGS,
     AssignPlanSettings,
     ControllerSettings,
-    KafkaSecuritySettings,
     LoadedSettings,
     PlanningSettings,
     SettingSource,
@@ -48,7 +48,6 @@ class AssignAction(StrEnum):
     PLAN = "plan"
 
 
-_KAFKA: Final = ("bootstrap", *KafkaSecuritySettings.declared())
 _PLANNED_BY: Final = (
     "num_standby_replicas",
     "acceptable_recovery_lag",
@@ -58,7 +57,7 @@ _PLANNED_BY: Final = (
 )
 
 
-@takes_settings(AssignPlanSettings, "application_id", *_KAFKA, *_PLANNED_BY)
+@takes_settings(AssignPlanSettings, "application_id", *KAFKA_SETTINGS, *_PLANNED_BY)
 def assign(
     loaded: LoadedSettings[AssignPlanSettings],
     action: Annotated[AssignAction, typer.Argument(help="plan: show the moves.", show_default=False)],  # noqa: ARG001 - there is only one so far

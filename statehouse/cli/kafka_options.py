@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from statehouse.cli.declared import takes_settings
 from statehouse.local.cluster_state import ClusterState
 from statehouse.local.ports import LOOPBACK
 from statehouse.local.tls_files import DEFAULT_RUN_DIR
-from statehouse.settings import KafkaSecuritySettings, ProcessSettings
+from statehouse.settings import KAFKA_SETTINGS, ProcessSettings
 from statehouse.settings.common import ApplicationIdSettings
-
-_KAFKA: Final = ("bootstrap", *KafkaSecuritySettings.declared())
 
 
 def takes_kafka(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function whose first argument is `LoadedSettings[ProcessSettings]`."""
-    return takes_settings(ProcessSettings, *_KAFKA, fallback=lambda: _local("bootstrap"))(function)
+    return takes_settings(ProcessSettings, *KAFKA_SETTINGS, fallback=lambda: _local("bootstrap"))(function)
 
 
 def takes_application(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function whose first argument is `LoadedSettings[ApplicationIdSettings]`."""
     names = ("application_id", "bootstrap")
-    return takes_settings(ApplicationIdSettings, "application_id", *_KAFKA, fallback=lambda: _local(*names))(function)
+    return takes_settings(ApplicationIdSettings, "application_id", *KAFKA_SETTINGS, fallback=lambda: _local(*names))(
+        function
+    )
 
 
 def _local(*names: str) -> Mapping[str, str]:

@@ -5,6 +5,7 @@
 """
 
 from statehouse.settings.common import (
+    KAFKA_SETTINGS,
     KafkaSecuritySettings,
     ProcessSettings,
     RegistrySettings,
@@ -37,6 +38,7 @@ from statehouse.settings.web import WebSettings
 __all__ = (
     "CONFIG_ENV",
     "ENV_PREFIX",
+    "KAFKA_SETTINGS",
     "PROCESSES",
     "UP_TABLE",
     "AssignPlanSettings",

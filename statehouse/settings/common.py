@@ -225,6 +225,10 @@ def _path(file: Path | None) -> str:
     return "" if file is None else str(file.expanduser())
 
 
+KAFKA_SETTINGS: Final = ("bootstrap", *KafkaSecuritySettings.declared())
+"""The settings of `ProcessSettings` by which Kafka is found, and logged in to."""
+
+
 class SessionSettings(DeclaredSettings):
     """How long a silent node counts as alive."""
 

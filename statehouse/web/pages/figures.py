@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from statehouse.client.answers import KeyLike, StoreValue
 
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash
 VALUE_MAX: Final = 2_000
 """Characters of a value that a page shows."""
+
+Number = TypeVar("Number", int, float)
+
+
+def larger(one: Number | None, other: Number | None) -> Number | None:
+    """Return the larger of two numbers, or the one that is known."""
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def number(value: float | None) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from statehouse.web.pages.figures import larger
+
 COLUMN_S: Final = 2.0
 COLUMNS_MAX: Final = 120
 CELLS_MAX: Final = 3_000_000
@@ -91,11 +93,7 @@ class Span:
         lookups, counted = self.lookups, self.counted
         if column.lookups is not None:
             lookups, counted = ((lookups or 0.0) * counted + column.lookups) / (counted + 1), counted + 1
-        return Span(self.at_ms, lookups, _larger(self.lag, column.lag), _larger(self.failed, column.failed), counted)
-
-
-def _larger(one: float | None, other: float | None) -> float | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+        return Span(self.at_ms, lookups, larger(self.lag, column.lag), larger(self.failed, column.failed), counted)
 
 
 class Samples:

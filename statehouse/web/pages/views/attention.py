@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Final
 
-from statehouse.client.answers import Fleet
+from statehouse.client.answers import Controller, Fleet
 from statehouse.contract.membership import SILENT
 from statehouse.contract.query_states import ReportedState
 from statehouse.web.pages.contacts import Contact
@@ -61,6 +61,11 @@ def silent_nodes(recorder: Recorder) -> list[str]:
     return sorted(unheard | {name for name, known in recorder.contacts.items() if known.contact is Contact.SILENT})
 
 
+def is_away(controller: Controller, age_ms: int) -> bool:
+    """Whether the controller that acted last has ended, or its newest record is too old."""
+    return controller.stopped or age_ms > CONTROLLER_QUIET_MS
+
+
 def notices_of(recorder: Recorder, counts: Mapping[Condition, int]) -> tuple[Notice, ...]:
     """Return what needs attention. `counts`: how many partitions do how."""
     return tuple(_notices(recorder, counts))
@@ -88,7 +93,7 @@ def _notices(recorder: Recorder, counts: Mapping[Condition, int]) -> Iterator[No
 
 def _of_processor(fleet: Fleet) -> Iterator[Notice]:
     controller = fleet.controller
-    if controller is not None and (controller.stopped or controller.record_age_ms > CONTROLLER_QUIET_MS):
+    if controller is not None and is_away(controller, controller.record_age_ms):
         yield Notice("No controller acts: who holds what stays as it is until one does", "queries")
     for query in fleet.queries:
         if query.state == ReportedState.STOPPED:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from statehouse.client.answers import Controller, ProcessorQuery
 from statehouse.web.pages.recorder import Moment, Recorder
-from statehouse.web.pages.views.attention import CONTROLLER_QUIET_MS, ILL
+from statehouse.web.pages.views.attention import ILL, is_away
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,7 @@ class QueriesView:
     @property
     def is_unassigned(self) -> bool:
         """Whether the controller that acted last has ended, or is silent."""
-        age_ms, controller = self.controller_age_ms, self.controller
-        return controller is not None and (controller.stopped or (age_ms is not None and age_ms > CONTROLLER_QUIET_MS))
+        return self.controller is not None and is_away(self.controller, self.controller_age_ms or 0)
 
 
 def queries_view(recorder: Recorder, now: Moment) -> QueriesView:

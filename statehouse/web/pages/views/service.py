@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from statehouse.web.pages.contacts import QUIET_S
+from statehouse.web.pages.figures import larger
 from statehouse.web.pages.recorder import Moment, Recorder
 from statehouse.web.pages.routing_counts import RoutingCounts
 
@@ -108,12 +109,8 @@ def _freshness(recorder: Recorder, now_s: float) -> dict[str, tuple[int | None, 
         for each in reading.replicas if now_s - reading.at_s < QUIET_S else ():
             if each.role in {"ACTIVE", "GLOBAL"}:
                 lag, staleness_ms = found.get(each.store, (None, None))
-                found[each.store] = _larger(lag, each.lag), _larger(staleness_ms, each.staleness_ms)
+                found[each.store] = larger(lag, each.lag), larger(staleness_ms, each.staleness_ms)
     return found
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def _batch_ages(recorder: Recorder, now: Moment) -> dict[str, int]:
