@@ -137,6 +137,7 @@ class _CallThread:
     def __init__(self, name: str) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_tell)
         # A daemon thread: a program that does not close its client must still be able to end.
         self._thread = threading.Thread(target=_run_to_end, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
@@ -152,6 +153,14 @@ class _CallThread:
             self.loop.call_soon_threadsafe(
                 lambda: self.loop.create_task(last()).add_done_callback(lambda _: self.loop.stop())
             )
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # gRPC tells any loop of the process of every call. What it has for a loop that has ended by then, or what another
+    # loop was told first, is nothing to this one: grpc/grpc issue 25364.
+    is_for_another = isinstance(context.get("exception"), BlockingIOError | RuntimeError)
+    if not (is_for_another and "PollerCompletionQueue._handle_events" in context["message"]):
+        loop.default_exception_handler(context)
 
 
 def _run_to_end(loop: asyncio.AbstractEventLoop) -> None:

@@ -70,7 +70,7 @@ def run(router: FakeRouter, script: str) -> list[str]:
             later = AsyncClient(TARGET)
 
             async def read():
-                async with later:  # what a closed loop leaves open, grpcio complains of in the loops that are left
+                async with later:
                     return (await later.get("boards", "1")).value
 
             in_child(lambda: value(client))
@@ -160,6 +160,19 @@ def run(router: FakeRouter, script: str) -> list[str]:
             """,
             ["7", "forked", "7", "forked"],
             id="with an event loop",
+        ),
+        pytest.param(
+            """
+            client = Client(TARGET)
+
+            async def read():
+                async with AsyncClient(TARGET) as later:
+                    return (await later.get("boards", "1")).value
+
+            print(value(client), {asyncio.run(read()) for _ in range(20)}, value(client))
+            """,
+            ["7", "{7}", "7"],
+            id="beside loops that end",
         ),
         pytest.param(
             """
