@@ -33,7 +33,7 @@ from processor.run.supervision import StartedQuery
 from processor.settings import ProcessorSettings
 from processor.sink.batch import StoreSink
 from processor.sink.protocol import SinkTarget, newest_written
-from processor.sink.records import OutputRows
+from processor.sink.records import OutputRows, sink_frame
 from statehouse.contract.topology import changelog_topic
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
@@ -179,7 +179,7 @@ class AttachedQueries:
         last = self._refuse_misfit(followed, target, changelog)
         store = self._begin(followed, last, commits)
         target = replace(target, query_id=str(store.identity))
-        planner, rows = ReadPlanner(), [OutputRows(changelog.partition_count, output.layout)]
+        planner, outputs = ReadPlanner(), [OutputRows(changelog.partition_count, output.layout)]
 
         def begin() -> StartedQuery:
             sink = StoreSink(
@@ -187,7 +187,6 @@ class AttachedQueries:
                 AttachedBatches(store, checkpoint),
                 commits,
                 partial(around.metrics.batch, query.name),
-                rows,
                 tasks=settings.sink_tasks,
                 record_cache=around.record_cache,
             )
@@ -197,7 +196,7 @@ class AttachedQueries:
                 planner,
                 store,
                 target,
-                sink,
+                lambda rows, batch_id: sink(sink_frame(rows, outputs), batch_id),
                 choice=followed.attached.state,
                 shape=followed.attached.columns.shape,
                 poll_interval_s=self._attachment.poll_interval_ms / 1000,

@@ -8,17 +8,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import structlog
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.attach.checkpoint import AttachedCheckpoint, BatchRemoved
@@ -28,8 +26,10 @@ from processor.attach.operators import StateChoice
 from processor.attach.reader import StateReader, changelog_entries
 from processor.attach.reads import Identity, Position, Read, ReadChanges, ReadPlanner, ReadState
 from processor.rows import KEY, TIMESTAMP
-from processor.sink.protocol import ForeignClaim, PartitionWriter, SinkTarget
+from processor.sink.batch import described
+from processor.sink.protocol import ForeignClaim, SinkTarget
 from processor.spark.failures import beginning
+from processor.spark.task_classes import task_class
 from statehouse.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
@@ -37,7 +37,6 @@ log = structlog.get_logger(__name__)
 _LOOK_S: Final = 2.0
 _TELL_S: Final = 5.0
 _STOP_S: Final = 20.0
-_CLAIMERS: Final = 8
 _TRIES: Final = 20
 _DRIVER_FAILURES: Final = (PySparkException, Py4JError)
 
@@ -218,8 +217,7 @@ class AttachedQuery:
     def _read(self, read: Read) -> DataFrame:
         """Return the rows to publish, read to the end: only then is it known that all of them could be read."""
         if isinstance(read, ReadState):
-            with ThreadPoolExecutor(_CLAIMERS) as pool:
-                list(pool.map(partial(claim, self._target, read.batch_id), range(self._target.partition_count)))
+            claim(self._session, self._target, read.batch_id)
             topic = self._target.outputs[0].topic
             before = changelog_entries(self._session, self._target.brokers, topic)
             frame = self._reader.state(read.batch_id, before)
@@ -266,13 +264,13 @@ class AttachedQuery:
             thread.join()
 
 
-def claim(target: SinkTarget, batch_id: int, partition: int) -> None:
-    """Mark a partition so that nobody else writes a batch before this one to it any more.
+def claim(session: SparkSession, target: SinkTarget, batch_id: int) -> None:
+    """Mark all partitions so that nobody else writes a batch before this one to them any more.
 
     A follower that was given up, but lives, may be about to write. An older batch must not change the changelog while
     it is compared. The same batch by another follower has the same content.
     """
-    PartitionWriter(target, partition).claim(batch_id)
+    task_class(session, "statehouse.sink.Sink").claim(described(target), batch_id)
 
 
 def _reason(failure: BaseException) -> str:

@@ -10,7 +10,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from processor.ownership.metrics import ControllerMetrics
 from processor.reports.progress import BatchProgress
 from processor.sink.counts import BYTES, EARLY, RETRIED, SAVED, SKIPPED, Counts
-from processor.sink.protocol import WRITES
+from processor.sink.protocol import WRITES_CAUSE
 from processor.states.metrics import StateMetrics
 from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.metrics import count_pauses, new_registry
@@ -110,7 +110,7 @@ class ProcessorMetrics:
                 self._skipped.labels(query).inc(number)
             elif kind == RETRIED:
                 for _ in range(number):
-                    self.paused(WRITES.cause)
+                    self.paused(WRITES_CAUSE)
             else:
                 self._dead_letters.labels(query, kind).inc(number)
                 self.dead_letters[query][kind] += number

@@ -28,7 +28,7 @@ from processor.settings import ProcessorSettings
 from processor.sink.batch import StoreSink
 from processor.sink.protocol import OutputTopic, SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
-from processor.sink.records import OutputRows
+from processor.sink.records import OutputRows, sink_frame
 from processor.spark.checkpoint import CheckpointReader
 from processor.spark.plans import is_row_by_row
 from processor.spark.state_operators import settings_to_go_on
@@ -152,14 +152,14 @@ class TopologyQueries:
                 checkpoint,
                 commits,
                 partial(around.metrics.batch, query.name),
-                outputs,
                 tasks=settings.sink_tasks,
                 record_cache=around.record_cache,
                 is_row_by_row=is_row_by_row(frame),
             )
             with set_for_a_while(around.session, query_settings(query, settings.spark_conf)):
                 started = (
-                    frame.writeStream.queryName(query.name)
+                    sink_frame(frame, outputs)
+                    .writeStream.queryName(query.name)
                     .outputMode(query.output_mode.value)
                     .option("checkpointLocation", directory)
                     .trigger(processingTime=f"{settings.commit_interval_ms} milliseconds")

@@ -7,35 +7,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
-from pyspark import SparkContext
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.sink.batch_writer import COUNTS_SCHEMA, BatchWriter
-from processor.sink.counts import CHANGELOG, CLAIMED, RETRIED, SKIPPED, TOMBSTONE, Counts
+from processor.sink.counts import CHANGELOG, CLAIMED, RETRIED, SKIPPED, TOMBSTONE, BatchReport, Counts
 from processor.sink.protocol import ForeignClaim, SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
-from processor.sink.records import OutputRecords, OutputRows, placed_by_spark
-from processor.sink.task_rows import RECORD, SINK_PARTITION
 from processor.spark.checkpoint import Offsets
+from processor.spark.kafka_options import java_client_options
+from processor.spark.task_classes import task_class
 
 log = structlog.get_logger(__name__)
 
 OnSinkBatch = Callable[[int, Counts, float], None]
 """Called after each batch: id, counts by output and kind (changelog, tombstone, skipped or a dead-letter reason), s."""
 
-_POOL: Final = "STATEHOUSE_WORKER_POOL"
-# The batches of each query come in a separate thread, and all threads wrap Python functions with the same environment.
-_PLANNING: Final = threading.Lock()
-
-
+_RECORD_AT: Final = 1
+"""Which column of `sink_frame` has the records."""
 _SMALL_EVENTS: Final = 1000
 _SMALL_PARTITIONS: Final = 8
 _SHORT_S: Final = 1.0
@@ -77,23 +70,8 @@ class Draining(Exception):
     """A batch came after the request to stop; it will run at the next start."""
 
 
-@contextmanager
-def _own_workers(context: SparkContext) -> Iterator[None]:
-    """Give Python functions that are wrapped inside the block their own worker processes.
-
-    Spark hands tasks to idle workers in turn. If the sink shared workers with the state operators, each batch would
-    write a partition from another process, and its new producer would fence the old one; to initialise a producer
-    takes as long as the rest of a batch's writing. Spark keeps one pool of workers per environment.
-    """
-    context.environment[_POOL] = "sink"
-    try:
-        yield
-    finally:
-        context.environment.pop(_POOL, None)
-
-
 class StoreSink:
-    """Writes a query's micro-batches; Spark calls it with each one (`foreachBatch`)."""
+    """Writes a query's micro-batches; Spark calls it with each one (`foreachBatch`), as `sink_frame` makes them."""
 
     def __init__(
         self,
@@ -101,7 +79,6 @@ class StoreSink:
         checkpoint: QueryCheckpoint,
         commits: BatchReports,
         on_batch: OnSinkBatch,
-        outputs: Sequence[OutputRows],
         *,
         tasks: int,
         record_cache: RecordCachePool,
@@ -109,8 +86,8 @@ class StoreSink:
     ) -> None:
         """Prepare. `is_row_by_row`: each row of the batches comes from one record of Kafka, without a shuffle."""
         self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
-        self._records: OutputRecords | None = None
-        self._outputs, self._tasks, self._record_cache = outputs, min(target.partition_count, tasks), record_cache
+        self._described = ""
+        self._tasks, self._record_cache = min(target.partition_count, tasks), record_cache
         self._is_cached = any(output.record_cache for output in target.outputs)
         self._is_row_by_row = is_row_by_row
         self._ends: Offsets = {}
@@ -153,39 +130,38 @@ class StoreSink:
                 self.failure = error
                 raise
 
-    def _write(self, frame: DataFrame, task: BatchWriter, *, reads_too: bool) -> Counts:
-        if self._records is None:
-            self._records = OutputRecords(frame.columns, self._outputs)
-        unplaced = self._records.of(frame)
-        if self._tasks == 1:
-            # One task that also reads the source costs less than a shuffle, if it hasn't much to read.
-            together = unplaced.coalesce(1) if reads_too else unplaced.repartition(1)
-        else:
-            rows = placed_by_spark(unplaced.select(f"{RECORD}.*"), self._outputs)
-            together = _in_tasks(rows, self._tasks).select(F.struct("*").alias(RECORD))
-        with _PLANNING, _own_workers(frame.sparkSession.sparkContext):
-            written = together.mapInArrow(task, COUNTS_SCHEMA)
-        counts: Counts = Counter()
-        for _, output, kind, records in written.collect():
-            counts[output, kind] += records
-        return counts
+    def _write(self, frame: DataFrame, batch_id: int, cache_bytes: int, *, reads_too: bool) -> BatchReport:
+        sink = task_class(frame.sparkSession, "statehouse.sink.Sink")
+        reports: str = sink.write(
+            frame._jdf,  # noqa: SLF001 - the frame in the JVM has no public name
+            _RECORD_AT,
+            self._described,
+            batch_id,
+            self._tasks,
+            reads_too,
+            cache_bytes // self._tasks,
+        )
+        return BatchReport.of(reports)
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         if not self._target.query_id:
             self._target = replace(self._target, query_id=self._checkpoint.query_id())
+        self._described = self._described or described(self._target)
         source_ends = self._checkpoint.source_ends(batch_id)
         reads_too = self._is_row_by_row and self._took_s <= _SHORT_S and is_quickly_read(self._ends, source_ends)
         self._ends = source_ends
         with self._record_cache.lent() if self._is_cached else nullcontext(0) as cache_bytes:
-            task = BatchWriter(self._target, batch_id, cache_bytes // self._tasks)
-            counts = self._write(frame, task, reads_too=reads_too)
+            written = self._write(frame, batch_id, cache_bytes, reads_too=reads_too)
+        counts = written.counts
         if claimed := counts["", CLAIMED]:
             raise ForeignClaim(f"{claimed} partitions of query {self._target.query} are claimed by somebody else")
         self._commits.publish(self._target.query_id, batch_id, source_ends)
         self.committed = batch_id
         took_s = self._took_s = time.monotonic() - began
         self._on_batch(batch_id, counts, took_s)
+        if written.unread:
+            log.warning("dead letters without the bytes of their source records", dead_letters=written.unread)
         records = sum(number for (_, kind), number in counts.items() if kind in (CHANGELOG, TOMBSTONE))
         of_query = {kind: number for (name, kind), number in counts.items() if not name}
         refused = {kind: number for kind, number in of_query.items() if kind not in (SKIPPED, RETRIED)}
@@ -201,8 +177,11 @@ class StoreSink:
         )
 
 
-def _in_tasks(rows: DataFrame, tasks: int) -> DataFrame:
-    """Return rows with those of a partition in one of as many tasks, as evenly as Spark can."""
-    if hasattr(rows, "repartitionById"):
-        return rows.repartitionById(tasks, SINK_PARTITION)
-    return rows.repartition(tasks, SINK_PARTITION)  # Spark before 4.1: by a hash, which may leave a task without any
+def described(target: SinkTarget) -> str:
+    """Return a target as the sink's task reads it.
+
+    Raises:
+        ConfigurationError: the file of credentials can't be read, or has characters that the client can't take.
+
+    """
+    return target.described(java_client_options(target.brokers))

@@ -1,5 +1,7 @@
 """The sink's protocol: one Kafka transaction per sink partition and batch, with a marker that the batch is done.
 
+The task in Java writes it (`statehouse.sink.PartitionWriter`); here is what it is told, and what the driver asks.
+
 The marker is the last committed batch's id + 1, kept as an offset of a consumer group that names the Spark query,
 and sent with the data in one transaction. An attempt initialises (which fences every earlier producer of the
 partition), then reads the marker, then writes; so
@@ -18,37 +20,23 @@ and the group's name has the query's new id.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from processor.sink.store_values import ANY_VALUES, StoreValues
-from statehouse.kafka import clients, codes
-from statehouse.kafka.access import needing
-from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
+from statehouse.kafka import clients
+from statehouse.kafka.transactions import FailureMeaning, Tries, meaning_of
 from statehouse.runtime.backoff import Backoff, BackoffPolicy
 from statehouse.settings.brokers import Brokers
 
-log = structlog.get_logger(__name__)
-
 _RPC_TIMEOUT_S: Final = 10.0
-WRITES: Final = BackoffPolicy("sink_partition", first_s=0.05, longest_s=1.0)
-"""Pauses before the sink initialises a partition again."""
 _MARKERS: Final = BackoffPolicy("sink_markers", first_s=0.05, longest_s=0.05)
-# A librdkafka producer has some threads and buffers; a worker rarely serves more partitions than this.
-_WRITERS_MAX: Final = 64
-_IDLE_S: Final = 120.0
-_CLAIM: Final = "claim"
-
-
-class WriteTimeout(Exception):
-    """A partition's batch could not be committed in time; Spark runs the task again."""
+WRITES_CAUSE: Final = "sink_partition"
+"""What the pauses before a sink partition is initialised again are counted by."""
 
 
 class ForeignClaim(Exception):
@@ -109,134 +97,32 @@ class SinkTarget:
         """The consumer group with the markers as its offsets."""
         return f"{self.application_id}-{self.query_id}-sink"
 
-    def transactional_id(self, partition: int) -> str:
-        """The transactional id of a sink partition; its last initialised producer is the only writer."""
-        return f"{self.application_id}-{self.query}-{partition}"
-
-
-Produce = Callable[[Producer], None]
-"""Produces the records of a partition; called again if the transaction must be repeated."""
-
-
-class PartitionWriter:
-    """Writes batches to one sink partition. Not thread-safe."""
-
-    def __init__(self, target: SinkTarget, partition: int) -> None:
-        self._target, self._partition = target, partition
-        self._producer: TransactionalProducer | None = None
-        self.retries = 0
-        """Number of retries of the newest write."""
-        self._marker = 0
-        self._is_claim = False
-        self._group: object = None
-        """The group of the marker, in the form that a transaction needs to commit it."""
-        self._rpc_timeout_s = min(_RPC_TIMEOUT_S, target.write_timeout_s)
-
-    def write(self, batch_id: int, produce: Produce) -> bool:
-        """Commit a batch once; return False if it was committed before.
-
-        Raises:
-            ForeignClaim: it is claimed for a newer batch.
-            WriteTimeout: it took longer than the target's `write_timeout_s`; the last error is the cause.
-            KafkaException: the brokers refuse, and a retry would not help.
-
-        """
-        is_written = self._commit(batch_id, produce)
-        if not is_written and self._is_claim:
-            raise ForeignClaim(
-                f"partition {self._partition} of query {self._target.query} is claimed for batch {self._marker}"
-            )
-        return is_written
-
-    def claim(self, batch_id: int) -> None:
-        """Let nobody write a batch before this one any more; nothing to do if that is so already.
-
-        Raises:
-            WriteTimeout, KafkaException: as `write` does.
-
-        """
-        self._commit(batch_id - 1, None)
-
-    def _commit(self, batch_id: int, produce: Produce | None) -> bool:
-        """Commit a batch's records and marker, or a claim if there are no records to produce; False if it is over."""
-        backoff = Backoff(WRITES)
-        tries = Tries(backoff, limit_s=self._target.write_timeout_s)
-        while True:
-            began, self.retries = time.monotonic(), backoff.failures
-            try:
-                producer = self._producer or self.initialise()
-                if self._marker > batch_id:
-                    return False
-                self._transact(producer, batch_id, produce)
-            except KafkaException as failure:
-                error, meaning = failure.args[0], meaning_of(failure)
-                self.close()
-                if meaning is FailureMeaning.REFUSED:
-                    raise
-                if not tries.may_go_on:
-                    raise WriteTimeout(
-                        f"partition {self._partition} of query {self._target.query} could not be written in "
-                        f"{self._target.write_timeout_s:g} s: {error.str()}"
-                    ) from failure
-                log.info("sink partition initialised again", partition=self._partition, reason=error.name())
-                # Another attempt of this task may be running, as with speculative execution. It needs about as long as
-                # this one has taken: an earlier retry would fence it, and be fenced by it in turn.
-                is_fenced = meaning in {FailureMeaning.FENCED, FailureMeaning.OVER}
-                tries.pause(least_s=time.monotonic() - began if is_fenced else 0.0)
-            else:
-                return True
-
-    def initialise(self) -> TransactionalProducer:
-        """Fence earlier producers, then read the marker."""
-        target = self._target
-        transactional_id = target.transactional_id(self._partition)
-        options = {
-            "transaction.timeout.ms": int(target.transaction_timeout_s * 1000),
-            "linger.ms": 0,  # the commit flushes anyway
+    def described(self, client_options: Mapping[str, str]) -> str:
+        """Return it as the sink's task reads it, with the options of Kafka's Java client: `statehouse.sink.Target`."""
+        description = {
+            "application_id": self.application_id,
+            "query": self.query,
+            "clients": dict(client_options),
+            "outputs": [
+                {
+                    "name": each.name,
+                    "topic": each.topic,
+                    "partitions": each.partition_count,
+                    "cached": each.record_cache,
+                    "store": each.values.store,
+                    "serde": each.values.serde,
+                }
+                for each in self.outputs
+            ],
+            "dead_letters_topic": self.dead_letters_topic,
+            "dead_letters_partitions": self.dead_letters_partition_count,
+            "marker_group": self.marker_group,
+            "marker_topic": self.marker_topic,
+            "partitions": self.partition_count,
+            "transaction_timeout_ms": round(self.transaction_timeout_s * 1000),
+            "write_timeout_ms": round(self.write_timeout_s * 1000),
         }
-        producer = TransactionalProducer(target.brokers, transactional_id, self._rpc_timeout_s, **options)
-        producer.initialise()
-        group: dict[str, str | int] = {"group.id": target.marker_group}
-        # Don't keep the consumer: while no broker answers it costs 2 % of a core, and there may be many.
-        markers = clients.consumer(target.brokers, transactional_id, **group)
-        try:
-            (committed,) = markers.committed([self._marker_at()], timeout=self._rpc_timeout_s)
-            self._marker, self._is_claim = _offset(committed), committed.metadata == _CLAIM
-            self._group = markers.consumer_group_metadata()
-        finally:
-            markers.close()
-        self._producer = producer
-        return producer
-
-    def close(self) -> None:
-        """Drop the producer; the next one aborts its open transaction, or the broker does after the timeout."""
-        self._producer = None
-
-    def _transact(self, producer: TransactionalProducer, batch_id: int, produce: Produce | None) -> None:
-        def produce_with_marker(client: Producer) -> None:
-            if produce is not None:
-                produce(client)
-            marker = self._marker_at(batch_id + 1, _CLAIM if produce is None else "")
-            with needing("READ", f"group {self._target.marker_group}"):
-                client.send_offsets_to_transaction([marker], self._group, self._rpc_timeout_s)
-
-        try:
-            producer.write(produce_with_marker)
-        except KafkaException as failure:
-            if meaning_of(failure) is FailureMeaning.LOST:
-                producer.abort()
-            raise
-        except BaseException:
-            producer.abort()
-            self.close()
-            raise
-        self._marker, self._is_claim = batch_id + 1, produce is None
-
-    def _marker_at(self, offset: int | None = None, metadata: str = "") -> TopicPartition:
-        topic = self._target.marker_topic
-        if offset is None:
-            return TopicPartition(topic, self._partition)
-        return TopicPartition(topic, self._partition, offset, metadata)
+        return json.dumps(description)
 
 
 def newest_written(target: SinkTarget) -> int | None:
@@ -270,67 +156,3 @@ def _offset(marker: TopicPartition) -> int:
     if marker.error is not None:
         raise KafkaException(marker.error)
     return max(0, int(marker.offset))
-
-
-def produce_record(
-    producer: Producer,
-    topic: str,
-    partition: int,
-    *,
-    key: bytes | None,
-    value: bytes | None,
-    timestamp: int,
-    headers: list[tuple[str, bytes | None]] | None = None,
-) -> None:
-    """Produce one record; wait for room if the queue is full.
-
-    Raises:
-        KafkaException: the record can't be produced, or the queue stayed full for too long.
-
-    """
-    deadline = time.monotonic() + _RPC_TIMEOUT_S
-    while True:
-        try:
-            producer.produce(
-                topic, partition=partition, key=key, value=value, timestamp=timestamp, headers=headers or []
-            )
-        except BufferError:
-            if time.monotonic() >= deadline:
-                raise KafkaException(KafkaError(codes.QUEUE_FULL)) from None
-            producer.poll(0.05)
-        else:
-            return
-
-
-class WriterCache:
-    """Keeps the writers of a worker process, because to initialise one costs ten times as much as a small commit.
-
-    It drops writers that were idle for long when another one is used. Writers cost threads, and while no broker
-    answers, a core per eighty writers.
-    """
-
-    def __init__(
-        self, limit: int = _WRITERS_MAX, idle_s: float = _IDLE_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._limit, self._idle_s, self._clock = limit, idle_s, clock
-        self._lock = threading.Lock()
-        self._writers: OrderedDict[tuple[SinkTarget, int], tuple[PartitionWriter, float]] = OrderedDict()
-
-    def __len__(self) -> int:
-        """Return the number of kept writers."""
-        return len(self._writers)
-
-    def writer(self, target: SinkTarget, partition: int) -> PartitionWriter:
-        """Return the writer of a partition; the same one as last time if it is still kept."""
-        forgotten = []  # destroyed at return, outside the lock, because closing a producer takes a moment
-        with self._lock:
-            now = self._clock()
-            kept = self._writers.pop((target, partition), None)
-            writer = PartitionWriter(target, partition) if kept is None else kept[0]
-            self._writers[target, partition] = writer, now
-            while len(self._writers) > self._limit or now - next(iter(self._writers.values()))[1] > self._idle_s:
-                forgotten.append(self._writers.popitem(last=False))
-        return writer
-
-
-WRITERS = WriterCache()

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from processor.sink.record_cache import pool_share
+
+def pool_share(max_bytes: int, lent: Sequence[int], borrowers: int) -> int:
+    """Return what a batch may borrow: all that is free, but half a fair share for each query that has borrowed nothing.
+
+    So no batch waits for another one; each gets half a fair share at least, and much more if it is the only one.
+    Never is more lent than `max_bytes`.
+
+    Args:
+        max_bytes: the pool.
+        lent: what the batches of other queries have borrowed.
+        borrowers: the number of queries that use the pool.
+
+    """
+    others_idle = max(borrowers - len(lent) - 1, 0)
+    return max(max_bytes - sum(lent) - others_idle * (max_bytes // (2 * borrowers)), 0)
 
 
 class RecordCachePool:

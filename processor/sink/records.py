@@ -14,7 +14,16 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, quoted
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.partitions import placement_hashes
-from processor.sink.task_rows import OUTPUT, RECORD, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TASK_COLUMNS, TIMESTAMP_MS
+from processor.sink.task_rows import (
+    OUTPUT,
+    RECORD,
+    RECORD_COLUMNS,
+    ROW,
+    SINK_PARTITION,
+    SUFFIX,
+    TASK_COLUMNS,
+    TIMESTAMP_MS,
+)
 
 _HASH: Final = "_hash"
 _OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: "string", DETAIL: "string"}
@@ -30,36 +39,34 @@ class OutputRows:
     columns: Mapping[str, Column] = field(default_factory=dict)
 
 
-class OutputRecords:
-    """The columns that make records of a frame's rows.
+def sink_frame(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
+    """Return a row per record for the sink's task: ROW, and RECORD with RECORD_COLUMNS.
 
-    A sink makes them once: to make them through py4j takes longer than the rest of a small batch. All records of a row
-    are made in one pass, so that the operators of a query don't run once per output.
+    It is part of the query's own plan: Spark would take as long to plan it for each batch as to do the rest. Its
+    optimizer must not leave out columns that no record needs, because a state operator's checkpoint may have them from
+    the time when they were needed. So ROW has all.
     """
-
-    def __init__(self, have: Sequence[str], outputs: Sequence[OutputRows]) -> None:
-        """Make them. `have`: the frame's columns."""
-        of_outputs = [_record(have, place, output) for place, output in enumerate(outputs)]
-        can_be_refused = REASON in have
-        if len(outputs) == 1 and outputs[0].where is None and not (outputs[0].columns and can_be_refused):
-            self._made = F.struct(*of_outputs[0]).alias(RECORD)
-            return
-        refused = F.col(REASON).isNotNull() if can_be_refused else F.lit(False)
-        dead_letter = _record(have, 0, OutputRows(1, FrameLayout(TOPIC_OUTPUT)))
-        made = [F.when(refused, F.struct(*dead_letter))]
-        for output, columns in zip(outputs, of_outputs, strict=True):
-            wanted = ~refused if output.where is None else ~refused & output.where
-            made.append(F.when(wanted, F.struct(*columns)))
-        self._made = F.explode(F.array_compact(F.array(*made))).alias(RECORD)
-
-    def of(self, frame: DataFrame) -> DataFrame:
-        """Return a row per record, with RECORD_COLUMNS in RECORD; rows that can't be records become dead letters."""
-        return frame.select(self._made)
+    return frame.select(F.struct("*").alias(ROW), _made(frame.columns, outputs))
 
 
 def records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
-    """Return a row per record, as RECORD_COLUMNS; see `OutputRecords.of`."""
-    return OutputRecords(frame.columns, outputs).of(frame).select(f"{RECORD}.*")
+    """Return a row per record, as RECORD_COLUMNS; rows that can't be records become dead letters."""
+    return frame.select(_made(frame.columns, outputs)).select(f"{RECORD}.*")
+
+
+def _made(have: Sequence[str], outputs: Sequence[OutputRows]) -> Column:
+    """Return the column of records; all of a row are made in one pass, so a query's operators don't run per output."""
+    of_outputs = [_record(have, place, output) for place, output in enumerate(outputs)]
+    can_be_refused = REASON in have
+    if len(outputs) == 1 and outputs[0].where is None and not (outputs[0].columns and can_be_refused):
+        return F.struct(*of_outputs[0]).alias(RECORD)
+    refused = F.col(REASON).isNotNull() if can_be_refused else F.lit(False)
+    dead_letter = _record(have, 0, OutputRows(1, FrameLayout(TOPIC_OUTPUT)))
+    made = [F.when(refused, F.struct(*dead_letter))]
+    for output, columns in zip(outputs, of_outputs, strict=True):
+        wanted = ~refused if output.where is None else ~refused & output.where
+        made.append(F.when(wanted, F.struct(*columns)))
+    return F.explode(F.array_compact(F.array(*made))).alias(RECORD)
 
 
 def placed_by_spark(unplaced: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:

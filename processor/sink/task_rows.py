@@ -6,8 +6,10 @@ from typing import Final
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 
+ROW: Final = "_row"
+"""The row that a record is made of, in the column before it: so that Spark keeps all of a query's columns."""
 RECORD: Final = "_record"
-"""The only column that a task gets: a struct of those below. Spark's driver spends time on each column of a batch."""
+"""A record: a struct of the columns below."""
 SINK_PARTITION: Final = "_sink_partition"
 OUTPUT: Final = "_output"
 """The output of a row, as an index into the target's outputs."""
@@ -20,4 +22,4 @@ RECORD_COLUMNS: Final = (OUTPUT, KEY, SUFFIX, VALUE, TIMESTAMP_MS, TOPIC, PARTIT
 TASK_COLUMNS: Final = (SINK_PARTITION, OUTPUT, KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
 """A record that is placed; its key has its suffix."""
 NO_TIMESTAMP: Final = 0
-"""librdkafka's "now"."""
+"""The time of the write."""

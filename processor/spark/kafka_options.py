@@ -30,7 +30,12 @@ _PATH: Final = re.compile(r"[^:}\n]*")
 
 
 def spark_options(brokers: Brokers | str) -> dict[str, str]:
-    """Return the options of a Kafka source that name the brokers and the login.
+    """Return the options of a Kafka source that name the brokers and the login; raises as `java_client_options`."""
+    return {f"kafka.{name}": value for name, value in java_client_options(brokers).items()}
+
+
+def java_client_options(brokers: Brokers | str) -> dict[str, str]:
+    """Return the options of a client in Java that name the brokers and the login.
 
     Raises:
         ConfigurationError: the file of credentials can't be read, or has characters that the client can't take.
@@ -39,8 +44,7 @@ def spark_options(brokers: Brokers | str) -> dict[str, str]:
     brokers = Brokers.of(brokers)
     security = brokers.security
     credentials = read_credentials(security.credentials) if security.has_login else Credentials("", "")
-    options = {"bootstrap.servers": brokers.bootstrap, **client_options(security, credentials)}
-    return {f"kafka.{name}": value for name, value in options.items()}
+    return {"bootstrap.servers": brokers.bootstrap, **client_options(security, credentials)}
 
 
 def topic_options(brokers: Brokers | str, topic: str) -> dict[str, str]:

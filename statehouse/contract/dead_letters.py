@@ -3,7 +3,8 @@
 A dead letter has the key and value of its source record. Its headers say why it was refused, where the record is, and
 what the record's own headers and timestamp were; without that timestamp, key and value are those that the query had in
 their place. Kafka Connect's dead letters are alike. A note stands behind its dead letter in the same partition, written
-in the transaction that replays it. So a reader of the whole partition knows on any machine what was replayed.
+in the transaction that replays it. So a reader of the whole partition knows on any machine what was replayed. The
+sink's task writes dead letters (`statehouse.sink.DeadLetters`).
 """
 
 from __future__ import annotations
@@ -85,25 +86,6 @@ class ReplayNote:
     partition: int
     letter_offset: int
     at_ms: int
-
-
-def letter_headers(
-    query: str, reason: str, detail: str, origin: tuple[str | None, int | None, int | None], record: SourceRecord | None
-) -> list[tuple[str, bytes | None]]:
-    """Return the headers of a dead letter.
-
-    `origin`: topic, partition and offset, as far as the query's row has them; `record`: the source record, if it was
-    read.
-    """
-    texts = {QUERY: query, REASON: reason, DETAIL: detail}
-    names = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET)
-    texts |= {name: str(part) for name, part in zip(names, origin, strict=True) if part is not None}
-    if record is not None:
-        texts[SOURCE_TIMESTAMP] = str(record.timestamp_ms)
-    made: list[tuple[str, bytes | None]] = [(name, text.encode()) for name, text in texts.items()]
-    if record is not None:
-        made += [(SOURCE_HEADER + name, content) for name, content in record.headers]
-    return made
 
 
 def note_headers(letter: DeadLetter) -> list[tuple[str, bytes | None]]:

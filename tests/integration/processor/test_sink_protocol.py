@@ -1,38 +1,70 @@
-"""The sink's protocol against a real broker: replays, zombies, failures half way."""
+"""The sink's protocol against a real broker: replays, zombies, failures half way. Spark's JVM runs the task."""
 
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaException, Producer
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
 from processor.reports.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
-from processor.sink.batch_writer import BatchWriter
-from processor.sink.protocol import (
-    ForeignClaim,
-    OutputTopic,
-    PartitionWriter,
-    SinkTarget,
-    WriteTimeout,
-    newest_written,
-    produce_record,
-)
-from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
+from processor.sink.batch import described
+from processor.sink.protocol import OutputTopic, SinkTarget, newest_written
+from processor.sink.task_rows import OUTPUT, TIMESTAMP_MS
+from processor.spark.task_classes import task_class
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import commits_topic
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
-from tests.support.polling import poll_until
 from tests.support.settings import SINK_LIMITS
-from tests.support.task_rows import TASK_TYPE, as_records, type_of
+from tests.support.task_rows import write_rows
+
+
+class Records:
+    """What a writer is to send: a function that is called with the producer."""
+
+    def __init__(self, send: Callable[[Any], None]):
+        self.send = send
+
+    class Java:
+        implements = ("statehouse.sink.PartitionWriter$Records",)
+
+
+class PartitionWriter:
+    """The task's writer of a partition."""
+
+    session: SparkSession
+
+    def __init__(self, target: SinkTarget, partition: int):
+        read = task_class(self.session, "statehouse.sink.Target").of(described(target))
+        self._writer = task_class(self.session, "statehouse.sink.PartitionWriter")(read, partition)
+
+    def initialise(self):
+        self._writer.initialise()
+
+    def write(self, batch_id: int, produce: Callable[[Any], None]) -> bool:
+        return self._writer.write(batch_id, Records(produce))
+
+    def claim(self, batch_id: int):
+        self._writer.claim(batch_id)
+
+
+@pytest.fixture(autouse=True)
+def session(spark: SparkSession):
+    PartitionWriter.session = spark
+    return spark
+
+
+def send(producer: Any, topic: str, value: bytes):
+    records = PartitionWriter.session._jvm.org.apache.kafka.clients.producer.ProducerRecord
+    return producer.send(records(topic, 0, 1, b"k", value))
 
 
 @pytest.fixture
@@ -47,11 +79,8 @@ def target(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
     return SinkTarget(kafka.bootstrap, application, "query", outputs, names["dead"], 2, uuid.uuid4().hex, **SINK_LIMITS)
 
 
-def record(target: SinkTarget, text: str, partition: int = 0, output: int = 0):
-    def produce(producer: Producer):
-        produce_record(producer, target.outputs[output].topic, partition, key=b"k", value=text.encode(), timestamp=1)
-
-    return produce
+def record(target: SinkTarget, text: str, output: int = 0):
+    return lambda producer: send(producer, target.outputs[output].topic, text.encode())
 
 
 def values(target: SinkTarget, output: int = 0):
@@ -81,9 +110,9 @@ def test_a_zombie_in_the_middle_of_its_transaction_leaves_nothing(target: SinkTa
     zombie, successor = PartitionWriter(target, 0), PartitionWriter(target, 0)
     attempts = []
 
-    def stall(producer: Producer):
+    def stall(producer: Any):
         record(target, "zombie")(producer)
-        producer.flush(10)
+        producer.flush()
         attempts.append(producer)
         if len(attempts) == 1:
             assert successor.write(0, record(target, "successor"))
@@ -98,7 +127,7 @@ def test_a_claim_keeps_older_batches_out_and_is_not_taken_for_one(target: SinkTa
     assert kept.write(0, record(target, "0"))
     PartitionWriter(target, 0).claim(3)
     for writer in (kept, PartitionWriter(target, 0)):
-        with pytest.raises(ForeignClaim, match="batch 3"):
+        with pytest.raises(Py4JJavaError, match=r"ForeignClaim.*batch 3"):
             writer.write(2, record(target, "older"))
     PartitionWriter(target, 0).claim(2)
     assert newest_written(target) == 2
@@ -122,12 +151,14 @@ def test_a_producer_that_learns_while_it_produces_that_it_was_fenced_initialises
     assert other.write(1, record(target, "1"))
     attempts = []
 
-    def produce(producer: Producer):
+    def produce(producer: Any):
         attempts.append(producer)
         record(target, "2")(producer)
         if len(attempts) == 1:
-            # The broker answers the first record; what is produced after that fails immediately.
-            poll_until(lambda: record(target, "more")(producer), 30, "the producer to be refused")
+            # The broker answers the first record; what is produced after that fails.
+            producer.flush()
+            with pytest.raises(Py4JJavaError):
+                record(target, "more")(producer).get()
 
     assert one.write(2, produce)
     assert len(attempts) == 2
@@ -137,11 +168,11 @@ def test_a_producer_that_learns_while_it_produces_that_it_was_fenced_initialises
 def test_a_failure_half_way_is_aborted_and_the_batch_can_be_written_again(target: SinkTarget):
     writer = PartitionWriter(target, 0)
 
-    def fail(producer: Producer):
+    def fail(producer: Any):
         record(target, "half")(producer)
         raise LookupError
 
-    with pytest.raises(LookupError):
+    with pytest.raises(Py4JJavaError, match="LookupError"):
         writer.write(0, fail)
     assert writer.write(0, record(target, "whole"))
     assert values(target) == ["whole"]
@@ -151,16 +182,16 @@ def test_a_failure_half_way_is_aborted_and_the_batch_can_be_written_again(target
 def test_what_is_written_to_several_outputs_shows_in_all_of_them_or_in_none(target: SinkTarget):
     writer = PartitionWriter(target, 0)
 
-    def to_both(text: str, producer: Producer):
+    def to_both(text: str, producer: Any):
         for output in (0, 1):
             record(target, text, output=output)(producer)
 
-    def fail(producer: Producer):
+    def fail(producer: Any):
         to_both("half", producer)
-        assert producer.flush(10) == 0, "both logs have their record"
+        producer.flush()  # both logs have their record
         raise LookupError
 
-    with pytest.raises(LookupError):
+    with pytest.raises(Py4JJavaError, match="LookupError"):
         writer.write(0, fail)
     assert (values(target, 0), values(target, 1)) == ([], [])
     assert writer.write(0, partial(to_both, "whole"))
@@ -175,11 +206,18 @@ def test_a_query_with_a_fresh_checkpoint_writes_its_batches_again(target: SinkTa
 
 
 def test_what_the_broker_refuses_for_good_is_not_tried_again(target: SinkTarget):
-    def too_large(producer: Producer):
-        produce_record(producer, target.outputs[0].topic, 0, key=b"k", value=b"x" * 2_000_000, timestamp=1)
+    writer = PartitionWriter(target, 0)
+    attempts = []
 
-    with pytest.raises(KafkaException):
-        PartitionWriter(target, 0).write(0, too_large)
+    def too_large(producer: Any):
+        attempts.append(producer)
+        send(producer, target.outputs[0].topic, b"x" * 2_000_000)
+
+    with pytest.raises(Py4JJavaError, match="RecordTooLarge"):
+        writer.write(0, too_large)
+    assert len(attempts) == 1
+    assert writer.write(0, record(target, "small"))
+    assert values(target) == ["small"]
 
 
 def test_an_unreachable_broker_ends_in_a_bounded_time():
@@ -187,13 +225,13 @@ def test_an_unreachable_broker_ends_in_a_bounded_time():
         "127.0.0.1:1", "a", "s", (OutputTopic("s", "c", 1),), "d", 1, "q", **(SINK_LIMITS | {"write_timeout_s": 0.3})
     )
     writer = PartitionWriter(target, 0)
-    with pytest.raises(WriteTimeout, match="partition 0 of query s could not be written"):
+    with pytest.raises(Py4JJavaError, match=r"WriteTimeout.*partition 0 of query s could not be written"):
         writer.write(0, lambda _producer: None)
 
 
 @pytest.mark.feature("compacted-changelog-store")
 @pytest.mark.feature("batch-writes-partition")
-def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
+def test_a_task_writes_records_tombstones_and_dead_letters(session: SparkSession, target: SinkTarget):
     keys = [b"1", b"2", b"6"]
     rows = [
         {OUTPUT: 0, KEY: key, VALUE: value, TIMESTAMP_MS: 1234}
@@ -201,14 +239,7 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     ]
     refused = {KEY: None, VALUE: b"\xffraw", TIMESTAMP_MS: 77, TOPIC: "scores", PARTITION: 5, OFFSET: 9}
     rows.append({OUTPUT: 0, REASON: "not_json", DETAIL: "why", **refused})
-    columns = dict.fromkeys(RECORD_COLUMNS) | {SUFFIX: b""}
-    batch = as_records(pa.RecordBatch.from_pylist([columns | row for row in rows]))
-
-    counts = [row for counted in BatchWriter(target, 0, CACHE_BYTES)([batch]) for row in counted.to_pylist()]
-    by_kind: Counter[tuple[str, str]] = Counter()
-    for row in counts:
-        by_kind[row["output"], row["kind"]] += row["records"]
-    assert by_kind == {
+    assert +write_rows(session, target, 0, rows).counts == {
         ("store", "changelog"): 2,
         ("store", "tombstone"): 1,
         ("store", "bytes"): 5,
@@ -230,55 +261,36 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
         "source_offset": "9",
     }
 
-    again = [row for counted in BatchWriter(target, 0, CACHE_BYTES)([batch]) for row in counted.to_pylist()]
-    assert {row["kind"] for row in again} == {"skipped"}
+    assert +write_rows(session, target, 0, rows).counts == {("", "skipped"): 3}
     assert len(messages(str(target.brokers), target.outputs[0].topic)) == 3
 
 
-def test_a_task_tells_which_partitions_are_claimed_and_writes_the_others(target: SinkTarget):
+def test_a_task_tells_which_partitions_are_claimed_and_writes_the_others(session: SparkSession, target: SinkTarget):
     PartitionWriter(target, 1).claim(7)
-    columns = dict.fromkeys(RECORD_COLUMNS) | {OUTPUT: 0, SUFFIX: b"", VALUE: b"v"}
-    keys = [b"%d" % number for number in range(12)]
-    batch = as_records(pa.RecordBatch.from_pylist([columns | {KEY: key} for key in keys], type_of(*RECORD_COLUMNS)))
-    counts = [row for counted in BatchWriter(target, 6, CACHE_BYTES)([batch]) for row in counted.to_pylist()]
-    assert {row["sink_partition"] for row in counts if row["kind"] == "claimed"} == {1}
-    assert {row["sink_partition"] for row in counts if row["kind"] == "changelog"} == {0, 2}
+    rows = [{OUTPUT: 0, VALUE: b"v", KEY: b"%d" % number} for number in range(12)]
+    counts = +write_rows(session, target, 6, rows).counts
+    written = [number for number in range(12) if partition_for(b"%d" % number, 3) != 1]
+    assert counts["", "claimed"] == 1
+    assert counts["store", "changelog"] == len(written)
     assert {message.partition() for message in messages(str(target.brokers), target.outputs[0].topic)} == {0, 2}
 
 
-def test_a_task_without_rows_does_nothing(target: SinkTarget):
-    assert list(BatchWriter(target, 0, CACHE_BYTES)([])) == []
+def test_a_task_without_rows_does_nothing(session: SparkSession, target: SinkTarget):
+    assert write_rows(session, target, 0, []).counts == {}
 
 
-CACHE_BYTES = 10_000_000
-
-
-def test_the_record_cache_is_one_for_all_stores_and_partitions_of_a_task(target: SinkTarget):
+def test_the_record_cache_is_one_for_all_stores_and_partitions_of_a_task(session: SparkSession, target: SinkTarget):
     """What it saves is counted by store; when it is full, rows are written early."""
     cached = replace(target.outputs[0], record_cache=True)
     target = replace(target, outputs=(cached, replace(cached, name="other")))
-    columns = dict.fromkeys(RECORD_COLUMNS) | {SUFFIX: b""}
-    rows = [
-        {SINK_PARTITION: number % 3, OUTPUT: number % 2, KEY: b"%d" % (number % 6), VALUE: b"%03d" % number}
-        for number in range(600)
-    ]
-    given = [columns | row for row in rows]
-    batches = [
-        as_records(pa.RecordBatch.from_pylist(given[first : first + 100], TASK_TYPE)) for first in range(0, 600, 100)
-    ]
-
-    def counts(batch_id: int, cache_bytes: int) -> Counter[tuple[str, str]]:
-        found: Counter[tuple[str, str]] = Counter()
-        for counted in BatchWriter(target, batch_id, cache_bytes)(batches):
-            for row in counted.to_pylist():
-                found[row["output"], row["kind"]] += row["records"]
-        return +found
-
+    rows = [{OUTPUT: number % 2, KEY: b"%d" % (number % 6), VALUE: b"%03d" % number} for number in range(600)]
     of_each = {"changelog": 3, "bytes": 12, "saved": 297}
-    assert counts(0, CACHE_BYTES) == {(name, kind): n for name in ("store", "other") for kind, n in of_each.items()}
+    assert +write_rows(session, target, 0, rows).counts == {
+        (name, kind): n for name in ("store", "other") for kind, n in of_each.items()
+    }
     expected = [b"%03d" % number for number in range(594, 600)]
     assert sorted(message.value() for message in messages(str(target.brokers), cached.topic)) == expected
-    tight = counts(1, 3 * 44)  # half of it holds one of six rows
+    tight = +write_rows(session, target, 1, rows, cache_bytes=3 * 44).counts  # half of it holds one of six rows
     for name in ("store", "other"):
         assert tight[name, "early"] > 0
         assert tight[name, "changelog"] == 300 - tight[name, "saved"] > 3
@@ -294,12 +306,12 @@ def test_two_attempts_of_a_task_at_once_write_its_batch_once(target: SinkTarget,
     def attempt() -> bool:
         tries = []
 
-        def produce(producer: Producer) -> None:
+        def produce(producer: Any) -> None:
             tries.append(producer)
             record(target, "value")(producer)
             if len(tries) == 1:
                 both_write.wait(30)
-            producer.flush(10)
+            producer.flush()
             threading.Event().wait(takes_s)
 
         return PartitionWriter(target, 0).write(0, produce)
@@ -320,10 +332,10 @@ def test_an_old_driver_that_goes_on_beside_its_successor_changes_nothing(target:
     old.publish(target.query_id, 0, {("scores", 0): 10})
     old_task = PartitionWriter(target, 0)
 
-    def stall(producer: Producer) -> None:
+    def stall(producer: Any) -> None:
         """Let a new driver start, run the batch again, and the next one, while the old driver's task writes."""
         record(target, "the old driver's 1")(producer)
-        producer.flush(10)
+        producer.flush()
         new.start()
         for batch_id in (1, 2):
             assert PartitionWriter(target, 0).write(batch_id, record(target, str(batch_id)))

@@ -9,17 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from processor.reports.commits import CommitsPublisher, StoreChangelog
+from processor.rows import KEY, VALUE
 from processor.run.start_check import CheckpointMisfit, refuse_misfit
-from processor.sink.protocol import OutputTopic, PartitionWriter, SinkTarget, produce_record
+from processor.sink.protocol import OutputTopic, SinkTarget
+from processor.sink.task_rows import OUTPUT
 from processor.spark.checkpoint import CheckpointReader
 from statehouse.contract.topology import changelog_topic, commits_topic
 from statehouse.local.kafka import EmbeddedKafka
 from tests.support.kafka import create_topic
 from tests.support.settings import SINK_LIMITS
+from tests.support.task_rows import write_rows
 
 STORE, QUERY, QUERY_ID, PARTITIONS = "store", "query", "of-the-query", 2
 
@@ -28,6 +30,7 @@ class Run:
     """A query's batches, as its driver, its tasks and Spark leave them, without any of these."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, application_id: str, directory: Path) -> None:
+        self.session = spark
         self.changelog = StoreChangelog(STORE, changelog_topic(application_id, STORE), PARTITIONS)
         create_topic(bootstrap, self.changelog.topic, PARTITIONS, {"cleanup.policy": "compact"})
         create_topic(bootstrap, commits_topic(application_id))
@@ -48,10 +51,8 @@ class Run:
         (self.checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{ends}")
 
     def write(self, batch_id: int) -> None:
-        def produce(producer: Producer) -> None:
-            produce_record(producer, self.changelog.topic, 0, key=b"k", value=b"v", timestamp=1)
-
-        assert PartitionWriter(self.target, 0).write(batch_id, produce)
+        report = write_rows(self.session, self.target, batch_id, [{OUTPUT: 0, KEY: b"k", VALUE: b"v"}])
+        assert report.counts[self.target.outputs[0].name, "changelog"] == 1
 
     def record(self, batch_id: int) -> None:
         self._commits.publish(QUERY_ID, batch_id, self._reader.source_ends(batch_id))

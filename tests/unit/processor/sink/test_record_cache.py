@@ -8,7 +8,7 @@ from itertools import zip_longest
 import pyarrow as pa
 
 from processor.rows import KEY, OFFSET, REASON, VALUE
-from processor.sink.record_cache import ROW_BYTES, RecordCache, last_of_each_key
+from processor.sink.record_cache import last_of_each_key
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TASK_COLUMNS, TIMESTAMP_MS
 from tests.support.task_rows import type_of
 
@@ -48,22 +48,3 @@ def test_the_record_cache_keeps_the_last_row_of_each_key_of_its_outputs():
     kept = [value.decode() for value in last_of_each_key(rows, [0])[VALUE].to_pylist()]
     assert kept == ["2", "3", "4", "5", "!6", "!7"], "dead letters and other outputs go on as they are"
     assert last_of_each_key(rows, [0, 1])[VALUE].to_pylist() == [b"3", b"4", b"5", b"!6", b"!7"]
-
-
-def test_a_full_cache_writes_what_was_updated_longest_ago():
-    given = [(0, key, f"{key}{nth}") for nth in range(3) for key in "abcdefgh"] + [(0, "a", "a3")]
-    cache = RecordCache(max_bytes=4 * (ROW_BYTES + 3), cached_outputs=[0])
-    for row in given:
-        cache.put(rows_of(row, offset=7))
-    assert cache.early[0, 0] > 0
-    assert cache.held_bytes <= 4 * (ROW_BYTES + 3)
-    written = [value.decode() for value in cache.flush()[VALUE].to_pylist()]
-    assert written[-1] == "a3"
-    assert {value[0]: value for value in written} == {key: f"{key}2" for key in "bcdefgh"} | {"a": "a3"}
-
-
-def test_a_cache_of_0_bytes_writes_every_row():
-    cache = RecordCache(max_bytes=0, cached_outputs=[0])
-    cache.put(rows_of((0, "a", "1"), (0, "a", "2")))
-    assert cache.flush()[VALUE].to_pylist() == [b"1", b"2"]
-    assert (cache.saved.total(), cache.early.total()) == (0, 0)

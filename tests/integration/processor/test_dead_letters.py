@@ -1,4 +1,4 @@
-"""`statehouse dead-letters` and `send` at a real broker; the sink writes the dead letters, as in a processor's task."""
+"""`statehouse dead-letters` and `send` at a real broker; the sink's task writes the dead letters."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Message, Producer
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
-from processor.sink.batch_writer import BatchWriter
 from processor.sink.protocol import OutputTopic, SinkTarget
-from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SUFFIX
+from processor.sink.task_rows import OUTPUT
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.main import app
 from statehouse.contract.topology import changelog_topic, dead_letters_topic
@@ -28,7 +27,7 @@ from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
 from tests.support.settings import SINK_LIMITS
 from tests.support.statehouse import staying
-from tests.support.task_rows import as_records, type_of
+from tests.support.task_rows import write_rows
 from tests.support.terminal import Terminal
 
 AGES_MS = 1_600_000_000_000
@@ -37,8 +36,8 @@ AGES_MS = 1_600_000_000_000
 class Shop:
     """An application whose sink has refused records, and the command for it."""
 
-    def __init__(self, bootstrap: str, name: str) -> None:
-        self.bootstrap, self.name = bootstrap, name
+    def __init__(self, session: SparkSession, bootstrap: str, name: str) -> None:
+        self.session, self.bootstrap, self.name = session, bootstrap, name
         self.orders, self.users, self.letters = f"{name}-orders", f"{name}-users", dead_letters_topic(name)
         self.changelog = changelog_topic(name, "totals")
         kept = {"retention.ms": "-1"}
@@ -71,14 +70,13 @@ class Shop:
             self._query_id,
             **SINK_LIMITS,
         )
-        empty = dict.fromkeys(RECORD_COLUMNS) | {SUFFIX: b"", OUTPUT: 0, KEY: b"made", VALUE: b"of the query"}
+        made = {OUTPUT: 0, KEY: b"made", VALUE: b"of the query"}
         rows = [
-            empty | {TOPIC: topic, PARTITION: partition, OFFSET: offset, REASON: "not_json", DETAIL: "no\tdocument"}
+            made | {TOPIC: topic, PARTITION: partition, OFFSET: offset, REASON: "not_json", DETAIL: "no\tdocument"}
             for offset in offsets
         ]
         self._batch += 1
-        batch = as_records(pa.RecordBatch.from_pylist(rows, type_of(*RECORD_COLUMNS)))
-        list(BatchWriter(target, self._batch, 0)([batch]))
+        write_rows(self.session, target, self._batch, rows)
 
     def run(self, *words: str) -> Result:
         return CliRunner().invoke(
@@ -102,8 +100,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(kafka: EmbeddedKafka, unique_name: Callable[[str], str]) -> Shop:
-    return Shop(kafka.bootstrap, unique_name("shop"))
+def shop(spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str]) -> Shop:
+    return Shop(spark, kafka.bootstrap, unique_name("shop"))
 
 
 def content(message: Message) -> tuple[Any, ...]:
