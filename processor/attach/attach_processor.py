@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -196,7 +196,7 @@ class AttachedQueries:
                 planner,
                 store,
                 target,
-                lambda rows, batch_id: sink(sink_frame(rows, outputs), batch_id),
+                partial(_write, sink, outputs),
                 choice=followed.attached.state,
                 shape=followed.attached.columns.shape,
                 poll_interval_s=self._attachment.poll_interval_ms / 1000,
@@ -238,6 +238,11 @@ class AttachedQueries:
             return AttachedStore(Identity(query_id, form, uuid.uuid4().hex[:8]), None)
         commits.publish_again(str(identity), last.batch_id)
         return AttachedStore(identity, last.batch_id)
+
+
+def _write(sink: StoreSink, outputs: Sequence[OutputRows], rows: DataFrame, batch_id: int) -> None:
+    sink(sink_frame(rows, outputs), batch_id)
+    sink.settle()
 
 
 def attach_processor(attachment: Attachment, settings: ProcessorSettings) -> Processor:

@@ -63,10 +63,20 @@ class AttachedCommits(CommitsPublisher):
         *,
         idle: bool = False,
         committed_at_ms: int | None = None,
+        changelog_ends: Offsets | None = None,
+        traceparent: str = "",
     ) -> None:
         """Write the record of a batch, with the time at which the other program committed it."""
         at_ms = committed_at_ms or self._checkpoint.batch(batch_id).committed_at_ms
-        super().publish(query_id, batch_id, source_ends, idle=idle, committed_at_ms=at_ms)
+        super().publish(
+            query_id,
+            batch_id,
+            source_ends,
+            idle=idle,
+            committed_at_ms=at_ms,
+            changelog_ends=changelog_ends,
+            traceparent=traceparent,
+        )
 
     def publish_again(self, query_id: str, batch_id: int) -> None:
         """Write the record of the batch that the store has, unless Spark has removed what it needs."""

@@ -94,7 +94,7 @@ class CommitsPublisher:
         """
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._figures, self._compared, self._on_pause = figures, compared, on_pause
-        self._traceparent = traceparent
+        self.traceparent = traceparent
         self._added = frozenset(added)
         self._application_id, self._query, self._changelogs = application_id, query, tuple(changelogs)
         self._topic = commits_topic(application_id)
@@ -104,6 +104,8 @@ class CommitsPublisher:
         self._signing = RecordSigning(brokers)
         self._lock = threading.Lock()
         self._last: list[commits_pb2.Commit] = []
+        self._ends: dict[tuple[str, int], int] | None = None
+        """Of each partition the end behind the last batch; None if it has to be asked for."""
         self._last_at = time.monotonic()
         self._last_age_ms = 0
         self._said: QueryFailure | None = None
@@ -136,22 +138,23 @@ class CommitsPublisher:
         *,
         idle: bool = False,
         committed_at_ms: int | None = None,
+        changelog_ends: Offsets | None = None,
+        traceparent: str = "",
     ) -> None:
-        """Write the records of a committed batch, one per store, with the present ends of the changelogs.
+        """Write the records of a committed batch, one per store.
 
-        `committed_at_ms` is when the batch was committed, if that was before now: the reports count from then.
+        `changelog_ends`: of partitions that the batch has written, the ends behind it; the others are where they were.
+        Without them the present ends count. `committed_at_ms` is when the batch was committed, if that was before now:
+        the reports count from then.
 
         Raises:
             Superseded: a newer driver has fenced this one.
             KafkaException: they could not be written.
 
         """
-        partitions = [(each.topic, partition) for each in self._changelogs for partition in range(each.partition_count)]
         # What dates a batch of another program is a wall clock, too.
         age_ms = 0 if committed_at_ms is None else max(0, round(time.time() * 1000) - committed_at_ms)
-        # All records of an old batch are stable, so don't wait for a transaction that a killed driver left open.
-        read_ends = last_stable_offsets if idle else settled_offsets
-        ends = self._admin.ask(lambda client: read_ends(client, partitions, _RPC_TIMEOUT_S)) if partitions else {}
+        ends = self._ends_behind(changelog_ends, idle=idle)
         backlog = self._input_backlog(source_ends)
         records = [
             commits_pb2.Commit(
@@ -166,7 +169,7 @@ class CommitsPublisher:
                 committed_at_ms=None if idle else self._clock.now_ms() - age_ms,
                 input_backlog=backlog,
                 changelog=self._compared(changelog.topic),
-                traceparent="" if idle else self._traceparent(),
+                traceparent=traceparent,
                 format_version=COMMIT.written,
                 no_batch=idle and changelog.store in self._added,
             )
@@ -175,6 +178,18 @@ class CommitsPublisher:
         with self._lock:
             self._write(records, age_ms)
             self._added = self._added if idle else frozenset()
+
+    def _ends_behind(self, written: Offsets | None, *, idle: bool) -> Offsets:
+        """Return the end of each partition of the changelogs behind a batch."""
+        if written is not None and self._ends is not None:
+            self._ends |= {at: end for at, end in written.items() if at in self._ends}
+            return self._ends
+        partitions = [(each.topic, partition) for each in self._changelogs for partition in range(each.partition_count)]
+        # All records of an old batch are stable, so don't wait for a transaction that a killed driver left open.
+        read_ends = last_stable_offsets if idle else settled_offsets
+        ends = self._admin.ask(lambda client: read_ends(client, partitions, _RPC_TIMEOUT_S)) if partitions else {}
+        self._ends = dict(ends) if len(ends) == len(partitions) and not idle else None
+        return ends
 
     @property
     def is_before_first_batch(self) -> bool:

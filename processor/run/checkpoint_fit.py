@@ -5,8 +5,9 @@ The sink recognizes the batches in the changelog by number and skips them. If th
 number goes to other events, and the sink would skip those. So the checkpoint's offset log must have every batch in the
 changelog, with the same events.
 
-A batch is planned (offset log), written (a transaction and a marker for each changelog partition), recorded (commits
-topic) and committed (Spark's commit log), in this order. If a driver dies between two steps, the two still fit.
+A batch is planned (offset log), and written (a transaction and a marker for each changelog partition). Then it is
+recorded (commits topic) while Spark commits it (commit log) and goes on with the next one, which is recorded later. Only
+a query's first batch is recorded before it is committed. If a driver dies between two steps, the two still fit.
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ def misfit(checkpoint: CheckpointState | None, published: Published) -> Misfit |
         return None if published.is_empty else Misfit.CHECKPOINT_LOST
     committed = -1 if checkpoint.committed is None else checkpoint.committed
     if record is None or record.query_id != checkpoint.query_id:
-        if committed >= 0:  # and a batch is recorded before it is committed
+        if committed >= 0:  # and the first batch is recorded before it is committed
             return Misfit.CHANGELOG_LOST if record is None else Misfit.CHECKPOINT_FOREIGN
         recorded = -1
     else:
         recorded = record.batch_id
-        if committed > recorded or _is_shortened(record, published.ends):
+        if committed > recorded + 1 or _is_shortened(record, published.ends):
             return Misfit.CHANGELOG_LOST
         if checkpoint.planned.get(recorded) != record.source_ends:
             return Misfit.CHECKPOINT_ROLLED_BACK

@@ -141,12 +141,13 @@ class TopologyQueries:
         )
         commits.start()
         outputs = [OutputRows(counts[each.topic], each.layout, each.where, each.columns) for each in query.outputs]
-        latest = checkpoint.latest_committed()
-        if latest is not None:
-            # Show immediately that the processor is alive, even before the first batch has input.
-            commits.publish(checkpoint.query_id(), latest, checkpoint.source_ends(latest), idle=True)
 
         def begin() -> StartedQuery:
+            latest = checkpoint.latest_committed()
+            if latest is not None:
+                # Show immediately that the processor is alive, even before the first batch has input. A driver that was
+                # killed may not have reported its last batch.
+                commits.publish(checkpoint.query_id(), latest, checkpoint.source_ends(latest), idle=True)
             sink = StoreSink(
                 target,
                 checkpoint,

@@ -138,7 +138,7 @@ class SupervisedQuery:
             if self.failure is None and not self._goes_on:
                 self._goes_on = True
                 self._on_state(QueryState.RUNNING)
-            if not self._started.query.isActive:
+            if not self._started.query.isActive or self._started.sink.failure is not None:
                 failure = self._started.sink.failure or self._started.query.exception()
                 self._died(now, failure or "without an error")
         elif now >= self._restart_at:

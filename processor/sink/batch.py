@@ -1,6 +1,7 @@
-"""The driver's part of the sink: sends a micro-batch to the tasks, then records it in the commits topic.
+"""The driver's part of the sink: has tasks write a micro-batch, then reports it in the commits topic.
 
-No record passes through the driver; the tasks only send counts.
+No record passes through the driver; the tasks only send counts and ends. A report is written while Spark commits the
+batch and plans the next one.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final, Protocol
@@ -61,13 +63,50 @@ class QueryCheckpoint(Protocol):
 class BatchReports(Protocol):
     """Where the sink reports that a batch is done."""
 
-    def publish(self, query_id: str, batch_id: int, source_ends: Offsets) -> None:
-        """Report it."""
+    def traceparent(self) -> str:
+        """Return the one of the batch that is written now, empty if it has no span."""
+        ...
+
+    def publish(
+        self,
+        query_id: str,
+        batch_id: int,
+        source_ends: Offsets,
+        *,
+        changelog_ends: Offsets | None = None,
+        traceparent: str = "",
+    ) -> None:
+        """Report it. `changelog_ends`: behind what its transactions wrote; None if that isn't known of all of them."""
         ...
 
 
 class Draining(Exception):
     """A batch came after the request to stop; it will run at the next start."""
+
+
+class _Reporter:
+    """Writes reports on a thread of its own, in order; one at most is under way."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "batch-report")
+        self._last: Future[None] | None = None
+
+    def begin(self, report: Callable[[], None]) -> None:
+        """Write a report once the one before is written; its failure is raised here."""
+        self.settle()
+        self._last = self._pool.submit(report)
+
+    def settle(self, timeout_s: float | None = None) -> None:
+        """Wait for the last report, and raise its failure, TimeoutError if it takes longer."""
+        last = self._last
+        if last is not None:
+            last.result(timeout_s)
+            self._last = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none is under way."""
+        return self._last is None or self._last.done()
 
 
 class StoreSink:
@@ -92,6 +131,8 @@ class StoreSink:
         self._is_row_by_row = is_row_by_row
         self._ends: Offsets = {}
         self._took_s = 0.0
+        self._has_reported = False
+        self._reporter = _Reporter()
         self._busy = threading.Lock()
         self._draining = threading.Event()
         self.failure: BaseException | None = None
@@ -99,23 +140,40 @@ class StoreSink:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch is being written."""
-        return not self._busy.locked()
+        """Whether no batch is being written, and none reported."""
+        return not self._busy.locked() and self._reporter.is_idle
 
     def drain(self, timeout_s: float) -> bool:
-        """Start no further batch, and wait for the running one; False if it took longer."""
+        """Start no further batch, and wait for the running one and its report; False if that took longer."""
         self._draining.set()
+        until = time.monotonic() + timeout_s
         if not self._busy.acquire(timeout=timeout_s):
             return False
         self._busy.release()
+        try:
+            self._reporter.settle(max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            return False
+        except Exception as error:  # noqa: BLE001 - `failure` has it, and who drains the sink ends it
+            log.info("report of the last batch not written", query=self._target.query, reason=str(error))
         return True
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit a batch to the changelog, then record it in the commits topic; skips parts committed before.
+    def settle(self) -> None:
+        """Wait for the report of the last batch.
 
         Raises:
-            ForeignClaim: somebody else has claimed partitions; the batch isn't recorded. Later ones may come.
+            StatehouseError, KafkaException: as `publish` of the reports.
+
+        """
+        self._reporter.settle()
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Commit a batch to the changelog, and begin its report; skips parts committed before.
+
+        Raises:
+            ForeignClaim: somebody else has claimed partitions; the batch isn't reported. Later ones may come.
             Draining: the sink takes no more batches.
+            StatehouseError, KafkaException: the batch before couldn't be reported.
 
         """
         with self._busy:
@@ -143,6 +201,25 @@ class StoreSink:
         )
         return BatchReport.of(reports)
 
+    def _report(self, batch_id: int, source_ends: Offsets, written: BatchReport) -> None:
+        query_id, traceparent = self._target.query_id, self._commits.traceparent()
+        # Of what an earlier attempt has written, only the topic knows the end.
+        ends = None if written.counts["", SKIPPED] else written.ends
+
+        def report() -> None:
+            try:
+                self._commits.publish(query_id, batch_id, source_ends, changelog_ends=ends, traceparent=traceparent)
+            except BaseException as error:
+                self.failure = error  # there may be no next batch that would meet it
+                raise
+
+        self._reporter.begin(report)
+        if not self._has_reported:
+            # At a start, a batch that Spark has committed and no report tells of means that the changelog is lost, if
+            # there is no report at all; else the last report may be one behind.
+            self._reporter.settle()
+            self._has_reported = True
+
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         if not self._target.query_id:
@@ -156,7 +233,7 @@ class StoreSink:
         counts = written.counts
         if claimed := counts["", CLAIMED]:
             raise ForeignClaim(f"{claimed} partitions of query {self._target.query} are claimed by somebody else")
-        self._commits.publish(self._target.query_id, batch_id, source_ends)
+        self._report(batch_id, source_ends, written)
         self.committed = batch_id
         took_s = self._took_s = time.monotonic() - began
         self._on_batch(batch_id, counts, took_s)

@@ -50,6 +50,7 @@ class Sink:
 
     def __call__(self, frame: DataFrame, batch_id: int):
         self.inner(sink_frame(frame, self._outputs), batch_id)
+        self.inner.settle()
 
 
 @pytest.fixture
