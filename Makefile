@@ -155,7 +155,7 @@ check: setup prose $(BUF) $(GO_CLIENT_STUBS) ## Prose, format, lint, types, impo
 	$(BUF) breaking --config '$(CONTROL_RULES)' --against "$$($(BIN)/python tools/releases.py contract)"
 
 prose: $(VALE) ## Check docs, docstrings and comments by the rules in styles/
-	@git ls-files "*.md" "*.py" "*.go" | xargs $(VALE) --output=line
+	@git ls-files "*.md" "*.py" "*.go" "*.java" | xargs $(VALE) --output=line
 
 fmt: setup $(BUF) ## Format the code and the contract
 	$(BIN)/ruff format .

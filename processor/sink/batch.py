@@ -203,7 +203,7 @@ class StoreSink:
 
     def _report(self, batch_id: int, source_ends: Offsets, written: BatchReport) -> None:
         query_id, traceparent = self._target.query_id, self._commits.traceparent()
-        # Of what an earlier attempt has written, only the topic knows the end.
+        # Only the topic knows the end of what an earlier attempt has written.
         ends = None if written.counts["", SKIPPED] else written.ends
 
         def report() -> None:

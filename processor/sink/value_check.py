@@ -37,7 +37,7 @@ _READ: Final[Mapping[str, Callable[[bytes], Any]]] = {
 
 
 def with_unreadable_refused(rows: pa.Table, outputs: Sequence[StoreValues]) -> pa.Table:
-    """Return rows, of which those are refused whose value is not of its store's serde. A null value deletes."""
+    """Return rows; those whose value is not of its store's serde are refused. A null value deletes."""
     reads = [_READ.get(output.serde) for output in outputs]
     if not any(reads):
         return rows

@@ -172,7 +172,7 @@ public final class PartitionWriter implements AutoCloseable {
     isClaim = records == null;
   }
 
-  /** Aborts, if that can be done at once: else readers would wait for what is open until the broker ends it. */
+  /** Aborts, if that can be done immediately: else readers would wait for what is open until the broker ends it. */
   private void abort(RuntimeException failure) {
     if (failure instanceof KafkaException && Failures.of(failure) != Failures.REFUSED) {
       return; // fenced, or nobody answers: the next producer of the partition aborts it

@@ -18,7 +18,7 @@ import java.util.Map;
  * when Kafka Streams flushes its cache: at the commit.
  */
 final class RecordCache {
-  /** What a cached row takes beside its key and value, about. */
+  /** What a cached row takes in addition to its key and value, about. */
   static final int ROW_BYTES = 40;
 
   /** A sink partition and an output. */

@@ -19,7 +19,7 @@ final class Instances implements AutoCloseable {
         this.directExecutor = directExecutor;
     }
 
-    /** Return a stub; call it at once, because its timeout begins now. */
+    /** Return a stub; call it immediately, because its timeout begins now. */
     PeerServiceGrpc.PeerServiceStub at(final HostInfo host) {
         return PeerServiceGrpc.newStub(channel(host)).withDeadlineAfter(ATTEMPT_TIMEOUT_MS, TimeUnit.MILLISECONDS);
     }

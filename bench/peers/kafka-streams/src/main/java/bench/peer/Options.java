@@ -7,10 +7,10 @@ import java.util.Set;
 /**
  * The command line: {@code --name value} pairs.
  *
- * @param standbys num.standby.replicas
- * @param caching whether the store has a record cache (on is Kafka Streams' default)
- * @param directExecutor serve lookups on the threads that read the network, without a hand-over to a pool
- * @param maxLag records that a copy may be behind and still answer
+ * @param standbys num.standby.replicas.
+ * @param caching whether the store has a record cache (on is Kafka Streams' default).
+ * @param directExecutor serve lookups on the threads that read the network, without a hand-over to a pool.
+ * @param maxLag records that a copy may be behind and still answer.
  */
 record Options(
         String bootstrap,

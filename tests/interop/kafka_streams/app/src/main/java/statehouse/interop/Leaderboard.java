@@ -29,7 +29,7 @@ final class Leaderboard {
     static final String BY_PRODUCT = "scores-by-product";
     static final String STORE = "leader-boards";
     private static final int PLACES = 3;
-    // What is best comes first; the rest is where the record stands in its topic, which no other one shares.
+    // The best comes first; then the place of the record in its topic, which no other one shares.
     private static final Comparator<JsonNode> BEST_FIRST = Comparator.<JsonNode>comparingDouble(
                     score -> -score.get("score").doubleValue())
             .thenComparingLong(score -> score.get("timestamp_ms").longValue())

@@ -27,10 +27,11 @@ import org.apache.kafka.streams.state.KeyValueIterator;
  * Runs a topology that our examples have too.
  *
  * <p>{@code run TOPOLOGY BOOTSTRAP APPLICATION_ID PARTITIONS STATE_DIR MAX_TASK_IDLE_MS} processes what is in the source
- * topics of a broker and ends once all of it is committed: the stores are in their changelogs then.
+ * topics of a broker. It ends once all of it is committed: the stores are in their changelogs then.
  *
- * <p>{@code drive TOPOLOGY STATE_DIR RECORDS STORES} pipes the records of a file of JSON lines (partition, topic, key,
- * value, timestamp) one by one through a task for each partition, without a broker, and writes down its stores.
+ * <p>{@code drive TOPOLOGY STATE_DIR RECORDS STORES} pipes the records of a file one by one through a task for each
+ * partition, without a broker, and writes down its stores. The file has JSON lines: partition, topic, key, value,
+ * timestamp.
  */
 public final class Twin {
     private Twin() {}

@@ -42,8 +42,8 @@ import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
- * Counts the words of two topics of lines into every kind of store that has a changelog of its own layout, waits until
- * all input is processed and committed, and writes what interactive queries see to a file of JSON lines.
+ * Counts the words of two topics of lines into every kind of store that has a changelog of its own layout. Waits until
+ * all input is processed and committed. Then writes what interactive queries see to a file of JSON lines.
  *
  * <p>Input: {@code <application id>-lines} and {@code <application id>-replies}, values are words parted by a space.
  */
