@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Protocol, Unpack
+from typing import Final, Protocol, Unpack
 
 from pyspark.sql import DataFrame
 
@@ -20,6 +20,9 @@ from processor.sink.layouts import FrameLayout
 from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW, checked_name
 from statehouse.errors import ConfigurationError
 from statehouse.serdes.plugins import SerdeOptions
+
+
+_BROKERS: Final = "kafka.bootstrap.servers"
 
 
 class SourceKind(StrEnum):
@@ -291,6 +294,12 @@ class Application:
             raise ConfigurationError(f"store {name!r} is declared twice: give one of them another name")
 
     def _source(self, source: Source) -> DataFrame:
+        if _BROKERS in {name.lower() for name in source.options}:
+            raise ConfigurationError(
+                f"topic {source.topic!r} has the option {_BROKERS}: an application's topics are all at its own brokers "
+                "(bootstrap), where their backlog and refused records are read, too. Have another cluster's topic "
+                "mirrored there"
+            )
         known = self._sources.get(source.topic)
         if known is None:
             known = (source, self._read_source(source))

@@ -31,6 +31,11 @@ def test_sources_are_declared_in_order_and_read_once(app: Application):
     assert first.source.options == {"minPartitions": "4"}
 
 
+def test_a_topic_is_at_the_application_s_own_brokers(app: Application):
+    with pytest.raises(ConfigurationError, match="'events' has the option kafka.bootstrap.servers.*mirrored"):
+        app.stream("events", **{"Kafka.bootstrap.servers": "elsewhere:9092"})
+
+
 def test_a_topic_is_of_one_kind(app: Application):
     app.stream("events")
     with pytest.raises(ConfigurationError, match="declared twice, as stream and table"):
