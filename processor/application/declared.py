@@ -21,7 +21,6 @@ from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW, checked_nam
 from statehouse.errors import ConfigurationError
 from statehouse.serdes.plugins import SerdeOptions
 
-
 _BROKERS: Final = "kafka.bootstrap.servers"
 
 
