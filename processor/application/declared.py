@@ -71,7 +71,7 @@ class Application:
         self._read_source = read_source
         self._sources: dict[str, tuple[Source, DataFrame]] = {}
         self._queries: dict[str, Query] = {}
-        self._global_stores: dict[str, StoreDeclaration] = {}
+        self._followed_stores: dict[str, StoreDeclaration] = {}
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -94,9 +94,9 @@ class Application:
         return tuple(output for output in self.outputs if output.declaration is not None)
 
     @property
-    def global_stores(self) -> tuple[StoreDeclaration, ...]:
-        """The declared global stores, in order."""
-        return tuple(self._global_stores.values())
+    def followed_stores(self) -> tuple[StoreDeclaration, ...]:
+        """The declared stores that nodes read from their source topics, in order."""
+        return tuple(self._followed_stores.values())
 
     def stream(self, topic: str, **options: str) -> DataFrame:
         """Declare a stream of events; return its frame."""
@@ -250,8 +250,22 @@ class Application:
     ) -> None:
         """Declare a global store: every node holds and serves the whole compacted topic, unchanged."""
         self._check_new(name)
-        self._global_stores[name] = StoreDeclaration(
+        self._followed_stores[name] = StoreDeclaration(
             name, name, 0, topic, KEY_VALUE, key_serde, value_serde, in_memory=in_memory, is_global=True
+        )
+
+    def source_store(
+        self, name: str, topic: str, key_serde: str = "string", value_serde: str = "json", *, in_memory: bool = False
+    ) -> None:
+        """Declare a store that is the latest value of each key in a compacted topic: nodes follow the topic itself.
+
+        Spark takes no part, so an entry shows milliseconds after its record is written. Each partition has an active
+        and standbys, as those of a store that a query writes. What makes the records must place them as Kafka's own
+        producers do (murmur2); nodes check it before they say that a key isn't there.
+        """
+        self._check_new(name)
+        self._followed_stores[name] = StoreDeclaration(
+            name, name, 0, topic, KEY_VALUE, key_serde, value_serde, in_memory=in_memory, foreign=True
         )
 
     def check(self) -> None:
@@ -261,16 +275,18 @@ class Application:
             ConfigurationError: the application has no store, a query has no output, or a name or topic is used twice.
 
         """
-        if not self.queries and not self.global_stores:
+        if not self.queries and not self.followed_stores:
             raise ConfigurationError(
                 f"application {self.application_id} declares no store: call app.store(...) in build"
             )
         for query in self.queries:
             if not query.outputs:
                 raise ConfigurationError(f"query {query.name!r} has no output: declare a store or a topic on it")
-        names = [*(store.name for store in self.stores), *self._global_stores]
+        names = [*(store.name for store in self.stores), *self._followed_stores]
         topics = [output.topic for output in self.outputs]
-        twice = sorted({name for every in (names, topics) for name in every if every.count(name) > 1})
+        # A source store has tasks of its own, which are called by its name.
+        groups = [*(query.name for query in self.queries), *self._followed_stores]
+        twice = sorted({name for every in (names, topics, groups) for name in every if every.count(name) > 1})
         if twice:
             raise ConfigurationError(f"{twice[0]!r} is declared twice: give one of them another name")
 
@@ -289,7 +305,7 @@ class Application:
         return self.query(name, dataframe, output_mode=output_mode)
 
     def _check_new(self, name: str) -> None:
-        if name in self._global_stores or any(name == store.name for store in self.stores):
+        if name in self._followed_stores or any(name == store.name for store in self.stores):
             raise ConfigurationError(f"store {name!r} is declared twice: give one of them another name")
 
     def _source(self, source: Source) -> DataFrame:

@@ -29,7 +29,7 @@ def start_controller(
         ConfigurationError: it is left to another controller, and that has other stores.
 
     """
-    declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
+    declared = [*(each.declaration for each in app.stores if each.declaration), *app.followed_stores]
     stores = [replace(store, partition_count=topics.outputs[store.changelog_topic]) for store in declared]
     if settings.controller == "none":
         check_published(settings.brokers, app.application_id, stores, settings.source_wait_ms / 1000)

@@ -123,10 +123,10 @@ def create_topics(
     specs = wanted_topics(admin, app, source_counts, settings)
     check_replicas(admin, specs)
     ensure_topics(admin, specs)
-    warn_of_uncompacted(admin, app.global_stores)
+    warn_of_uncompacted(admin, app.followed_stores)
     counts = {spec.name: spec.partitions for spec in specs}
     outputs = {output.topic: counts[output.topic] for output in app.outputs}
-    outputs |= {store.changelog_topic: source_counts[store.changelog_topic] for store in app.global_stores}
+    outputs |= {store.changelog_topic: source_counts[store.changelog_topic] for store in app.followed_stores}
     of_stores = {output.topic for output in app.outputs if output.declaration is not None}
     changelogs = tuple(spec for spec in specs if spec.name in of_stores)
     return ApplicationTopics(outputs, counts[dead_letters_topic(app.application_id)], changelogs)
@@ -166,7 +166,7 @@ def wanted_topics(
 
 def foreign_sources(app: Application) -> list[str]:
     """Return the topics that an application reads but doesn't write."""
-    read = {source.topic for source in app.sources} | {store.changelog_topic for store in app.global_stores}
+    read = {source.topic for source in app.sources} | {store.changelog_topic for store in app.followed_stores}
     return sorted(read - {output.topic for output in app.outputs})
 
 

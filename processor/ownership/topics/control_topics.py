@@ -15,11 +15,13 @@ log = structlog.get_logger(__name__)
 
 
 def warn_of_uncompacted(admin: AdminClient, stores: Iterable[StoreDeclaration]) -> None:
-    """Warn of global stores on uncompacted topics: a node that restores lacks the records deleted there."""
+    """Warn of stores on topics of others that aren't compacted: a node that restores lacks the records deleted there."""
     for store in stores:
-        if store.is_global and "compact" not in topic_settings(admin, store.changelog_topic)["cleanup.policy"]:
+        if (store.is_global or store.foreign) and "compact" not in topic_settings(admin, store.changelog_topic)[
+            "cleanup.policy"
+        ]:
             log.warning(
-                "topic of a global store is not compacted; set its cleanup.policy to compact, or entries will be lost",
+                "topic of a store is not compacted; set its cleanup.policy to compact, or entries will be lost",
                 store=store.name,
                 topic=store.changelog_topic,
             )

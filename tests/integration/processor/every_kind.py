@@ -15,6 +15,7 @@ application_id = "every-kind"
 CLICKS: Final = "every-kind-clicks"
 VISITORS: Final = "every-kind-visitors"
 PAGES: Final = "every-kind-pages"
+PRICES: Final = "every-kind-prices"
 
 WINDOW: Final = timedelta(minutes=1)
 GRACE: Final = timedelta(seconds=10)
@@ -50,6 +51,7 @@ def build(app: Application) -> None:
         max_entries=MAX_ENTRIES,
     )
     app.global_store("pages", PAGES, value_serde="string")
+    app.source_store("prices", PRICES)
 
 
 def counted(groups: DataFrame, *more: DataFrame) -> DataFrame:

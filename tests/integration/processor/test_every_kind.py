@@ -16,9 +16,9 @@ from statehouse.kafka.topics import topic_settings
 from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from tests.integration.processor import every_kind
-from tests.integration.processor.every_kind import CLICKS, MAX_ENTRIES, PAGES, VISITORS, application_id
+from tests.integration.processor.every_kind import CLICKS, MAX_ENTRIES, PAGES, PRICES, VISITORS, application_id
 from tests.integration.processor.support import ProcessorProcess, messages, store_of
 from tests.support.fleet import ServerProcess
 from tests.support.kafka import create_topic, produce
@@ -59,6 +59,8 @@ def broker() -> Iterator[EmbeddedKafka]:
         for topic in (CLICKS, VISITORS):
             create_topic(broker.bootstrap, topic, PARTITIONS, {"retention.ms": "-1"})
         create_topic(broker.bootstrap, PAGES, 1, {"cleanup.policy": "compact"})
+        create_topic(broker.bootstrap, PRICES, PARTITIONS, {"cleanup.policy": "compact", "retention.ms": "-1"})
+        feed(broker.bootstrap, PRICES, [("home", "1", 0), ("cart", "2", 0)])
         produce(broker.bootstrap, PAGES, [(b"home", b"Welcome"), (b"cart", b"Your cart")])
         feed(broker.bootstrap, CLICKS, CLICKED)
         yield broker
@@ -223,6 +225,32 @@ def test_a_global_store_is_served_as_its_topic_is(broker: EmbeddedKafka, router:
     answered(lambda: router.get("cart", store="pages"), lambda answer: answer.value.text == "Your cart", "a page")
     produce(broker.bootstrap, PAGES, [(b"cart", b"Basket")])
     answered(lambda: router.get("cart", store="pages"), lambda answer: answer.value.text == "Basket", "its new text")
+
+
+@pytest.mark.feature("source-stores")
+def test_a_source_store_follows_its_topic_in_tasks_of_its_own(
+    broker: EmbeddedKafka, processor: ProcessorProcess, router: ServerProcess
+):
+    answered(lambda: router.get("cart", store="prices"), lambda answer: answer.value.json.number_value == 2, "a price")
+    feed(broker.bootstrap, PRICES, [("cart", "3", 1), ("help", "4", 1), ("home", "5", 1)])
+    for key, price in (("cart", 3), ("help", 4), ("home", 5)):
+        answered(
+            lambda key=key: router.get(key, store="prices"),
+            lambda answer, price=price: answer.value.json.number_value == price,
+            f"the price of {key}",
+        )
+    assert not router.get("nothing", store="prices").found, (
+        "each partition is read, and all its keys stand where they must"
+    )
+    listed = router.call(router.fleet.ListStores, fleet_service_pb2.ListStoresRequest()).stores
+    (prices,) = [store for store in listed if store.name == "prices"]
+    assert prices.partition_count == PARTITIONS
+    batches = processor.events("batch committed")
+    assert not [each for each in batches if each.get("query") == "prices"], "no query of Spark's has to do with it"
+    # A record at the wrong partition: absence can't be proven any more, and lookups ask all partitions.
+    wrong = 1 - partition_for(b"stray", PARTITIONS)
+    produce(broker.bootstrap, PRICES, [(b"stray", b"9")], partition=wrong)
+    answered(lambda: router.get("stray", store="prices"), lambda answer: answer.value.json.number_value == 9, "a stray")
 
 
 @pytest.mark.feature("session-windows-published")

@@ -99,10 +99,21 @@ def test_a_topic_may_have_the_name_of_a_store(app: Application):
 
 def test_a_global_store_is_a_topic(app: Application):
     app.global_store("products", "shop-products", "long", "json")
-    (store,) = app.global_stores
+    (store,) = app.followed_stores
     assert (store.is_global, store.changelog_topic, store.key_serde) == (True, "shop-products", "long")
     with pytest.raises(ConfigurationError, match="declared twice"):
         app.store("products", frame("key", "value"))
+
+
+def test_a_source_store_is_a_topic_in_tasks_of_its_own(app: Application):
+    app.source_store("prices", "shop-prices", "long", in_memory=True)
+    app.check()
+    (store,) = app.followed_stores
+    assert (store.foreign, store.is_global, store.committed) == (True, False, False)
+    assert (store.changelog_topic, store.key_serde, store.value_serde) == ("shop-prices", "long", "json")
+    app.query("prices", frame("key", "value")).topic("others")
+    with pytest.raises(ConfigurationError, match="'prices' is declared twice"):
+        app.check()
 
 
 def test_a_custom_kind_may_build_on_windows_and_sessions(app: Application):
