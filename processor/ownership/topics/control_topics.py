@@ -15,11 +15,10 @@ log = structlog.get_logger(__name__)
 
 
 def warn_of_uncompacted(admin: AdminClient, stores: Iterable[StoreDeclaration]) -> None:
-    """Warn of stores on topics of others that aren't compacted: a node that restores lacks the records deleted there."""
+    """Warn of others' topics as stores that aren't compacted: a node that restores lacks the records deleted there."""
     for store in stores:
-        if (store.is_global or store.foreign) and "compact" not in topic_settings(admin, store.changelog_topic)[
-            "cleanup.policy"
-        ]:
+        is_followed = store.is_global or store.foreign
+        if is_followed and "compact" not in topic_settings(admin, store.changelog_topic)["cleanup.policy"]:
             log.warning(
                 "topic of a store is not compacted; set its cleanup.policy to compact, or entries will be lost",
                 store=store.name,

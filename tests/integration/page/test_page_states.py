@@ -299,7 +299,8 @@ def test_a_stream_that_is_refused_is_asked_for_again_and_the_page_stays(paged: P
 
 @pytest.mark.feature("ten-thousand-partitions")
 def test_readers_beyond_the_bound_are_told_so():
-    with simulated_fleet_process(FleetSize(2, 2)) as target, web_server(target, http_max_watches=2) as address:
+    bounds = {"http_max_watches": 2, "http_max_watches_per_address": 2}
+    with simulated_fleet_process(FleetSize(2, 2)) as target, web_server(target, **bounds) as address:
         with ExitStack() as held:
             readers = [held.enter_context(EventReader(f"http://{address}/live/fleet")) for _ in range(2)]
             streams = [iter(reader) for reader in readers]  # one that nobody holds is closed
