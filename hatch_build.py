@@ -1,5 +1,8 @@
 """The build hook of wheels: puts the proxy into those of a platform, and the examples, as data, into all.
 
+Where Spark and Java are installed, it also puts the jar of our Java classes into all (processor/jvm). Without it, the
+classes are compiled on the machine that uses them.
+
 The client's wheel (client/pyproject.toml) gets the files that the other ones exclude, and nothing else.
 
 The variable STATEHOUSE_WHEEL names the platform, as in `linux-amd64`; without it a wheel is pure, and building it needs
@@ -12,6 +15,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -25,6 +29,7 @@ VARIABLE: Final = "STATEHOUSE_WHEEL"
 PURE: Final = "pure"
 PROGRAM: Final = "statehouse/link/statehouse-proxy"
 LICENSES: Final = f"{PROGRAM}.licenses.txt"
+JAR: Final = "processor/jvm/statehouse-task.jar"
 EXAMPLES: Final = "statehouse/local/packaged/examples"
 CLIENT: Final = "statehouse-client"
 
@@ -77,17 +82,30 @@ class WheelHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's own
             return
         build_data["force_include"] |= dict(example_files(root))
         name = os.environ.get(VARIABLE) or PURE
-        if name == PURE:
-            return
-        if name not in PLATFORMS:
+        if name != PURE and name not in PLATFORMS:
             raise CantBuild(f"{VARIABLE}={name}: there is no such platform, give {', '.join(PLATFORMS)} or {PURE}")
         # Lives as long as this object does, which is until the wheel is there.
         self._scratch = tempfile.TemporaryDirectory(prefix="statehouse-wheel-")
-        folder, proxy = Path(self._scratch.name), ProxySource(root / "proxy", PLATFORMS[name])
+        folder = Path(self._scratch.name)
+        obstacle = make_jar(root, folder / "jar")
+        if obstacle is None:
+            build_data["force_include"][str(folder / "jar")] = JAR
+        else:
+            self.app.display_warning(f"the wheel has no {JAR}: {obstacle}")
+        if name == PURE:
+            return
+        proxy = ProxySource(root / "proxy", PLATFORMS[name])
         proxy.build(folder / "proxy")
         (folder / "licenses").write_text(proxy.licenses(), encoding="utf-8")
         build_data["force_include"] |= {str(folder / "proxy"): PROGRAM, str(folder / "licenses"): LICENSES}
         build_data |= {"pure_python": False, "tag": PLATFORMS[name].tag}
+
+
+def make_jar(root: Path, target: Path) -> str | None:
+    """Compile the Java classes into a jar; return None, or why that can't be done here."""
+    command = [sys.executable, "-m", "processor.jvm.jar", str(target)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return (done.stderr.strip() or f"it ended with {done.returncode}") if done.returncode else None
 
 
 def example_files(root: Path) -> Iterator[tuple[str, str]]:

@@ -44,7 +44,7 @@ _SPARK_FOLDERS = ("tests/e2e/", "tests/integration/attach/", "tests/integration/
 # They are there for what they test, and need a broker only.
 _WITHOUT_SPARK = tuple(
     f"tests/integration/processor/test_{name}.py"
-    for name in ("reset", "sink_protocol", "static", "topic_retention", "topics")
+    for name in ("jar", "reset", "sink_protocol", "static", "topic_retention", "topics")
 )
 
 # How long an example takes says more of the machine's other work than of ours.

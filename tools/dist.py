@@ -2,8 +2,8 @@
 
 Into a folder: the wheel of each platform, the pure one and the client's, bills of materials (CycloneDX) of the Python
 requirements and of the proxy, a report of their licences, and checksums. All is built twice, in two folders and with
-Go's cache empty the second time, and compared: it is made of nothing but the commit, the pinned requirements and the Go
-version.
+Go's cache empty the second time, and compared: it is made of nothing but the commit, the pinned requirements and the
+versions of Go and Java.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hatch_build import PLATFORMS, PROGRAM, PURE, VARIABLE
+from hatch_build import JAR, PLATFORMS, PROGRAM, PURE, VARIABLE
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -77,9 +77,19 @@ def build_wheel(source: Path, target: Path, platform: str, variables: Mapping[st
 
 
 def build_wheels(source: Path, target: Path, variables: Mapping[str, str]) -> list[Path]:
-    """Build the pure wheel, those of all platforms, and the client's, in this order."""
+    """Build the pure wheel, those of all platforms, and the client's, in this order.
+
+    Raises:
+        DistFailed: of build_wheel; or a wheel has no jar of our Java classes.
+
+    """
     target.mkdir(parents=True, exist_ok=True)
-    built = [build_wheel(source, target, platform, variables) for platform in (PURE, *PLATFORMS)]
+    built = []
+    for platform in (PURE, *PLATFORMS):
+        built.append(build_wheel(source, target, platform, variables))
+        with zipfile.ZipFile(built[-1]) as opened:
+            if JAR not in opened.namelist():
+                raise DistFailed(f"{built[-1].name} has no {JAR}: `python -m processor.jvm.jar some.jar` says why")
     return [*built, build_wheel(source / "client", target, PURE, variables)]
 
 

@@ -29,7 +29,7 @@ from processor.rows import KEY, TIMESTAMP
 from processor.sink.batch import described
 from processor.sink.protocol import ForeignClaim, SinkTarget
 from processor.spark.failures import beginning
-from processor.spark.task_classes import task_class
+from processor.spark.task_classes import task_object
 from statehouse.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
@@ -270,7 +270,7 @@ def claim(session: SparkSession, target: SinkTarget, batch_id: int) -> None:
     A follower that was given up, but lives, may be about to write. An older batch must not change the changelog while
     it is compared. The same batch by another follower has the same content.
     """
-    task_class(session, "statehouse.sink.Sink").claim(described(target), batch_id)
+    task_object(session, "statehouse.sink.Sink").claim(described(target), batch_id)
 
 
 def _reason(failure: BaseException) -> str:

@@ -6,8 +6,8 @@ number goes to other events, and the sink would skip those. So the checkpoint's 
 changelog, with the same events.
 
 A batch is planned (offset log), and written (a transaction and a marker for each changelog partition). Then it is
-recorded (commits topic) while Spark commits it (commit log) and goes on with the next one, which is recorded later. Only
-a query's first batch is recorded before it is committed. If a driver dies between two steps, the two still fit.
+recorded (commits topic) while Spark commits it (commit log) and goes on with the next one, which is recorded later.
+Only a query's first batch is recorded before it is committed. If a driver dies between two steps, the two still fit.
 """
 
 from __future__ import annotations

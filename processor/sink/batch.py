@@ -22,7 +22,7 @@ from processor.sink.protocol import ForeignClaim, SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
 from processor.spark.checkpoint import Offsets
 from processor.spark.kafka_options import java_client_options
-from processor.spark.task_classes import task_class
+from processor.spark.task_classes import task_object
 
 log = structlog.get_logger(__name__)
 
@@ -189,7 +189,7 @@ class StoreSink:
                 raise
 
     def _write(self, frame: DataFrame, batch_id: int, cache_bytes: int, *, reads_too: bool) -> BatchReport:
-        sink = task_class(frame.sparkSession, "statehouse.sink.Sink")
+        sink = task_object(frame.sparkSession, "statehouse.sink.Sink")
         reports: str = sink.write(
             frame._jdf,  # noqa: SLF001 - the frame in the JVM has no public name
             _RECORD_AT,

@@ -17,7 +17,7 @@ from statehouse.cli.exits import Terminated, sigterm_raises
 from statehouse.errors import ConfigurationError
 from statehouse.local.class_archives import ClassArchives, joined
 from statehouse.local.errors import JavaNotFound, LocalError
-from statehouse.local.jars import pyspark_folder
+from statehouse.local.jars import spark_home
 from statehouse.local.java import find_java, locate_java
 from statehouse.local.process import ManagedProcess
 from statehouse.settings import ClassArchiveSettings, load
@@ -60,18 +60,7 @@ def submitted_with(options: Sequence[str]) -> Iterator[None]:
 
 
 def _archives(java: Path) -> ClassArchives:
-    return ClassArchives(_PROGRAM, java, sorted((_spark_home() / "jars").glob("*.jar")))
-
-
-def _spark_home() -> Path:
-    """Return where Spark is, as PySpark finds it."""
-    chosen = os.environ.get("SPARK_HOME")
-    if chosen:
-        return Path(chosen)
-    pyspark = pyspark_folder()
-    if pyspark is None:
-        raise LocalError("pyspark is not installed: pip install 'statehouse[processor]'")
-    return pyspark
+    return ClassArchives(_PROGRAM, java, sorted((spark_home() / "jars").glob("*.jar")))
 
 
 def _train(archive: Path, log: Path) -> None:

@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 
 import pyspark
 import structlog
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from processor.jvm.jar import task_jar
 from processor.settings import ProcessorSettings
 from processor.spark.class_archive import driver_from_archive
 from processor.spark.plans import is_local
@@ -38,15 +40,19 @@ _CONNECTOR: Final = "spark-sql-kafka-0-10"
 _CONNECT: Final = "pyspark.sql.connect"
 # PySpark writes each failed analysis to them, with its plan and two stacks; the exception has what counts.
 _OF_ANALYSES: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+_FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_LOCAL_FILES: Final = "statehouse.files.LocalFiles"
 _STATE_STORE: Final = f"{_STREAMING}.state.RocksDBStateStoreProvider"
 
 
 def open_session(application_id: str, settings: ProcessorSettings) -> SparkSession:
     """Return the running session (spark-submit, a notebook), or a new one with the settings that we need.
 
-    The jars of the Kafka connector are fetched once into a cache, unless `spark.jars` or `spark.jars.packages` has it.
+    A new one has our own jar and those of the Kafka connector, which are fetched once into a cache, unless `spark.jars`
+    or `spark.jars.packages` has it.
 
     Raises:
+        CompilationFailed: the compiler refuses our classes.
         ConfigurationError: this version of Spark is too old.
         ConnectorUnknown: we know of no connector for it, and none is set.
         JavaNotFound, JavaTooOld, SparkJavaEnded: Spark's Java doesn't start.
@@ -69,9 +75,9 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
             refuse_connect(_CONNECT)
     if "SPARK_REMOTE" in os.environ:
         refuse_connect(_CONNECT)
-    if not _has_connector(conf):
-        ours = [str(jar) for jar in resolve_jars("spark")]
-        conf["spark.jars"] = ",".join([*filter(None, [conf.get("spark.jars")]), *ours])
+    if not _submitted():
+        ours = [task_jar(), *(() if _has_connector(conf) else resolve_jars("spark"))]
+        conf["spark.jars"] = ",".join([*filter(None, [conf.get("spark.jars")]), *map(str, ours)])
     builder = SparkSession.builder.appName(application_id)
     master = _master(settings)
     if master is not None:
@@ -141,23 +147,39 @@ def _defaults(settings: ProcessorSettings) -> dict[str, str]:
 
 
 def _local_files(settings: ProcessorSettings) -> dict[str, str]:
-    """Return settings that make checkpoints on a local disk fast.
+    """Return settings that make checkpoints on a local disk fast (docs/adr/0033).
 
-    By default Spark sets the permissions of each checkpoint file. Without its native library (as in Spark from pip)
-    Hadoop starts a `chmod` process for each: more than half of a small batch's time.
+    By default Spark sets the permissions of each checkpoint file, twice. Without its native library (as in Spark from
+    pip) Hadoop starts a `chmod` process for each: more than half of a small batch's time.
     """
     scheme = urlsplit(settings.checkpoint_dir).scheme
-    if scheme == "file" or (not scheme and _is_local(settings)):
-        package = f"{_STREAMING}.checkpointing" if SparkVersion.parse(pyspark.__version__) >= _MOVED else _STREAMING
-        manager = f"{package}.FileSystemBasedCheckpointFileManager"
-        return {"spark.sql.streaming.checkpointFileManagerClass": manager}
-    return {}
+    if scheme != "file" and (scheme or not _is_local(settings)):
+        return {}
+    has_moved = SparkVersion.parse(pyspark.__version__) >= _MOVED
+    if has_moved and _driver_finds(_LOCAL_FILES):
+        return {_FILE_MANAGER: _LOCAL_FILES}
+    package = f"{_STREAMING}.checkpointing" if has_moved else _STREAMING
+    return {_FILE_MANAGER: f"{package}.FileSystemBasedCheckpointFileManager"}
+
+
+def _driver_finds(name: str) -> bool:
+    """Whether a driver's Java finds a class of ours: one that we start does, others may not have our jar."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - it has no public name
+    if gateway is None:
+        return not _submitted()
+    loader = gateway.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def _omit_checksum_files(session: SparkSession) -> None:
     """Have Hadoop write local files without a file of checksums (`.crc`) next to each.
 
-    Each such file costs another `chmod` process (docs/adr/0014 says what it guarded).
+    Each such file costs another `chmod` process (docs/adr/0014 says what it guarded). LocalFiles writes none; state
+    stores' snapshots and our notes come without it.
     """
     files = session._jvm.org.apache.hadoop.fs.FileSystem  # noqa: SLF001 - the gateway to the JVM has no public name
     files.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)  # noqa: SLF001 - same
@@ -196,5 +218,5 @@ def _submitted() -> bool:
 
 
 def _has_connector(conf: dict[str, str]) -> bool:
-    """Whether somebody else brings Kafka's connector: who submits the application, or whose jars name it."""
-    return _submitted() or any(_CONNECTOR in conf.get(name, "") for name in ("spark.jars", "spark.jars.packages"))
+    """Whether somebody's own jars have Kafka's connector."""
+    return any(_CONNECTOR in conf.get(name, "") for name in ("spark.jars", "spark.jars.packages"))

@@ -56,6 +56,16 @@ class ConnectorUnknown(LocalError):
     """There is no Kafka connector that is known to fit the version of Spark."""
 
 
+class CompilationFailed(LocalError):
+    """The compiler refused our Java sources; the message quotes what it said."""
+
+    def __init__(self, compiler: str, lines: Sequence[str]) -> None:
+        super().__init__(
+            f"our classes for Spark's Java can't be compiled by {compiler}. The wheels of a release have them: install "
+            f"statehouse from one.{quoted('The compiler', lines)}"
+        )
+
+
 class ArchiveFailed(LocalError):
     """Java wrote no archive of its classes, or doesn't start with the one that it wrote."""
 

@@ -1,4 +1,4 @@
-"""Fetch the broker's jars and Spark's Kafka connector, once, into a cache.
+"""Fetch the broker's jars, Spark's Kafka connector and a Java compiler, once, into a cache.
 
 Spark's own package resolver (the Ivy jar that pyspark carries) is run as a program on Maven coordinates, so that pip
 and Java are all a machine needs. `spark.jars.packages` would do for Spark, but can't express an override, and the
@@ -29,10 +29,10 @@ from types import MappingProxyType
 from typing import Final, Literal
 from xml.sax.saxutils import quoteattr
 
-from statehouse.local.errors import ConnectorUnknown, ResolverMissing, ResolverUnreachable, quoted
+from statehouse.local.errors import ConnectorUnknown, LocalError, ResolverMissing, ResolverUnreachable, quoted
 from statehouse.local.java import find_java
 
-JarSetName = Literal["broker", "spark"]
+JarSetName = Literal["broker", "spark", "compiler"]
 
 CACHE_DIR_VARIABLE: Final = "STATEHOUSE_CACHE_DIR"
 IVY_SETTINGS_VARIABLE: Final = "STATEHOUSE_IVY_SETTINGS"
@@ -92,6 +92,10 @@ BROKER_JARS: Final = JarSet(
         Coordinate("org.apache.kafka", "kafka_2.13", "4.1.0"),
         Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),  # the slf4j generation this Kafka is built against
     ),
+)
+# Eclipse's compiler of Java, where Java comes without one. Newer ones need Java 21.
+COMPILER_JARS: Final = JarSet(
+    title="a compiler of Java", size_mb=4, roots=(Coordinate("org.eclipse.jdt", "ecj", "3.41.0"),)
 )
 
 
@@ -162,7 +166,7 @@ def resolve_jars(
 
     Raises ResolverMissing, ResolverUnreachable, ConnectorUnknown, and find_java's errors.
     """
-    jar_set = BROKER_JARS if name == "broker" else connectors_for(installed_spark())
+    jar_set = _jar_set(name)
     module_xml = module_file(name, jar_set)
     digest = hashlib.sha256(module_xml.encode()).hexdigest()[:12]
     root = (cache_dir or default_cache_dir()) / "jars"
@@ -176,6 +180,16 @@ def resolve_jars(
         if jars is None:
             jars = _fetch(jar_set, module_xml, target, progress or _Printed())
     return jars
+
+
+def _jar_set(name: JarSetName) -> JarSet:
+    match name:
+        case "broker":
+            return BROKER_JARS
+        case "compiler":
+            return COMPILER_JARS
+        case "spark":
+            return connectors_for(installed_spark())
 
 
 def installed_spark() -> str:
@@ -325,6 +339,22 @@ def pyspark_folder() -> Path | None:
     """Return where pyspark is; None if it isn't installed. It is found, not imported: an import takes a second."""
     spec = importlib.util.find_spec("pyspark")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+def spark_home() -> Path:
+    """Return where Spark is, as PySpark finds it.
+
+    Raises:
+        LocalError: it is nowhere.
+
+    """
+    chosen = os.environ.get("SPARK_HOME")
+    if chosen:
+        return Path(chosen)
+    pyspark = pyspark_folder()
+    if pyspark is None:
+        raise LocalError("pyspark is not installed: pip install 'statehouse[processor]'")
+    return pyspark
 
 
 def _resolver_jar() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import subprocess
 import sys
@@ -15,11 +16,12 @@ from typing import Final
 
 import pytest
 
-from hatch_build import EXAMPLES, LICENSES, PLATFORMS, PROGRAM, VARIABLE
+from hatch_build import EXAMPLES, JAR, LICENSES, PLATFORMS, PROGRAM, PURE, VARIABLE
 from tests.deploy.files import ROOT
 from tools.dist import DistFailed, build_wheel, build_wheels, commit_time, differences, export
 
 _PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
+_JVM: Final = ROOT / "processor" / "jvm"
 _PACKAGES: Final = _PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
@@ -77,6 +79,21 @@ def test_has_the_examples_that_it_offers_as_data(wheel: zipfile.ZipFile) -> None
     assert not any("pyproject.toml" in name or "__pycache__" in name for name in names)
 
 
+def test_has_the_java_classes_and_their_sources(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    assert {f"processor/jvm/{path.relative_to(_JVM)}" for path in _JVM.rglob("*.java")} <= names
+    with zipfile.ZipFile(io.BytesIO(wheel.read(JAR))) as jar:
+        assert "statehouse/files/LocalFiles.class" in jar.namelist()
+
+
+def test_without_java_a_wheel_has_their_sources_alone_and_is_no_release(tmp_path: Path) -> None:
+    without_java = {"PATH": "/nowhere", "JAVA_HOME": ""}
+    with zipfile.ZipFile(build_wheel(ROOT, tmp_path / "pure", PURE, without_java)) as opened:
+        assert JAR not in opened.namelist()
+    with pytest.raises(DistFailed, match=f"has no {JAR}: .* says why"):
+        build_wheels(ROOT, tmp_path / "dist", without_java)
+
+
 def test_a_platform_that_is_none_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(DistFailed, match=f"{VARIABLE}=plan9: there is no such platform, give linux-amd64, .* or pure"):
         build_wheel(ROOT, tmp_path, "plan9", {})
@@ -118,6 +135,7 @@ def test_each_wheel_has_the_same_bytes_twice_and_a_static_proxy(tmp_path: Path) 
         platform = next((each for each in PLATFORMS.values() if path.name.endswith(f"{each.tag}.whl")), None)
         with zipfile.ZipFile(path) as opened:
             names = opened.namelist()
+            assert (JAR in names) == (not path.name.startswith("statehouse_client-")), path.name
             assert (PROGRAM in names) == (LICENSES in names) == (platform is not None), path.name
             if platform is None:
                 continue

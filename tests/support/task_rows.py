@@ -14,7 +14,7 @@ from processor.sink.batch import described
 from processor.sink.counts import BatchReport
 from processor.sink.protocol import SinkTarget
 from processor.sink.task_rows import OUTPUT, RECORD, RECORD_COLUMNS, ROW, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
-from processor.spark.task_classes import task_class
+from processor.spark.task_classes import task_loader, task_object
 
 TASK_TYPE = pa.schema(
     [
@@ -56,9 +56,16 @@ def write_rows(
 ) -> BatchReport:
     """Write rows as a batch; return what the tasks tell."""
     frame = sink_rows_frame(session, rows)
-    sink = task_class(session, "statehouse.sink.Sink")
+    sink = task_object(session, "statehouse.sink.Sink")
     text = sink.write(frame._jdf, 1, described(target), batch_id, tasks, tasks == 1, cache_bytes)
     return BatchReport.of(text)
+
+
+def task_classes(session: SparkSession) -> Any:
+    """Return the package of the task's classes, for this thread: with it they can be made and called as in Java."""
+    jvm: Any = session._jvm
+    jvm.java.lang.Thread.currentThread().setContextClassLoader(task_loader(session))
+    return jvm.statehouse.sink
 
 
 def type_of(*columns: str) -> pa.Schema:

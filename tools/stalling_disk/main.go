@@ -2,6 +2,8 @@
 //
 // While the process is stopped (SIGSTOP), whatever asks the disk waits, as for a device that answers nothing; it goes
 // on when the process does (SIGCONT). What the kernel has in its page cache is still read, as with a device.
+//
+// Its files have one name each (no hard links), as on many a disk that is mounted from elsewhere.
 package main
 
 import (
@@ -13,14 +15,18 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// A process that is killed closes its files. The kernel would ask a FUSE file system to flush each of them, and wait for
-// that whatever happens; file systems on a device have nothing to do then.
-type withoutFlush struct {
+type disk struct {
 	fuse.RawFileSystem
 }
 
-func (withoutFlush) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status {
+// A process that is killed closes its files. The kernel would ask a FUSE file system to flush each of them, and wait for
+// that whatever happens; file systems on a device have nothing to do then.
+func (disk) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status {
 	return fuse.ENOSYS // it is never asked again
+}
+
+func (disk) Link(<-chan struct{}, *fuse.LinkIn, string, *fuse.EntryOut) fuse.Status {
+	return fuse.EPERM
 }
 
 func main() {
@@ -33,7 +39,7 @@ func main() {
 	}
 	second := time.Second
 	files := fs.NewNodeFS(root, &fs.Options{AttrTimeout: &second, EntryTimeout: &second})
-	server, err := fuse.NewServer(withoutFlush{files}, os.Args[1], &fuse.MountOptions{
+	server, err := fuse.NewServer(disk{files}, os.Args[1], &fuse.MountOptions{
 		FsName:            "stalling-disk",
 		DirectMountStrict: true, // needs no helper program, but root
 		// Else the kernel would read and write the files without us.

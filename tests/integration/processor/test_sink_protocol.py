@@ -17,14 +17,13 @@ from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.batch import described
 from processor.sink.protocol import OutputTopic, SinkTarget, newest_written
 from processor.sink.task_rows import OUTPUT, TIMESTAMP_MS
-from processor.spark.task_classes import task_class
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import commits_topic
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
 from tests.support.settings import SINK_LIMITS
-from tests.support.task_rows import write_rows
+from tests.support.task_rows import task_classes, write_rows
 
 
 class Records:
@@ -43,8 +42,8 @@ class PartitionWriter:
     session: SparkSession
 
     def __init__(self, target: SinkTarget, partition: int):
-        read = task_class(self.session, "statehouse.sink.Target").of(described(target))
-        self._writer = task_class(self.session, "statehouse.sink.PartitionWriter")(read, partition)
+        classes = task_classes(self.session)
+        self._writer = classes.PartitionWriter(classes.Target.of(described(target)), partition)
 
     def initialise(self):
         self._writer.initialise()

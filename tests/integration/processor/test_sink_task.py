@@ -25,7 +25,6 @@ from processor.sink.record_cache import last_of_each_key
 from processor.sink.store_values import StoreValues
 from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
 from processor.sink.value_check import with_unreadable_refused
-from processor.spark.task_classes import task_class
 from statehouse.contract.partitioning import CONFORMANCE_VECTORS
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.serdes.json_documents import read_json
@@ -33,7 +32,7 @@ from tests.integration.processor.support import headers, messages
 from tests.support.json_cases import JSON_CASES
 from tests.support.kafka import create_topic
 from tests.support.settings import SINK_LIMITS
-from tests.support.task_rows import type_of, write_rows
+from tests.support.task_rows import task_classes, type_of, write_rows
 
 ROW_BYTES: Final = 40
 """What a cached row counts beside its key and value."""
@@ -177,7 +176,7 @@ def test_of_a_record_the_first_refusal_makes_a_dead_letter(spark: SparkSession, 
 
 @pytest.mark.parametrize("case", JSON_CASES, ids=lambda case: case.name)
 def test_json_is_judged_as_by_every_other_reader(spark: SparkSession, case: Any) -> None:
-    assert task_class(spark, "statehouse.sink.Values").isReadable("json", case.data) is not bool(case.refused)
+    assert task_classes(spark).Values.isReadable("json", case.data) is not bool(case.refused)
 
 
 _NEAR_JSON = st.lists(
@@ -206,7 +205,7 @@ def test_whatever_the_bytes_java_and_python_judge_alike(data: list[bytes], docum
             return False
         return True
 
-    values = task_class(SparkSession.active(), "statehouse.sink.Values")
+    values = task_classes(SparkSession.active()).Values
     made = (json.dumps(each, ensure_ascii=index % 2 == 0).encode() for index, each in enumerate(documents))
     for each in chain(data, made):
         assert values.isReadable("json", each) is python(each), each
@@ -230,7 +229,7 @@ def test_whatever_the_bytes_java_and_python_judge_alike(data: list[bytes], docum
 def test_each_serde_judges_its_values(
     spark: SparkSession, serde: str, value: bytes | None, *, is_readable: bool
 ) -> None:
-    assert task_class(spark, "statehouse.sink.Values").isReadable(serde, value) is is_readable
+    assert task_classes(spark).Values.isReadable(serde, value) is is_readable
 
 
 class Clock:
@@ -249,8 +248,8 @@ class Clock:
 def test_writers_are_kept_while_they_are_used_and_not_for_ever(spark: SparkSession, target: SinkTarget) -> None:
     """Each has a thread and connections."""
     clock = Clock()
-    writers = task_class(spark, "statehouse.sink.Writers")(2, 10, clock)
-    read = task_class(spark, "statehouse.sink.Target").of(described(target))
+    writers = task_classes(spark).Writers(2, 10, clock)
+    read = task_classes(spark).Target.of(described(target))
     taken = [writers.take(read, partition) for partition in range(3)]
     again = writers.take(read, 0)
     assert not again.equals(taken[0]), "nobody else has the one that is in use"

@@ -279,7 +279,7 @@ def test_one_task_reads_and_writes_a_small_batch_after_a_short_one(
             read_too.append(given[5])
             return "[]"
 
-    monkeypatch.setattr(batch, "task_class", lambda *_: Spied())
+    monkeypatch.setattr(batch, "task_object", lambda *_: Spied())
     for batch_id in range(2):
         sink(frame, batch_id)
     assert read_too == [False, True]

@@ -77,7 +77,7 @@ def reports() -> Iterator[Reports]:
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> Task:
     made = Task()
-    monkeypatch.setattr(batch, "task_class", lambda *_: made)
+    monkeypatch.setattr(batch, "task_object", lambda *_: made)
     return made
 
 

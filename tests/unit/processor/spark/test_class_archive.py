@@ -74,10 +74,3 @@ def test_none_is_made_where_it_is_turned_off(
     monkeypatch.setenv("STATEHOUSE_CLASS_ARCHIVE", "no")
     assert class_archive.main([]) == 0
     assert capsys.readouterr().err == "class_archive is off: no archive is made\n"
-
-
-def test_spark_comes_from_its_package_unless_spark_home_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARK_HOME", raising=False)
-    assert [*(class_archive._spark_home() / "jars").glob("spark-core_*.jar")]
-    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
-    assert class_archive._spark_home() == Path("/opt/spark")

@@ -17,6 +17,7 @@ from statehouse.local.jars import (
     default_cache_dir,
     module_file,
     resolve_jars,
+    spark_home,
 )
 from tests.support.fake_java import RECEIVES, RESOLVES, calls, write_fake_java
 
@@ -172,3 +173,10 @@ def test_module_files_hold_the_pins() -> None:
 
 def test_class_path_joins_with_the_systems_separator() -> None:
     assert class_path((Path("/a/x.jar"), Path("/b/y.jar"))) == "/a/x.jar:/b/y.jar"
+
+
+def test_spark_comes_from_its_package_unless_spark_home_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    assert [*(spark_home() / "jars").glob("spark-core_*.jar")]
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert spark_home() == Path("/opt/spark")

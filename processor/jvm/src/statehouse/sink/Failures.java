@@ -15,42 +15,42 @@ import org.apache.kafka.common.errors.UnknownProducerIdException;
 
 /** What a transactional producer's failure means for what to do next, as statehouse/kafka/transactions.py has it. */
 enum Failures {
-  /** A newer producer with the same transactional id has started. */
-  FENCED,
-  /** Another producer may succeed. */
-  AGAIN,
-  /** Trying again changes nothing. */
-  REFUSED;
+    /** A newer producer with the same transactional id has started. */
+    FENCED,
+    /** Another producer may succeed. */
+    AGAIN,
+    /** Trying again changes nothing. */
+    REFUSED;
 
-  static Failures of(Throwable failure) {
-    Failures found = REFUSED;
-    for (Throwable each = failure; each != null; each = each.getCause()) {
-      if (each instanceof ProducerFencedException || each instanceof InvalidProducerEpochException) {
-        return FENCED;
-      }
-      if (each instanceof AuthorizationException || each instanceof AuthenticationException) {
-        return REFUSED;
-      }
-      if (each instanceof RetriableException
-          || each instanceof InvalidPidMappingException
-          || each instanceof InvalidTxnStateException
-          || each instanceof OutOfOrderSequenceException
-          || each instanceof UnknownProducerIdException
-          || each instanceof TransactionAbortedException) {
-        found = AGAIN;
-      }
+    static Failures of(Throwable failure) {
+        Failures found = REFUSED;
+        for (Throwable each = failure; each != null; each = each.getCause()) {
+            if (each instanceof ProducerFencedException || each instanceof InvalidProducerEpochException) {
+                return FENCED;
+            }
+            if (each instanceof AuthorizationException || each instanceof AuthenticationException) {
+                return REFUSED;
+            }
+            if (each instanceof RetriableException
+                    || each instanceof InvalidPidMappingException
+                    || each instanceof InvalidTxnStateException
+                    || each instanceof OutOfOrderSequenceException
+                    || each instanceof UnknownProducerIdException
+                    || each instanceof TransactionAbortedException) {
+                found = AGAIN;
+            }
+        }
+        return found;
     }
-    return found;
-  }
 
-  /** What the broker, or the client, says. */
-  static String text(Throwable failure) {
-    Throwable told = failure;
-    for (Throwable each = failure; each != null; each = each.getCause()) {
-      if (each instanceof ApiException || (each instanceof KafkaException && each.getCause() == null)) {
-        told = each;
-      }
+    /** What the broker, or the client, says. */
+    static String text(Throwable failure) {
+        Throwable told = failure;
+        for (Throwable each = failure; each != null; each = each.getCause()) {
+            if (each instanceof ApiException || (each instanceof KafkaException && each.getCause() == null)) {
+                told = each;
+            }
+        }
+        return told.getClass().getSimpleName() + ": " + told.getMessage();
     }
-    return told.getClass().getSimpleName() + ": " + told.getMessage();
-  }
 }

@@ -13,96 +13,97 @@ import org.apache.spark.sql.catalyst.InternalRow;
 
 /** What the driver calls: one call writes a batch. */
 public final class Sink {
-  private static final int CLAIMERS = 8;
+    private static final int CLAIMERS = 8;
 
-  private Sink() {}
+    /** The driver makes one. */
+    public Sink() {}
 
-  /**
-   * Writes a batch; returns the reports of its tasks, as a JSON list.
-   *
-   * @param frame a Dataset; the struct of a record is its column `column`
-   * @param described the target, as Target reads it
-   * @param tasks how many tasks write
-   * @param readsToo whether one task reads the source, too: that costs less than a shuffle, if it hasn't much to read
-   * @param cacheBytes the part of the record cache of each task
-   */
-  public static String write(
-      Object frame, int column, String described, long batch, int tasks, boolean readsToo, long cacheBytes) {
-    Target target = Target.of(described);
-    Task task = new Task(target, batch, cacheBytes);
-    JavaRDD<InternalRow> rows = rows(frame);
-    if (tasks == 1 && readsToo) {
-      rows = rows.coalesce(1);
+    /**
+     * Writes a batch; returns the reports of its tasks, as a JSON list.
+     *
+     * @param frame a Dataset; the struct of a record is its column `column`
+     * @param described the target, as Target reads it
+     * @param tasks how many tasks write
+     * @param readsToo whether one task reads the source, too: that costs less than a shuffle, if it hasn't much to read
+     * @param cacheBytes the part of the record cache of each task
+     */
+    public String write(
+            Object frame, int column, String described, long batch, int tasks, boolean readsToo, long cacheBytes) {
+        Target target = Target.of(described);
+        Task task = new Task(target, batch, cacheBytes);
+        JavaRDD<InternalRow> rows = rows(frame);
+        if (tasks == 1 && readsToo) {
+            rows = rows.coalesce(1);
+        }
+        List<String> reports;
+        if (tasks == 1 && rows.getNumPartitions() == 1) {
+            reports = rows.mapPartitions(each -> task.write(records(target, column, each))).collect();
+        } else {
+            reports =
+                    rows.mapPartitionsToPair(each -> Chunks.pack(records(target, column, each)))
+                            .partitionBy(new Chunks.ByPartition(tasks))
+                            .mapPartitions(chunks -> task.write(Chunks.unpack(chunks)))
+                            .collect();
+        }
+        return "[" + String.join(",", reports) + "]";
     }
-    List<String> reports;
-    if (tasks == 1 && rows.getNumPartitions() == 1) {
-      reports = rows.mapPartitions(each -> task.write(records(target, column, each))).collect();
-    } else {
-      reports =
-          rows.mapPartitionsToPair(each -> Chunks.pack(records(target, column, each)))
-              .partitionBy(new Chunks.ByPartition(tasks))
-              .mapPartitions(chunks -> task.write(Chunks.unpack(chunks)))
-              .collect();
+
+    /** Lets nobody write a batch before this one to any sink partition any more. */
+    public void claim(String described, long batch) {
+        Target target = Target.of(described);
+        ExecutorService pool = Executors.newFixedThreadPool(CLAIMERS);
+        List<Future<Boolean>> begun = new ArrayList<>();
+        for (int each = 0; each < target.partitions; each++) {
+            int partition = each;
+            begun.add(
+                    pool.submit(
+                            () -> {
+                                try (PartitionWriter writer = new PartitionWriter(target, partition)) {
+                                    writer.claim(batch);
+                                    return true;
+                                }
+                            }));
+        }
+        pool.shutdown();
+        Calls.results(pool, begun);
     }
-    return "[" + String.join(",", reports) + "]";
-  }
 
-  /** Lets nobody write a batch before this one to any sink partition any more. */
-  public static void claim(String described, long batch) {
-    Target target = Target.of(described);
-    ExecutorService pool = Executors.newFixedThreadPool(CLAIMERS);
-    List<Future<Boolean>> begun = new ArrayList<>();
-    for (int each = 0; each < target.partitions; each++) {
-      int partition = each;
-      begun.add(
-          pool.submit(
-              () -> {
-                try (PartitionWriter writer = new PartitionWriter(target, partition)) {
-                  writer.claim(batch);
-                  return true;
-                }
-              }));
+    private static Iterator<Record> records(Target target, int column, Iterator<InternalRow> rows) {
+        Rows made = new Rows(target);
+        return new Iterator<>() {
+            @Override
+            public boolean hasNext() {
+                return rows.hasNext();
+            }
+
+            @Override
+            public Record next() {
+                return made.record(rows.next(), column);
+            }
+        };
     }
-    pool.shutdown();
-    Calls.results(pool, begun);
-  }
 
-  private static Iterator<Record> records(Target target, int column, Iterator<InternalRow> rows) {
-    Rows made = new Rows(target);
-    return new Iterator<>() {
-      @Override
-      public boolean hasNext() {
-        return rows.hasNext();
-      }
-
-      @Override
-      public Record next() {
-        return made.record(rows.next(), column);
-      }
-    };
-  }
-
-  /**
-   * The rows that a batch is already planned to have, without planning it again: that would take as long as all else.
-   *
-   * <p>By reflection, because Spark 4 has moved the class; the names are the same from 3.5 on.
-   */
-  @SuppressWarnings("unchecked")
-  private static JavaRDD<InternalRow> rows(Object frame) {
-    Object execution = call(frame, "queryExecution");
-    Object plan = call(execution, "logical");
-    boolean isPlanned = plan.getClass().getSimpleName().equals("LogicalRDD");
-    RDD<InternalRow> rows = (RDD<InternalRow>) (isPlanned ? call(plan, "rdd") : call(execution, "toRdd"));
-    return rows.toJavaRDD();
-  }
-
-  private static Object call(Object on, String method) {
-    try {
-      return on.getClass().getMethod(method).invoke(on);
-    } catch (InvocationTargetException failure) {
-      throw failure.getCause() instanceof RuntimeException cause ? cause : new IllegalStateException(failure);
-    } catch (ReflectiveOperationException failure) {
-      throw new IllegalStateException("this Spark has no " + method + " of " + on.getClass().getName(), failure);
+    /**
+     * The rows that a batch is already planned to have, without planning it again: that would take as long as all else.
+     *
+     * <p>By reflection, because Spark 4 has moved the class; the names are the same from 3.5 on.
+     */
+    @SuppressWarnings("unchecked")
+    private static JavaRDD<InternalRow> rows(Object frame) {
+        Object execution = call(frame, "queryExecution");
+        Object plan = call(execution, "logical");
+        boolean isPlanned = plan.getClass().getSimpleName().equals("LogicalRDD");
+        RDD<InternalRow> rows = (RDD<InternalRow>) (isPlanned ? call(plan, "rdd") : call(execution, "toRdd"));
+        return rows.toJavaRDD();
     }
-  }
+
+    private static Object call(Object on, String method) {
+        try {
+            return on.getClass().getMethod(method).invoke(on);
+        } catch (InvocationTargetException failure) {
+            throw failure.getCause() instanceof RuntimeException cause ? cause : new IllegalStateException(failure);
+        } catch (ReflectiveOperationException failure) {
+            throw new IllegalStateException("this Spark has no " + method + " of " + on.getClass().getName(), failure);
+        }
+    }
 }

@@ -23,158 +23,158 @@ import org.apache.kafka.common.TopicPartition;
  * transaction. A partition without records takes no part in the batch, also when the batch runs again.
  */
 final class Task implements Serializable {
-  private static final int THREADS_MAX = 8;
+    private static final int THREADS_MAX = 8;
 
-  private final Target target;
-  private final long batch;
-  private final long cacheBytes;
+    private final Target target;
+    private final long batch;
+    private final long cacheBytes;
 
-  /** Prepares. `cacheBytes`: this task's part of the record cache. */
-  Task(Target target, long batch, long cacheBytes) {
-    this.target = target;
-    this.batch = batch;
-    this.cacheBytes = cacheBytes;
-  }
+    /** Prepares. `cacheBytes`: this task's part of the record cache. */
+    Task(Target target, long batch, long cacheBytes) {
+        this.target = target;
+        this.batch = batch;
+        this.cacheBytes = cacheBytes;
+    }
 
-  private static final class Share {
-    final List<Record> records = new ArrayList<>();
-    List<Record> refused = new ArrayList<>();
-  }
+    private static final class Share {
+        final List<Record> records = new ArrayList<>();
+        List<Record> refused = new ArrayList<>();
+    }
 
-  /** Writes the records; returns a report, or none if there are no records. */
-  Iterator<String> write(Iterator<Record> records) {
-    if (!records.hasNext()) {
-      return List.<String>of().iterator();
-    }
-    RecordCache cache = new RecordCache(cacheBytes, target.outputs());
-    records.forEachRemaining(cache::put);
-    // A repeated transaction needs its records again, so they are kept until the commit.
-    TreeMap<Integer, Share> shares = new TreeMap<>();
-    for (Record each : cache.flush()) {
-      Share share = shares.computeIfAbsent(each.sinkPartition, partition -> new Share());
-      (each.isRefused() ? share.refused : share.records).add(each);
-    }
-    DeadLetters letters = new DeadLetters(target);
-    List<Record> refused = new ArrayList<>();
-    for (Share share : shares.values()) {
-      share.refused = DeadLetters.firstOfEach(share.refused);
-      refused.addAll(share.refused);
-    }
-    letters.readSources(refused);
-    Report whole = new Report();
-    whole.unread(letters.unread);
-    for (Report each : writeAll(shares, cache, letters)) {
-      whole.add(each);
-    }
-    return List.of(whole.text()).iterator();
-  }
-
-  private List<Report> writeAll(TreeMap<Integer, Share> shares, RecordCache cache, DeadLetters letters) {
-    if (shares.size() == 1) {
-      return List.of(writeOne(shares.firstKey(), shares.firstEntry().getValue(), cache, letters));
-    }
-    // Threads, because a transaction mostly waits for the broker.
-    ExecutorService pool = Executors.newFixedThreadPool(Math.min(shares.size(), THREADS_MAX));
-    List<Future<Report>> begun = new ArrayList<>();
-    shares.forEach((partition, share) -> begun.add(pool.submit(() -> writeOne(partition, share, cache, letters))));
-    pool.shutdown();
-    return Calls.results(pool, begun);
-  }
-
-  private Report writeOne(int partition, Share share, RecordCache cache, DeadLetters letters) {
-    Report report = new Report();
-    PartitionWriter writer = Writers.KEPT.take(target, partition);
-    Sent sent = new Sent(partition, share, letters);
-    try {
-      if (writer.write(batch, sent)) {
-        count(report, partition, share, cache);
-        sent.ends().forEach(report::end);
-      } else {
-        report.count("", Report.SKIPPED, 1);
-      }
-    } catch (PartitionWriter.ForeignClaim claimed) {
-      // Not a failure of the task: Spark would only run it again.
-      report.count("", Report.CLAIMED, 1);
-    }
-    if (writer.retries > 0) {
-      report.count("", Report.RETRIED, writer.retries);
-    }
-    Writers.KEPT.giveBack(writer);
-    return report;
-  }
-
-  private void count(Report report, int partition, Share share, RecordCache cache) {
-    long[][] tallies = new long[target.outputs().size()][3];
-    for (Record each : share.records) {
-      long[] tally = tallies[each.output];
-      tally[each.value == null ? 1 : 0]++;
-      tally[2] += each.size();
-    }
-    for (int place = 0; place < tallies.length; place++) {
-      Target.Output output = target.outputs().get(place);
-      String[] kinds = {Report.CHANGELOG, Report.TOMBSTONE, Report.BYTES};
-      for (int kind = 0; kind < kinds.length; kind++) {
-        if (tallies[place][kind] > 0) {
-          report.count(output.name(), kinds[kind], tallies[place][kind]);
+    /** Writes the records; returns a report, or none if there are no records. */
+    Iterator<String> write(Iterator<Record> records) {
+        if (!records.hasNext()) {
+            return List.<String>of().iterator();
         }
-      }
-      if (output.isCached()) {
-        RecordCache.Place at = new RecordCache.Place(partition, place);
-        report.count(output.name(), Report.SAVED, cache.saved.getOrDefault(at, 0L));
-        report.count(output.name(), Report.EARLY, cache.early.getOrDefault(at, 0L));
-      }
-    }
-    for (Record each : share.refused) {
-      report.count("", each.reason, 1);
-    }
-  }
-
-  /** The records of a partition, and where they ended when they were sent last. */
-  private final class Sent implements PartitionWriter.Records {
-    private final int partition;
-    private final Share share;
-    private final DeadLetters letters;
-    private final Map<TopicPartition, Future<RecordMetadata>> last = new HashMap<>();
-
-    Sent(int partition, Share share, DeadLetters letters) {
-      this.partition = partition;
-      this.share = share;
-      this.letters = letters;
-    }
-
-    @Override
-    public void send(KafkaProducer<byte[], byte[]> producer) {
-      last.clear();
-      @SuppressWarnings({"unchecked", "rawtypes"})
-      Future<RecordMetadata>[] ofOutputs = new Future[target.outputs().size()];
-      for (Record each : share.records) {
-        String topic = target.outputs().get(each.output).topic();
-        Long timestamp = each.timestampMs > 0 ? (Long) each.timestampMs : null;
-        ofOutputs[each.output] =
-            producer.send(new ProducerRecord<>(topic, partition, timestamp, each.key, each.value));
-      }
-      for (int place = 0; place < ofOutputs.length; place++) {
-        if (ofOutputs[place] != null) {
-          last.put(new TopicPartition(target.outputs().get(place).topic(), partition), ofOutputs[place]);
+        RecordCache cache = new RecordCache(cacheBytes, target.outputs());
+        records.forEachRemaining(cache::put);
+        // A repeated transaction needs its records again, so they are kept until the commit.
+        TreeMap<Integer, Share> shares = new TreeMap<>();
+        for (Record each : cache.flush()) {
+            Share share = shares.computeIfAbsent(each.sinkPartition, partition -> new Share());
+            (each.isRefused() ? share.refused : share.records).add(each);
         }
-      }
-      for (Record each : share.refused) {
-        producer.send(letters.letter(each));
-      }
+        DeadLetters letters = new DeadLetters(target);
+        List<Record> refused = new ArrayList<>();
+        for (Share share : shares.values()) {
+            share.refused = DeadLetters.firstOfEach(share.refused);
+            refused.addAll(share.refused);
+        }
+        letters.readSources(refused);
+        Report whole = new Report();
+        whole.unread(letters.unread);
+        for (Report each : writeAll(shares, cache, letters)) {
+            whole.add(each);
+        }
+        return List.of(whole.text()).iterator();
     }
 
-    /** After the commit: by partition the offset behind the last record. */
-    Map<TopicPartition, Long> ends() {
-      Map<TopicPartition, Long> ends = new HashMap<>();
-      last.forEach(
-          (at, sent) -> {
-            try {
-              ends.put(at, sent.get().offset() + 1);
-            } catch (InterruptedException | ExecutionException failure) {
-              throw new IllegalStateException("a committed record has no offset", failure);
+    private List<Report> writeAll(TreeMap<Integer, Share> shares, RecordCache cache, DeadLetters letters) {
+        if (shares.size() == 1) {
+            return List.of(writeOne(shares.firstKey(), shares.firstEntry().getValue(), cache, letters));
+        }
+        // Threads, because a transaction mostly waits for the broker.
+        ExecutorService pool = Executors.newFixedThreadPool(Math.min(shares.size(), THREADS_MAX));
+        List<Future<Report>> begun = new ArrayList<>();
+        shares.forEach((partition, share) -> begun.add(pool.submit(() -> writeOne(partition, share, cache, letters))));
+        pool.shutdown();
+        return Calls.results(pool, begun);
+    }
+
+    private Report writeOne(int partition, Share share, RecordCache cache, DeadLetters letters) {
+        Report report = new Report();
+        PartitionWriter writer = Writers.KEPT.take(target, partition);
+        Sent sent = new Sent(partition, share, letters);
+        try {
+            if (writer.write(batch, sent)) {
+                count(report, partition, share, cache);
+                sent.ends().forEach(report::end);
+            } else {
+                report.count("", Report.SKIPPED, 1);
             }
-          });
-      return ends;
+        } catch (PartitionWriter.ForeignClaim claimed) {
+            // Not a failure of the task: Spark would only run it again.
+            report.count("", Report.CLAIMED, 1);
+        }
+        if (writer.retries > 0) {
+            report.count("", Report.RETRIED, writer.retries);
+        }
+        Writers.KEPT.giveBack(writer);
+        return report;
     }
-  }
+
+    private void count(Report report, int partition, Share share, RecordCache cache) {
+        long[][] tallies = new long[target.outputs().size()][3];
+        for (Record each : share.records) {
+            long[] tally = tallies[each.output];
+            tally[each.value == null ? 1 : 0]++;
+            tally[2] += each.size();
+        }
+        for (int place = 0; place < tallies.length; place++) {
+            Target.Output output = target.outputs().get(place);
+            String[] kinds = {Report.CHANGELOG, Report.TOMBSTONE, Report.BYTES};
+            for (int kind = 0; kind < kinds.length; kind++) {
+                if (tallies[place][kind] > 0) {
+                    report.count(output.name(), kinds[kind], tallies[place][kind]);
+                }
+            }
+            if (output.isCached()) {
+                RecordCache.Place at = new RecordCache.Place(partition, place);
+                report.count(output.name(), Report.SAVED, cache.saved.getOrDefault(at, 0L));
+                report.count(output.name(), Report.EARLY, cache.early.getOrDefault(at, 0L));
+            }
+        }
+        for (Record each : share.refused) {
+            report.count("", each.reason, 1);
+        }
+    }
+
+    /** The records of a partition, and where they ended when they were sent last. */
+    private final class Sent implements PartitionWriter.Records {
+        private final int partition;
+        private final Share share;
+        private final DeadLetters letters;
+        private final Map<TopicPartition, Future<RecordMetadata>> last = new HashMap<>();
+
+        Sent(int partition, Share share, DeadLetters letters) {
+            this.partition = partition;
+            this.share = share;
+            this.letters = letters;
+        }
+
+        @Override
+        public void send(KafkaProducer<byte[], byte[]> producer) {
+            last.clear();
+            @SuppressWarnings({"unchecked", "rawtypes"})
+            Future<RecordMetadata>[] ofOutputs = new Future[target.outputs().size()];
+            for (Record each : share.records) {
+                String topic = target.outputs().get(each.output).topic();
+                Long timestamp = each.timestampMs > 0 ? (Long) each.timestampMs : null;
+                ofOutputs[each.output] =
+                        producer.send(new ProducerRecord<>(topic, partition, timestamp, each.key, each.value));
+            }
+            for (int place = 0; place < ofOutputs.length; place++) {
+                if (ofOutputs[place] != null) {
+                    last.put(new TopicPartition(target.outputs().get(place).topic(), partition), ofOutputs[place]);
+                }
+            }
+            for (Record each : share.refused) {
+                producer.send(letters.letter(each));
+            }
+        }
+
+        /** After the commit: by partition the offset behind the last record. */
+        Map<TopicPartition, Long> ends() {
+            Map<TopicPartition, Long> ends = new HashMap<>();
+            last.forEach(
+                    (at, sent) -> {
+                        try {
+                            ends.put(at, sent.get().offset() + 1);
+                        } catch (InterruptedException | ExecutionException failure) {
+                            throw new IllegalStateException("a committed record has no offset", failure);
+                        }
+                    });
+            return ends;
+        }
+    }
 }
