@@ -14,7 +14,7 @@ from processor.sink.batch import described
 from processor.sink.counts import BatchReport
 from processor.sink.protocol import SinkTarget
 from processor.sink.task_rows import OUTPUT, RECORD, RECORD_COLUMNS, ROW, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
-from processor.spark.task_classes import task_loader, task_object
+from processor.spark.task_classes import task_object
 
 TASK_TYPE = pa.schema(
     [
@@ -62,9 +62,8 @@ def write_rows(
 
 
 def task_classes(session: SparkSession) -> Any:
-    """Return the package of the task's classes, for this thread: with it they can be made and called as in Java."""
+    """Return the package of the task's classes: with it they can be made and called as in Java."""
     jvm: Any = session._jvm
-    jvm.java.lang.Thread.currentThread().setContextClassLoader(task_loader(session))
     return jvm.statehouse.sink
 
 

@@ -23,8 +23,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 /**
  * The dead letters of a task's rows, as statehouse/contract/dead_letters.py describes them.
  *
- * <p>A query's row need not have the record's bytes any more, and never has its headers. So the records are read again, by
- * their offsets, before the batch's transactions begin. That costs nothing while no record is refused.
+ * <p>A query's row need not have the record's bytes any more, and never has its headers. So the records are read again,
+ * by their offsets, before the batch's transactions begin. That costs nothing while no record is refused.
  */
 final class DeadLetters {
     private static final long SILENCE_NS = Duration.ofSeconds(5).toNanos();
@@ -47,7 +47,7 @@ final class DeadLetters {
     }
 
     /**
-     * Returns the refused rows that make dead letters: of each source record the first, and all that come from no record.
+     * Returns the refused rows that make dead letters: of each source record the first, and all that come from none.
      *
      * <p>Spark makes a row for each sliding window of a record, and a query's outputs may refuse the same record. All
      * refused rows of a record are in one sink partition, so none is written twice.
@@ -112,10 +112,11 @@ final class DeadLetters {
                 headers.add(new RecordHeader("source_header." + each.key(), each.value()));
             }
         }
-        return new ProducerRecord<>(
+        Long timestamp = row.timestampMs > 0 ? (Long) row.timestampMs : null;
+        return new ProducerRecord<byte[], byte[]>(
                 target.deadLettersTopic,
                 row.sinkPartition % target.deadLettersPartitions,
-                row.timestampMs > 0 ? row.timestampMs : null,
+                timestamp,
                 source == null ? row.key : source.key(),
                 source == null ? row.value : source.value(),
                 headers);

@@ -85,7 +85,7 @@ final class JsonText {
         }
     }
 
-    /** Reads a value; returns it as far as it is looked at again: text, list or map. If a name comes twice, the last counts. */
+    /** Reads a value; returns it as far as it is looked at again: text, list or map. The last of equal names counts. */
     private Object value() throws Unreadable {
         switch (peek()) {
             case '{':

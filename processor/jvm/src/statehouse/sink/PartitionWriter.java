@@ -100,11 +100,15 @@ public final class PartitionWriter implements AutoCloseable {
                 if (leftMs <= 0) {
                     throw new WriteTimeout(
                             "partition %d of query %s could not be written in %s s: %s"
-                                    .formatted(partition, target.query, target.writeTimeoutMs / 1000.0, Failures.text(failure)),
+                                    .formatted(
+                                            partition,
+                                            target.query,
+                                            target.writeTimeoutMs / 1000.0,
+                                            Failures.text(failure)),
                             failure);
                 }
-                // Another attempt of this task may be running, as with speculative execution. It needs about as long as this one
-                // has taken: an earlier retry would fence it, and be fenced by it in turn.
+                // Another attempt of this task may be running, as with speculative execution. It needs about as long as
+                // this one has taken: an earlier retry would fence it, and be fenced by it in turn.
                 long tookMs = meaning == Failures.FENCED ? (System.nanoTime() - began) / 1_000_000 : 0;
                 long pauseMs = Math.min(FIRST_PAUSE_MS << Math.min(retries, 10), LONGEST_PAUSE_MS);
                 pause(Math.min(Math.max(pauseMs, tookMs), leftMs));

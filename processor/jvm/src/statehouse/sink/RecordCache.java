@@ -12,10 +12,10 @@ import java.util.Map;
 /**
  * A task's part of the record cache, where a key's later update replaces the earlier one.
  *
- * <p>A row with a source offset is later than the rows before it. Rows without one are ordered by timestamp, then as they
- * came, because the rows of Spark's own joins come unordered. When the part is full, the keys updated longest ago leave
- * early, until the others fill half of it: nothing replaces those any more. All is written when the batch ends, which is
- * when Kafka Streams flushes its cache: at the commit.
+ * <p>A row with a source offset is later than the rows before it. Rows without one are ordered by timestamp, then as
+ * they came, because the rows of Spark's own joins come unordered. When the part is full, the keys updated longest ago
+ * leave early, until the others fill half of it: nothing replaces those any more. All is written when the batch ends,
+ * which is when Kafka Streams flushes its cache: at the commit.
  */
 final class RecordCache {
     /** What a cached row takes in addition to its key and value, about. */

@@ -52,8 +52,8 @@ final class Rows {
     }
 
     /**
-     * The key of a record, without window or session, selects the partition; dead letters and records without a key go to
-     * the number of their source partition, modulo the count.
+     * The key of a record, without window or session, selects the partition; dead letters and records without a key
+     * go to the number of their source partition, modulo the count.
      */
     private int place(boolean isRecord, byte[] key, int partition, int output) {
         int hash = isRecord && key != null ? Utils.toPositive(Utils.murmur2(key)) : Math.max(partition, 0);

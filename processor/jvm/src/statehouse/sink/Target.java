@@ -34,7 +34,8 @@ public final class Target implements Serializable {
 
     private Target(String text, JsonNode json) {
         this.text = text;
-        json.get("clients").fieldNames().forEachRemaining(name -> clients.put(name, json.get("clients").get(name).asText()));
+        JsonNode options = json.get("clients");
+        options.fieldNames().forEachRemaining(name -> clients.put(name, options.get(name).asText()));
         for (JsonNode each : json.get("outputs")) {
             outputs.add(
                     new Output(

@@ -42,7 +42,7 @@ public final class Writers {
         List<PartitionWriter> dropped = new ArrayList<>(); // closed outside of the lock, because that takes a moment
         synchronized (this) {
             long now = clockMs.getAsLong();
-            // Two attempts may run at once. The one that comes back last has the newer producer, mostly; else it is fenced.
+            // Two attempts may run together. The one that comes back last mostly has the newer producer, or is fenced.
             Kept other = kept.remove(new Key(writer.target.text, writer.partition));
             if (other != null) {
                 dropped.add(other.writer());
