@@ -3,10 +3,10 @@
 The task in Java writes it (`statehouse.sink.PartitionWriter`); here is what it is told, and what the driver asks.
 
 The marker is the last committed batch's id + 1. It is an offset of a consumer group that names the Spark query, and is
-sent with the data in one transaction. An attempt initialises (which fences every earlier producer of the
-partition), then reads the marker, then writes; so
-- when a batch runs again, partitions that committed it skip it,
-- an attempt that stalled before its writes is fenced at its first write, and an attempt that initialises late reads
+sent with the data in one transaction. An attempt initialises, which fences every earlier producer of the partition.
+Then it reads the marker, then it writes. So:
+- When a batch runs again, partitions that committed it skip it.
+- An attempt that stalled before its writes is fenced at its first write, and an attempt that initialises late reads
   the newer marker. So to initialise again is always safe, and producers may be kept.
 A kept producer that isn't fenced wrote last: it remembers the marker and doesn't read it.
 

@@ -156,8 +156,8 @@ class _CallThread:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # gRPC tells any loop of the process of every call. What it has for a loop that has ended by then, or what another
-    # loop was told first, is nothing to this one: grpc/grpc issue 25364.
+    # gRPC wakes each loop of the process for every call. A call of a loop that has ended by then, or one that another
+    # loop has taken first, is nothing to this one: grpc/grpc issue 25364.
     is_for_another = isinstance(context.get("exception"), BlockingIOError | RuntimeError)
     if not (is_for_another and "PollerCompletionQueue._handle_events" in context["message"]):
         loop.default_exception_handler(context)
