@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import structlog
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from processor.reports.commits import StoreChangelog, offsets_of
 from processor.run.checkpoint_fit import REMEDIES, CommitRecord, Misfit, Published, misfit
@@ -16,7 +18,7 @@ from processor.spark.checkpoint import CheckpointReader, CheckpointState, Offset
 from statehouse.contract.processor_reports import decode_commit
 from statehouse.contract.topology import commits_topic
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
-from statehouse.kafka import clients
+from statehouse.kafka import clients, codes
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.kafka.offsets import earliest_offsets, end_offsets
 from statehouse.settings.brokers import Brokers
@@ -24,6 +26,9 @@ from statehouse.settings.brokers import Brokers
 log = structlog.get_logger(__name__)
 
 _READ_S: Final = 60.0
+_LED_S: Final = 30.0
+"""What a partition may take to get a leader once its topic is made."""
+_LOOK_S: Final = 0.2
 
 
 class CheckpointMisfit(ConfigurationError):
@@ -89,8 +94,8 @@ def refuse_misfit(
 
     Raises:
         CheckpointMisfit: the checkpoint doesn't fit; the text has the reason and the remedy.
-        ConfigurationError: the brokers don't give the offsets of the topics.
-        KafkaException: the brokers can't be reached.
+        ConfigurationError: the brokers don't give the offsets of the topics, within half a minute.
+        KafkaException: the brokers can't be reached, or refuse a right.
 
     """
     # Read in this order because an older driver may still run a batch: batches are planned before they are written,
@@ -133,7 +138,26 @@ def _bounds(target: SinkTarget, changelog: StoreChangelog) -> tuple[Offsets, Off
     """Return the first offsets and the end offsets of a changelog."""
     admin = clients.admin(target.brokers, f"{target.application_id}-start")
     partitions = [(changelog.topic, partition) for partition in range(changelog.partition_count)]
-    starts, ends = earliest_offsets(admin, partitions), end_offsets(admin, partitions)
-    if len(starts) < len(partitions) or len(ends) < len(partitions):
-        raise ConfigurationError(f"{changelog.topic} has partitions that no broker leads: start again when all are led")
-    return starts, ends
+    give_up_at = time.monotonic() + _LED_S
+    while True:
+        starts, ends = _known(earliest_offsets, admin, partitions), _known(end_offsets, admin, partitions)
+        if len(starts) == len(ends) == len(partitions):
+            return starts, ends
+        if time.monotonic() >= give_up_at:
+            raise ConfigurationError(
+                f"{changelog.topic} has partitions that no broker leads: start again when all are led"
+            )
+        time.sleep(_LOOK_S)  # the topic was made a moment ago, and the broker is busy
+
+
+def _known(
+    ask: Callable[[AdminClient, Collection[tuple[str, int]]], Offsets],
+    admin: AdminClient,
+    partitions: Collection[tuple[str, int]],
+) -> Offsets:
+    try:
+        return ask(admin, partitions)
+    except KafkaException as failure:
+        if failure.args[0].code() in codes.RIGHT_MISSING:
+            raise
+        return {}

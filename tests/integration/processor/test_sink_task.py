@@ -156,6 +156,21 @@ def test_whatever_its_size_the_last_row_of_each_key_is_written_last(
         assert not any(kind == "early" for (_, kind) in +report.counts)
 
 
+@pytest.mark.feature("exactly-once-batch")
+def test_tasks_that_are_grouped_anew_write_every_key_once(spark: SparkSession, target: SinkTarget) -> None:
+    """Spark groups partitions anew after a restart. What a batch has written belongs to its sink partitions."""
+    rows = [{OUTPUT: output, KEY: b"%d" % key, VALUE: b"1"} for output in range(3) for key in range(60)]
+    places = [row[SINK_PARTITION] for row in by_python(target, rows).to_pylist()]
+    of_first_task = [row for row, place in zip(rows, places, strict=True) if place % 2 == 0]
+    for batch_id, tasks in enumerate((3, 5, 1)):
+        write_rows(spark, target, batch_id, of_first_task, tasks=2)  # and the driver is killed
+        report = write_rows(spark, target, batch_id, rows, tasks=tasks)
+        assert report.counts["", "skipped"] == len({place for place in places if place % 2 == 0})
+        for place in range(3):
+            found = Counter(each.key() for each in written(target, place))
+            assert found == Counter({b"%d" % key: batch_id + 1 for key in range(60)})
+
+
 def test_of_a_record_the_first_refusal_makes_a_dead_letter(spark: SparkSession, target: SinkTarget) -> None:
     """Spark makes a row for each sliding window, and each output may refuse a record."""
 

@@ -22,6 +22,9 @@ enum Failures {
     /** Trying again changes nothing. */
     REFUSED;
 
+    /** Only clients from 3.8 on have the class (KIP-890). */
+    private static final String ABORTABLE = "TransactionAbortableException";
+
     static Failures of(Throwable failure) {
         Failures found = REFUSED;
         for (Throwable each = failure; each != null; each = each.getCause()) {
@@ -36,7 +39,8 @@ enum Failures {
                     || each instanceof InvalidTxnStateException
                     || each instanceof OutOfOrderSequenceException
                     || each instanceof UnknownProducerIdException
-                    || each instanceof TransactionAbortedException) {
+                    || each instanceof TransactionAbortedException
+                    || each.getClass().getSimpleName().equals(ABORTABLE)) {
                 found = AGAIN;
             }
         }
