@@ -18,9 +18,11 @@ from itertools import product
 from pathlib import Path
 
 from bench.freshness.comparison import Results, order, table, trees_of
-from bench.freshness.play import PROGRAMS, play
+from bench.freshness.floor import SETTINGS
+from bench.freshness.play import PARTITIONS, PROGRAMS, play
 from bench.machine import Watch, describe
 from bench.reporting import carried_out, say
+from processor.settings import ProcessorSettings
 
 
 def main() -> int:
@@ -47,6 +49,8 @@ def _carry_out(options: argparse.Namespace) -> None:
 
 
 def _measure(options: argparse.Namespace, results: Results) -> None:
+    commit_ms = ProcessorSettings(bootstrap="unused:1").commit_interval_ms
+    say(f"{PARTITIONS} partitions; applications: commit_interval_ms {commit_ms}, exactly once; floor: {SETTINGS}")
     scratch = tempfile.TemporaryDirectory(prefix="freshness-")
     with trees_of(options.against, options.conf) as trees, scratch as directory:
         for number, rate in product(range(1, options.rounds + 1), options.rates):

@@ -61,17 +61,20 @@ def order(programs: Sequence[str], trees: Trees, number: int) -> Iterator[tuple[
 
 def table(results: Results) -> Iterator[str]:
     """Yield the lines of a table of medians; ratios are to the first tree, and to the floor, of the same round."""
-    yield "| program | tree | events/s | p50 ms | p99 ms | batch ms | p50, p99, batch to the first | to the floor |"
+    compared_by = ("p50_ms", "p99_ms", "batch_ms")
+    yield "| program | tree | events/s | p50 ms | p99 ms | batch ms | p50, p99, batch to the first | and to the floor |"
     yield "|---|---|---|---|---|---|---|---|"
     first: dict[tuple[str, float], list[Figures]] = {}
     for (program, tree, rate), rounds in results.items():
         floor = results.get(("floor", NOW, rate), []) if program != "floor" else []
         compared = first.setdefault((program, rate), rounds)
         others = [] if compared is rounds else compared
-        to_first = ", ".join(_ratio(rounds, others, name) for name in ("p50_ms", "p99_ms", "batch_ms"))
-        p50, p99, batch = (median(getattr(each, name) for each in rounds) for name in ("p50_ms", "p99_ms", "batch_ms"))
+        to_first, to_floor = (
+            ", ".join(_ratio(rounds, theirs, name) for name in compared_by) for theirs in (others, floor)
+        )
+        p50, p99, batch = (median(getattr(each, name) for each in rounds) for name in compared_by)
         shown = f"| {program} | {tree} | {rate:g} | {p50:.0f} | {p99:.0f} | {batch:.0f}"
-        yield f"{shown} | {to_first} | {_ratio(rounds, floor, 'batch_ms')} |"
+        yield f"{shown} | {to_first} | {to_floor} |"
 
 
 def _ratio(ours: Sequence[Figures], theirs: Sequence[Figures], name: str) -> str:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import signal
 import sys
 from types import FrameType
+from typing import Final
 
 from bench.freshness.workloads import SINK, SOURCE
 from processor.settings import ProcessorSettings
 from processor.spark.session import open_session
 from statehouse.settings import load
 
+_FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_SPARKS_OWN: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+SETTINGS: Final = "Spark's own files and sink (at least once, acks=all), a batch after the other"
+"""What the floor runs with; partitions, session and source are as in the applications."""
+
 
 def main() -> None:
     """Copy until SIGTERM. Settings are a processor's, by variables."""
     settings = load(ProcessorSettings, {})
-    session = open_session("floor", settings)
+    # The checkpoint's files are written as Spark does it, not by our class.
+    conf = {**settings.spark_conf, _FILE_MANAGER: _SPARKS_OWN}
+    session = open_session("floor", settings.model_copy(update={"spark_conf": conf}))
     frame = (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings.bootstrap)

@@ -51,7 +51,7 @@ def test_a_table_compares_with_the_first_tree_and_the_floor_round_by_round():
         ("floor", NOW, 20.0): [figures(9, 9, 10), figures(9, 9, 20), figures(9, 9, 10)],
     }
     assert list(table(results))[2:] == [
-        "| latest | old | 20 | 100 | 200 | 80 | -, -, - | 8.00 |",
-        "| latest | now | 20 | 50 | 50 | 20 | 0.40, 0.25, 0.25 | 2.00 |",
-        "| floor | now | 20 | 9 | 9 | 10 | -, -, - | - |",
+        "| latest | old | 20 | 100 | 200 | 80 | -, -, - | 11.11, 22.22, 8.00 |",
+        "| latest | now | 20 | 50 | 50 | 20 | 0.40, 0.25, 0.25 | 5.56, 5.56, 2.00 |",
+        "| floor | now | 20 | 9 | 9 | 10 | -, -, - | -, -, - |",
     ]
