@@ -14,7 +14,6 @@ from processor.operators.aggregators import Aggregator
 from processor.operators.suppression import Suppression
 from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOptions, VersionedOptions, WindowOptions
 from processor.outputs.json_values import with_json_value
-from processor.outputs.newest import newest
 from processor.ownership.declarations import StoreDeclaration
 from processor.sink.layouts import FrameLayout
 from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW, checked_name
@@ -196,7 +195,11 @@ class Application:
         if value is not None and options.get("value_serde", "json") != "json":
             raise ConfigurationError(f"store {name!r}: value=[...] makes JSON: leave value_serde out")
         frame = dataframe if value is None else with_json_value(dataframe, value)
-        frame = frame if newest_by is None else newest(frame, newest_by)
+        if newest_by is not None:
+            # Not above: it keeps state in Python, which Spark 3.5 lacks.
+            from processor.outputs.newest import newest  # noqa: PLC0415
+
+            frame = newest(frame, newest_by)
         query = self._sole(name, frame, output_mode)
         query.max_entries, query.aggregator = max_entries, aggregator
         query.store(name, kind=kind, **options)
