@@ -1,5 +1,5 @@
 # `make` alone lists the targets. Everything is installed into .venv and .tools; nothing outside this folder
-# but Kafka's and Spark's jars, which are fetched once into ~/.cache/statehouse.
+# but Kafka's and Spark's jars, which are fetched once into ~/.cache/statehouse, and ours, which is compiled there.
 
 PYTHON ?= python3.11
 VENV := .venv
