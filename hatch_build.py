@@ -66,6 +66,7 @@ class WheelHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's own
     """What hatchling calls before it gathers a wheel's files."""
 
     PLUGIN_NAME = "custom"
+    _scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add files to a wheel, and name its platform.
@@ -84,7 +85,6 @@ class WheelHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's own
         name = os.environ.get(VARIABLE) or PURE
         if name != PURE and name not in PLATFORMS:
             raise CantBuild(f"{VARIABLE}={name}: there is no such platform, give {', '.join(PLATFORMS)} or {PURE}")
-        # Lives as long as this object does, which is until the wheel is there.
         self._scratch = tempfile.TemporaryDirectory(prefix="statehouse-wheel-")
         folder = Path(self._scratch.name)
         obstacle = make_jar(root, folder / "jar")
@@ -99,6 +99,11 @@ class WheelHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's own
         (folder / "licenses").write_text(proxy.licenses(), encoding="utf-8")
         build_data["force_include"] |= {str(folder / "proxy"): PROGRAM, str(folder / "licenses"): LICENSES}
         build_data |= {"pure_python": False, "tag": PLATFORMS[name].tag}
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002 - hatchling's
+        """Remove what was made for the wheel, once that is there."""
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
 
 def make_jar(root: Path, target: Path) -> str | None:

@@ -46,7 +46,7 @@ class TopicWatch:
         if is_due or is_new:
             self._policies_at = now
             try:
-                return topic_states(admin, topics, with_policies=True, timeout_s=5.0)
+                return topic_states(admin, topics, policies_of=topics, timeout_s=5.0)
             except KafkaException as error:  # the rest is worth more
                 log.debug("topics' settings can't be read at the moment", error=str(error))
         return topic_states(admin, topics, timeout_s=5.0)

@@ -73,7 +73,9 @@ def _plan(letters: Letters, is_wanted: Callable[[DeadLetter], bool]) -> ReplayPl
             continue
         if letter.source is not None and letter.source.topic not in asked:
             asked.add(letter.source.topic)
-            topics |= topic_states(admin, [letter.source.topic], with_policies=True, timeout_s=letters.timeout_s)
+            topics |= topic_states(
+                admin, [letter.source.topic], policies_of=[letter.source.topic], timeout_s=letters.timeout_s
+            )
         verdicts[letter.partition, letter.offset] = judge(letter, letters.application_id, topics)
     return ReplayPlan.of(verdicts, replayed)
 

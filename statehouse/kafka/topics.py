@@ -95,9 +95,9 @@ def partition_counts(admin: AdminClient, topics: Sequence[str], timeout_s: float
 
 
 def topic_states(
-    admin: AdminClient, topics: Collection[str], *, with_policies: bool = False, timeout_s: float = 10.0
+    admin: AdminClient, topics: Collection[str], *, policies_of: Collection[str] = (), timeout_s: float = 10.0
 ) -> dict[str, FoundState]:
-    """Return the topics that exist, in one request; their cleanup policies, if asked for, take another one for all.
+    """Return the topics that exist, in one request; the cleanup policies of some take another one for all of these.
 
     Raises:
         KafkaException: the brokers can't be reached within `timeout_s`, or refuse.
@@ -109,13 +109,12 @@ def topic_states(
         for name, topic in found.items()
         if topic is not None
     }
-    if not (with_policies and there):
-        return there
-    found_settings = _settings(admin, ResourceType.TOPIC, there, timeout_s)
+    asked = [name for name in policies_of if name in there]
+    found_settings = _settings(admin, ResourceType.TOPIC, asked, timeout_s) if asked else {}
     policies = {name: settings["cleanup.policy"].split(",") for name, settings in found_settings.items()}
-    return {
-        name: replace(state, policy=frozenset(filter(None, map(str.strip, policies[name]))))
-        for name, state in there.items()
+    return there | {
+        name: replace(there[name], policy=frozenset(filter(None, map(str.strip, policy))))
+        for name, policy in policies.items()
     }
 
 

@@ -50,11 +50,13 @@ class TopicWatcher:
         admin, looks = RenewedAdmin(self._brokers, self._client_id), 0
         while not self._stop.wait(_EVERY_S if looks else 0.0):
             relied_on = self._relied_on()
-            is_new = any(topic not in self._known or self._known[topic][1].policy is None for topic in relied_on)
-            with_policies = is_new or looks % _POLICIES_EVERY == 0
+            # Not of the sources: how others clean them up is theirs, and a right to their settings isn't needed.
+            own = [topic for topic, partitions in relied_on.items() if partitions is not None]
+            is_new = any(topic not in self._known or self._known[topic][1].policy is None for topic in own)
+            policies_of = own if is_new or looks % _POLICIES_EVERY == 0 else ()
             looks += 1
             try:
-                ask = partial(topic_states, topics=relied_on, with_policies=with_policies, timeout_s=_EVERY_S)
+                ask = partial(topic_states, topics=relied_on, policies_of=policies_of, timeout_s=_EVERY_S)
                 found = admin.ask(ask)
             except KafkaException as error:
                 log.debug("topics can't be looked at at the moment", error=str(error))

@@ -22,6 +22,7 @@ FOREIGN = {
     "statehouse/local/broker_config.py": {"--ignore-formatted", "--cluster-id", "--config"},  # kafka-storage
     "statehouse/local/kafka.py": {"--data-dir", "--port", "--heap-mb", "--config", "--ready-file"},  # its own
     "processor/spark/class_archive.py": {"--idle"},  # its own
+    "processor/jvm/jar.py": {"--release"},  # of the Java compiler
     "statehouse/cli/sizes.py": {"--speed"},  # bench.sizing
     "statehouse/cli/__main__.py": {"--force-reinstall", "--no-deps"},  # pip's
     "statehouse/local/class_archives.py": {"--idle"},  # of the program that makes one

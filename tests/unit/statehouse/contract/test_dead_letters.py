@@ -12,10 +12,24 @@ from statehouse.contract.dead_letters import (
     SourcePlace,
     SourceRecord,
     decode,
-    letter_headers,
     note_headers,
 )
 from statehouse.errors import ContractError
+
+
+def letter_headers(
+    query: str, reason: str, detail: str, place: tuple[str | None, int | None, int | None], record: SourceRecord | None
+) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a dead letter as the sink's task writes them."""
+    texts = {"query": query, "reason": reason, "detail": detail}
+    names = ("source_topic", "source_partition", "source_offset")
+    texts |= {name: str(part) for name, part in zip(names, place, strict=True) if part is not None}
+    own: list[tuple[str, bytes | None]] = []
+    if record is not None:
+        texts["source_timestamp"] = str(record.timestamp_ms)
+        own = [(f"source_header.{name}", content) for name, content in record.headers]
+    return [*((name, text.encode()) for name, text in texts.items()), *own]
+
 
 CONTENT = st.none() | st.binary(max_size=20)
 NAMES = st.text(max_size=20) | st.sampled_from(["reason", "query", "replayed", "source_offset", "source_header.x"])
