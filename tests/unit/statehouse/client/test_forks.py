@@ -164,19 +164,6 @@ def run(router: FakeRouter, script: str) -> list[str]:
         pytest.param(
             """
             client = Client(TARGET)
-
-            async def read():
-                async with AsyncClient(TARGET) as later:
-                    return (await later.get("boards", "1")).value
-
-            print(value(client), {asyncio.run(read()) for _ in range(20)}, value(client))
-            """,
-            ["7", "{7}", "7"],
-            id="beside loops that end",
-        ),
-        pytest.param(
-            """
-            client = Client(TARGET)
             client._calls._lock().acquire()  # by a thread that isn't there after the fork
             in_child(lambda: value(client))
             """,
@@ -187,3 +174,18 @@ def run(router: FakeRouter, script: str) -> list[str]:
 )
 def test_forks(router: FakeRouter, script: str, printed: list[str]):
     assert run(router, script) == printed
+
+
+def test_a_blocking_client_is_quiet_of_a_loop_that_ends(router: FakeRouter) -> None:
+    """gRPC tells the loops that are left of a call of one that has ended; more often than not, there is such a call."""
+    script = """
+        client = Client(TARGET)
+
+        async def read():
+            async with AsyncClient(TARGET) as other:
+                return (await other.get("boards", "1")).value
+
+        print(value(client), asyncio.run(read()), value(client))
+        """
+    for _ in range(6):
+        assert run(router, script) == ["7", "7", "7"]
