@@ -46,15 +46,10 @@ def fleet(
         fleet.assign(TaskAssignment("n1"))
         router = fleet.processes[1]
         poll_until(lambda: is_answered_by_active(router, "a"), 60, "the router")
-        publisher = CommitsPublisher(
-            kafka.bootstrap,
-            fleet.application_id,
-            STORE,
-            [StoreChangelog(STORE, fleet.changelog, 1)],
-            traceparent=lambda: BATCH,
-        )
+        changelogs = [StoreChangelog(STORE, fleet.changelog, 1)]
+        publisher = CommitsPublisher(kafka.bootstrap, fleet.application_id, STORE, changelogs)
         publisher.start()
-        publisher.publish("query", 7, {})
+        publisher.publish("query", 7, {}, traceparent=BATCH)
         poll_until(lambda: router.get("a").replica.HasField("processor_age_ms"), 30, "the node to hear of the batch")
         yield fleet
 

@@ -147,17 +147,16 @@ def test_a_kept_producer_that_was_fenced_initialises_again(target: SinkTarget):
 def test_a_producer_that_learns_while_it_produces_that_it_was_fenced_initialises_again(target: SinkTarget):
     one, other = PartitionWriter(target, 0), PartitionWriter(target, 0)
     assert one.write(0, record(target, "0"))
-    assert other.write(1, record(target, "1"))
     attempts = []
 
     def produce(producer: Any):
         attempts.append(producer)
-        record(target, "2")(producer)
         if len(attempts) == 1:
-            # The broker answers the first record; what is produced after that fails.
-            producer.flush()
+            assert other.write(1, record(target, "1"))
             with pytest.raises(Py4JJavaError):
-                record(target, "more")(producer).get()
+                record(target, "2")(producer).get()
+        else:
+            record(target, "2")(producer)
 
     assert one.write(2, produce)
     assert len(attempts) == 2

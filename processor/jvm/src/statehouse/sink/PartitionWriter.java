@@ -158,15 +158,17 @@ public final class PartitionWriter implements AutoCloseable {
     private void transact(long batch, Records records) {
         producer.beginTransaction();
         try {
-            if (records != null) {
-                records.send(producer);
-            }
+            // Before the records: the client would wait for this until its time is over, if it learnt by a record that
+            // it is fenced.
             OffsetAndMetadata next = new OffsetAndMetadata(batch + 1, records == null ? CLAIM : "");
             naming(
                     "READ on group " + target.markerGroup,
                     () ->
                             producer.sendOffsetsToTransaction(
                                     Map.of(markerAt(), next), new ConsumerGroupMetadata(target.markerGroup)));
+            if (records != null) {
+                records.send(producer);
+            }
             producer.commitTransaction();
         } catch (RuntimeException failure) {
             abort(failure);
