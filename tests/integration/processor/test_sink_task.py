@@ -37,6 +37,7 @@ from tests.support.task_rows import task_classes, type_of, write_rows
 ROW_BYTES: Final = 40
 """What a cached row counts beside its key and value."""
 CACHED: Final = (0, 1)
+SEEDS: Final = [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 12))]
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def written(target: SinkTarget, place: int) -> list[Message]:
 
 @pytest.mark.feature("one-pool-stores")
 @pytest.mark.parametrize("tasks", [1, 2])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_rows_are_placed_and_cached_as_python_does(
     spark: SparkSession, target: SinkTarget, seed: int, tasks: int
 ) -> None:
@@ -131,7 +132,7 @@ def test_rows_are_placed_and_cached_as_python_does(
 
 
 @pytest.mark.feature("one-pool-stores")
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_its_size_the_last_row_of_each_key_is_written_last(
     spark: SparkSession, target: SinkTarget, seed: int
 ) -> None:
