@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from pyspark.sql import DataFrame
@@ -126,6 +126,7 @@ class StoreSink:
         """Prepare. `is_row_by_row`: each row of the batches comes from one record of Kafka, without a shuffle."""
         self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
         self._described = ""
+        self._task: Any = None
         self._tasks, self._record_cache = min(target.partition_count, tasks), record_cache
         self._is_cached = any(output.record_cache for output in target.outputs)
         self._is_row_by_row = is_row_by_row
@@ -189,8 +190,9 @@ class StoreSink:
                 raise
 
     def _write(self, frame: DataFrame, batch_id: int, cache_bytes: int, *, reads_too: bool) -> BatchReport:
-        sink = task_object(frame.sparkSession, "statehouse.sink.Sink")
-        reports: str = sink.write(
+        if self._task is None:
+            self._task = task_object(frame.sparkSession, "statehouse.sink.Sink")
+        reports: str = self._task.write(
             frame._jdf,  # noqa: SLF001 - the frame in the JVM has no public name
             _RECORD_AT,
             self._described,

@@ -13,7 +13,6 @@ TIMED_OUT: Final = KafkaError._TIMED_OUT  # noqa: SLF001
 TRANSPORT: Final = KafkaError._TRANSPORT  # noqa: SLF001
 ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 WAIT_COORDINATOR: Final = KafkaError._WAIT_COORD  # noqa: SLF001
-QUEUE_FULL: Final = KafkaError._QUEUE_FULL  # noqa: SLF001
 FATAL: Final = KafkaError._FATAL  # noqa: SLF001
 """A producer is used after an error that it can't recover from, such as being fenced."""
 FENCED: Final = frozenset(

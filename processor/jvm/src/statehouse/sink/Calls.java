@@ -2,20 +2,25 @@ package statehouse.sink;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 
-/** Calls at the same time. */
+/** Calls at the same time. They are of sink partitions, and mostly wait for the broker. */
 final class Calls {
+    private static final int THREADS_MAX = 8;
+
     private Calls() {}
 
-    /** Waits for all calls of a pool; returns their results, or fails as the first of them that has failed. */
-    static <T> List<T> results(ExecutorService pool, List<Future<T>> begun) {
-        List<T> results = new ArrayList<>();
+    /** Makes all calls; returns their results, or fails, once all have ended, as the first that has failed. */
+    static <T> List<T> all(List<Callable<T>> calls) {
+        ExecutorService pool = Executors.newFixedThreadPool(Math.min(calls.size(), THREADS_MAX));
         Throwable failure = null;
+        List<T> results = new ArrayList<>();
         try {
-            for (Future<T> each : begun) {
+            for (Future<T> each : pool.invokeAll(calls)) {
                 try {
                     results.add(each.get());
                 } catch (ExecutionException failed) {
@@ -23,9 +28,10 @@ final class Calls {
                 }
             }
         } catch (InterruptedException interrupted) {
-            pool.shutdownNow();
             Thread.currentThread().interrupt();
             failure = interrupted;
+        } finally {
+            pool.shutdownNow();
         }
         if (failure != null) {
             throw failure instanceof RuntimeException known ? known : new IllegalStateException(failure);

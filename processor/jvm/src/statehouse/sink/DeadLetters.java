@@ -112,11 +112,10 @@ final class DeadLetters {
                 headers.add(new RecordHeader("source_header." + each.key(), each.value()));
             }
         }
-        Long timestamp = row.timestampMs > 0 ? (Long) row.timestampMs : null;
         return new ProducerRecord<byte[], byte[]>(
                 target.deadLettersTopic,
                 row.sinkPartition % target.deadLettersPartitions,
-                timestamp,
+                row.timestamp(),
                 source == null ? row.key : source.key(),
                 source == null ? row.value : source.value(),
                 headers);

@@ -107,16 +107,8 @@ final class JsonText {
     }
 
     private Object object() throws Unreadable {
-        enter();
         Map<String, Object> found = isKept ? new HashMap<>() : null;
-        at++;
-        skipBlanks();
-        if (peek() == '}') {
-            at++;
-            depth--;
-            return found;
-        }
-        while (true) {
+        for (boolean isOver = opens('}'); !isOver; isOver = closes('}')) {
             if (peek() != '"') {
                 throw expected("a name in quotes");
             }
@@ -131,47 +123,52 @@ final class JsonText {
             if (found != null) {
                 found.put(name, value);
             }
-            skipBlanks();
-            if (peek() == '}') {
-                at++;
-                depth--;
-                return found;
-            }
-            if (peek() != ',') {
-                throw expected("',' or '}'");
-            }
-            at++;
-            skipBlanks();
         }
+        return found;
     }
 
     private Object list() throws Unreadable {
-        enter();
         List<Object> found = isKept ? new ArrayList<>() : null;
-        at++;
-        skipBlanks();
-        if (peek() == ']') {
-            at++;
-            depth--;
-            return found;
-        }
-        while (true) {
+        for (boolean isOver = opens(']'); !isOver; isOver = closes(']')) {
             Object value = value();
             if (found != null) {
                 found.add(value);
             }
-            skipBlanks();
-            if (peek() == ']') {
-                at++;
-                depth--;
-                return found;
-            }
-            if (peek() != ',') {
-                throw expected("',' or ']'");
-            }
-            at++;
-            skipBlanks();
         }
+        return found;
+    }
+
+    /** Takes an opening bracket; returns whether the closing one follows, and takes it. */
+    private boolean opens(char closing) throws Unreadable {
+        if (++depth > NESTED_MAX) {
+            throw new Unreadable(TOO_DEEP);
+        }
+        at++;
+        skipBlanks();
+        return takes(closing);
+    }
+
+    /** Takes what follows an item: returns true if that is the closing bracket, false if a comma. */
+    private boolean closes(char closing) throws Unreadable {
+        skipBlanks();
+        if (takes(closing)) {
+            return true;
+        }
+        if (peek() != ',') {
+            throw expected("',' or '" + closing + "'");
+        }
+        at++;
+        skipBlanks();
+        return false;
+    }
+
+    private boolean takes(char closing) {
+        if (peek() != closing) {
+            return false;
+        }
+        at++;
+        depth--;
+        return true;
     }
 
     private String string() throws Unreadable {
@@ -280,12 +277,6 @@ final class JsonText {
         }
         at += word.length();
         return null;
-    }
-
-    private void enter() throws Unreadable {
-        if (++depth > NESTED_MAX) {
-            throw new Unreadable(TOO_DEEP);
-        }
     }
 
     private void skipBlanks() {

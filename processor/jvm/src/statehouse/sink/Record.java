@@ -50,6 +50,11 @@ final class Record {
         return reason != null;
     }
 
+    /** The timestamp for Kafka's client: null is the time of the write. */
+    Long timestamp() {
+        return timestampMs > 0 ? timestampMs : null;
+    }
+
     /** The bytes of key and value. */
     int size() {
         return (key == null ? 0 : key.length) + (value == null ? 0 : value.length);

@@ -4,17 +4,13 @@ import java.lang.reflect.InvocationTargetException;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
+import java.util.concurrent.Callable;
 import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 
 /** What the driver calls: one call writes a batch. */
 public final class Sink {
-    private static final int CLAIMERS = 8;
-
     /** The driver makes one. */
     public Sink() {}
 
@@ -51,21 +47,18 @@ public final class Sink {
     /** Lets nobody write a batch before this one to any sink partition any more. */
     public void claim(String described, long batch) {
         Target target = Target.of(described);
-        ExecutorService pool = Executors.newFixedThreadPool(CLAIMERS);
-        List<Future<Boolean>> begun = new ArrayList<>();
+        List<Callable<Boolean>> calls = new ArrayList<>();
         for (int each = 0; each < target.partitions; each++) {
             int partition = each;
-            begun.add(
-                    pool.submit(
-                            () -> {
-                                try (PartitionWriter writer = new PartitionWriter(target, partition)) {
-                                    writer.claim(batch);
-                                    return true;
-                                }
-                            }));
+            calls.add(
+                    () -> {
+                        try (PartitionWriter writer = new PartitionWriter(target, partition)) {
+                            writer.claim(batch);
+                            return true;
+                        }
+                    });
         }
-        pool.shutdown();
-        Calls.results(pool, begun);
+        Calls.all(calls);
     }
 
     private static Iterator<Record> records(Target target, int column, Iterator<InternalRow> rows) {

@@ -7,9 +7,8 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -23,8 +22,6 @@ import org.apache.kafka.common.TopicPartition;
  * transaction. A partition without records takes no part in the batch, also when the batch runs again.
  */
 final class Task implements Serializable {
-    private static final int THREADS_MAX = 8;
-
     private final Target target;
     private final long batch;
     private final long cacheBytes;
@@ -73,12 +70,9 @@ final class Task implements Serializable {
         if (shares.size() == 1) {
             return List.of(writeOne(shares.firstKey(), shares.firstEntry().getValue(), cache, letters));
         }
-        // Threads, because a transaction mostly waits for the broker.
-        ExecutorService pool = Executors.newFixedThreadPool(Math.min(shares.size(), THREADS_MAX));
-        List<Future<Report>> begun = new ArrayList<>();
-        shares.forEach((partition, share) -> begun.add(pool.submit(() -> writeOne(partition, share, cache, letters))));
-        pool.shutdown();
-        return Calls.results(pool, begun);
+        List<Callable<Report>> calls = new ArrayList<>();
+        shares.forEach((partition, share) -> calls.add(() -> writeOne(partition, share, cache, letters)));
+        return Calls.all(calls);
     }
 
     private Report writeOne(int partition, Share share, RecordCache cache, DeadLetters letters) {
@@ -149,9 +143,8 @@ final class Task implements Serializable {
             Future<RecordMetadata>[] ofOutputs = new Future[target.outputs().size()];
             for (Record each : share.records) {
                 String topic = target.outputs().get(each.output).topic();
-                Long timestamp = each.timestampMs > 0 ? (Long) each.timestampMs : null;
                 ofOutputs[each.output] =
-                        producer.send(new ProducerRecord<>(topic, partition, timestamp, each.key, each.value));
+                        producer.send(new ProducerRecord<>(topic, partition, each.timestamp(), each.key, each.value));
             }
             for (int place = 0; place < ofOutputs.length; place++) {
                 if (ofOutputs[place] != null) {
