@@ -166,8 +166,16 @@ def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 def _run_to_end(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
+        loop.run_until_complete(_close_iterators())
     finally:
         loop.close()
+
+
+async def _close_iterators() -> None:
+    """Close iterators that nobody has read to their end; those that nobody refers to close in tasks of their own."""
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    if rest := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(rest, timeout=_SHUT_DOWN_S)
 
 
 class _Reads:

@@ -189,3 +189,13 @@ def test_a_blocking_client_is_quiet_of_a_loop_that_ends(router: FakeRouter) -> N
         """
     for _ in range(6):
         assert run(router, script) == ["7", "7", "7"]
+
+
+def test_a_scan_that_nobody_reads_to_its_end_is_closed_with_the_client(router: FakeRouter) -> None:
+    script = """
+        for _ in range(100):
+            with Client(TARGET) as client:
+                next(client.scan("boards", page_size=1))
+        print("quiet")
+        """
+    assert run(router, script) == ["quiet"]
