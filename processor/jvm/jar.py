@@ -29,7 +29,7 @@ from statehouse.local.jars import (
     spark_home,
     waiting_lock,
 )
-from statehouse.local.java import REQUIRED_MAJOR, find_java
+from statehouse.local.java import REQUIRED_MAJOR, find_java, run_quietly
 
 _ROOM: Final = Path(__file__).parent
 # hatch_build.py puts it there.
@@ -117,14 +117,7 @@ def _compile(found: Sequence[Path], classes: Path) -> None:
     compiler = _compiler()
     options = ["-proc:none", "-nowarn", "-encoding", "UTF-8", "-cp", class_path(used), "-d", str(classes)]
     try:
-        done = subprocess.run(
-            [*compiler, *options, *map(str, found)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_COMPILE_TIMEOUT_S,
-            check=False,
-        )
+        done = run_quietly([*compiler, *options, *map(str, found)], _COMPILE_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise CompilationFailed(compiler[0], [f"nothing in {_COMPILE_TIMEOUT_S} s"]) from error
     if done.returncode:

@@ -33,7 +33,15 @@ class CheckpointState:
     committed: int | None
     """The newest batch that Spark has committed; None before the first one."""
     planned: Mapping[int, Offsets]
-    """Batches in the offset log, from the committed one on -> the source offsets where each ends."""
+    """Batches in the offset log that `may_be_recorded` -> the source offsets where each ends."""
+
+
+def may_be_recorded(batch_id: int, committed: int | None) -> bool:
+    """Whether a batch may be the last one in the commits topic, or a later one, if Spark has committed that one.
+
+    The record of the committed batch may be under way: then the one before is the last.
+    """
+    return committed is None or batch_id >= committed - 1
 
 
 def parse_offsets(text: str) -> Offsets:
@@ -97,7 +105,7 @@ class CheckpointReader:
         if not self.exists():
             return None
         committed = self.latest_committed()
-        planned = [batch_id for batch_id in self._batches("offsets") if committed is None or batch_id >= committed]
+        planned = [batch_id for batch_id in self._batches("offsets") if may_be_recorded(batch_id, committed)]
         return CheckpointState(
             self.query_id(), committed, {batch_id: self.source_ends(batch_id) for batch_id in planned}
         )

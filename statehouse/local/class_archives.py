@@ -23,6 +23,7 @@ from typing import Final
 
 from statehouse.local.errors import ArchiveFailed
 from statehouse.local.jars import default_cache_dir, waiting_lock
+from statehouse.local.java import run_quietly
 
 _FOLDER: Final = "class-archives"
 _UNDER_WAY: Final = "making-"
@@ -166,14 +167,7 @@ class ClassArchives:
                 "SPARK_CONF_DIR or HADOOP_CONF_DIR",
             ) from None
         try:
-            tried = subprocess.run(
-                [str(self.java), *using(made), "-version"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_TRIED_WITHIN_S,
-                check=False,
-            )
+            tried = run_quietly([str(self.java), *using(made), "-version"], _TRIED_WITHIN_S)
         except subprocess.TimeoutExpired as error:
             raise ArchiveFailed(self.program, f"Java didn't start with it in {_TRIED_WITHIN_S} s") from error
         if tried.returncode:

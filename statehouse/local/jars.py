@@ -30,7 +30,7 @@ from typing import Final, Literal
 from xml.sax.saxutils import quoteattr
 
 from statehouse.local.errors import ConnectorUnknown, LocalError, ResolverMissing, ResolverUnreachable, quoted
-from statehouse.local.java import find_java
+from statehouse.local.java import find_java, run_quietly
 
 JarSetName = Literal["broker", "spark", "compiler"]
 
@@ -318,14 +318,7 @@ def _run_resolver(jar_set: JarSet, module_xml: str, scratch: Path, staged: Path,
         )
 
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_RESOLVE_TIMEOUT_S,
-            check=False,
-        )
+        done = run_quietly(command, _RESOLVE_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise failed(f"not done after {_RESOLVE_TIMEOUT_S} s", error.output) from error
     if done.returncode != 0:

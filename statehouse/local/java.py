@@ -1,4 +1,4 @@
-"""Find the Java runtime that runs the broker, Spark and the jar resolver."""
+"""Find the Java runtime that runs the broker, Spark and the jar resolver, and run short programs with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -55,17 +55,27 @@ def locate_java(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(found)
 
 
+def run_quietly(
+    command: Sequence[str], timeout_s: float, environ: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end, without input; `stdout` has all that it prints.
+
+    Raises OSError, or subprocess.TimeoutExpired.
+    """
+    return subprocess.run(
+        command,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 def _major_of(path: Path, environ: Mapping[str, str]) -> int:
     try:
-        answer = subprocess.run(
-            [str(path), "-version"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_VERSION_TIMEOUT_S,
-            check=False,
-        )
+        answer = run_quietly([str(path), "-version"], _VERSION_TIMEOUT_S, environ)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaNotFound(f"{path} could not be run: {error}", REQUIRED_MAJOR) from error
     text = answer.stdout.decode(errors="replace")

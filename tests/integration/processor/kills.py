@@ -27,6 +27,8 @@ PROGRESS_S: Final = 900.0
 GAP_S: Final = 60.0
 
 EXECUTOR, DRIVER, GAP = "an executor", "the driver", "the driver in the gap"
+PYTHON, JAVA = "the driver's Python", "the driver's Java"
+"""One of the driver's two processes; DRIVER is either."""
 
 
 def plan(kills: Counter[str]) -> list[str]:
@@ -85,7 +87,8 @@ class Chaos:
             return
         jvm = [identity for pid in self._driver.jvm_pids() if (identity := ProcessIdentity.of(pid))]
         batch_id = self._gap.wait_open(GAP_S) if kill == GAP else None
-        self._end(jvm, java_first=batch_id is not None or self._rng.random() < 0.5)
+        java_first = kill != PYTHON and (kill in (JAVA, GAP) or self._rng.random() < 0.5)
+        self._end(jvm, java_first=java_first)
         is_hit = batch_id is not None and not self._gap.is_committed(batch_id)
         send_more()
         self._driver.start()

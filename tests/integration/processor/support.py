@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,6 +59,8 @@ class ProcessorProcess:
         self._env = None if env is None else {**os.environ, **env}
         self.checkpoint = directory / "checkpoint"
         self._command += ["--checkpoint-dir", self.checkpoint.as_uri(), *options]
+        self.more_options: Sequence[str] = ()
+        """What a start adds to its command."""
         self._log = directory / "processor.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._read_from = 0
@@ -66,7 +69,7 @@ class ProcessorProcess:
         self._read_from = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=_ROOT, env=self._env, stdout=log, stderr=subprocess.STDOUT
+                [*self._command, *self.more_options], cwd=_ROOT, env=self._env, stdout=log, stderr=subprocess.STDOUT
             )
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -242,3 +245,21 @@ def check_counts(bootstrap: str, changelog: str, sums: Mapping[str, Sequence[int
         assert count > newest[key], f"{key}: {value} came after {newest[key]} events were counted"
         newest[key] = count
     assert newest == {key: len(of_key) - 1 for key, of_key in sums.items()}
+
+
+def check_rows(bootstrap: str, each: str, latest: str, sums: Mapping[str, Sequence[int]]) -> None:
+    """Check the changelogs of every_way.py: each event is there once and in order, the latest ones are never older."""
+    events: dict[str, dict[int, int]] = {key: {} for key in sums}
+    for record in messages(bootstrap, each):
+        key, value = record.key().decode(), json.loads(record.value())
+        assert value["offset"] > max(events[key], default=-1), f"{key}: {value} came again, or late"
+        events[key][value["offset"]] = value["number"]
+    numbers = {key: [after - before for before, after in pairwise(of_key)] for key, of_key in sums.items()}
+    assert {key: list(of_key.values()) for key, of_key in events.items()} == numbers
+    newest: dict[str, int] = {}
+    for record in messages(bootstrap, latest):
+        key, value = record.key().decode(), json.loads(record.value())
+        assert value["number"] == events[key][value["offset"]], f"{key}: {value} is no event"
+        assert value["offset"] > newest.get(key, -1), f"{key}: {value} came after {newest[key]}"
+        newest[key] = value["offset"]
+    assert newest == {key: max(of_key) for key, of_key in events.items() if of_key}

@@ -1,15 +1,17 @@
-"""Driver and executors of a standalone cluster are killed again and again while counters count.
+"""Driver and executors of a standalone cluster are killed again and again while counters count and events pass.
 
-Afterwards every replica on every node holds what plain Python computes, and no value that was ever committed is
-anything but the sum of a key's first events, none followed by an older one.
+Afterwards every replica on every node holds what plain Python computes. No value that was ever committed is anything
+but the sum of a key's first events, none followed by an older one. Each event passed once, in order.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -19,9 +21,10 @@ from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2
-from tests.integration.processor.counters import EVENTS, STORE, application_id
-from tests.integration.processor.kills import DRIVER, EXECUTOR, GAP, PROGRESS_S, SEED, Chaos, plan
-from tests.integration.processor.support import ProcessorProcess, check_counts
+from tests.integration.processor.counters import EVENTS, STORE
+from tests.integration.processor.every_way import EACH, LATEST, application_id
+from tests.integration.processor.kills import EXECUTOR, GAP, JAVA, PROGRESS_S, PYTHON, SEED, Chaos, plan
+from tests.integration.processor.support import ProcessorProcess, check_counts, check_rows
 from tests.support.chaos import NumberFeed
 from tests.support.fleet import ServerProcess, Servers
 from tests.support.kafka import create_topic
@@ -42,8 +45,18 @@ class Size:
     kills: Counter[str]
 
 
-SMALL = Size(50_000, 1_500, Counter({EXECUTOR: 3, DRIVER: 1, GAP: 2}))
-FULL = Size(500_000, 2_000, Counter({EXECUTOR: 18, DRIVER: 6, GAP: 6}))
+SMALL = Size(50_000, 1_500, Counter({EXECUTOR: 2, PYTHON: 1, JAVA: 1, GAP: 2}))
+FULL = Size(500_000, 2_000, Counter({EXECUTOR: 12, PYTHON: 6, JAVA: 6, GAP: 6}))
+
+
+class RegroupedProcess(ProcessorProcess):
+    """Each start writes with another number of tasks, so that Spark groups a replayed batch's rows anew."""
+
+    sink_tasks: cycle[int]
+
+    def start(self) -> None:
+        self.more_options = ["--sink-tasks", str(next(self.sink_tasks))]
+        super().start()
 
 
 @pytest.fixture
@@ -54,8 +67,17 @@ def broker():
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("size", [pytest.param(SMALL, id="small"), pytest.param(FULL, id="full")])
-def test_no_kill_loses_or_doubles_or_takes_back(broker: EmbeddedKafka, tmp_path: Path, size: Size):
+@pytest.mark.parametrize(
+    ("size", "sink_tasks"),
+    [
+        pytest.param(SMALL, [1, 4, 2], id="small"),
+        pytest.param(FULL, [1], id="full, one task"),
+        pytest.param(FULL, [4, 2, 3], id="full, several tasks"),
+    ],
+)
+def test_no_kill_loses_or_doubles_or_takes_back(
+    broker: EmbeddedKafka, tmp_path: Path, size: Size, sink_tasks: Sequence[int]
+):
     create_topic(broker.bootstrap, EVENTS, PARTITIONS)
     slices = size.kills.total() + 1
     slice_s = size.events / slices / size.per_s
@@ -64,13 +86,14 @@ def test_no_kill_loses_or_doubles_or_takes_back(broker: EmbeddedKafka, tmp_path:
         Servers(broker.bootstrap, application_id, tmp_path) as servers,
         NumberFeed(broker.bootstrap, EVENTS, PARTITIONS, KEYS, size.per_s, SEED) as feed,
     ):
-        driver = ProcessorProcess(
-            "tests.integration.processor.counters",
+        driver = RegroupedProcess(
+            "tests.integration.processor.every_way",
             broker.bootstrap,
             tmp_path,
             program=process_on(cluster.url),
             env=ENVIRONMENT,
         )
+        driver.sink_tasks = cycle(sink_tasks)
         try:
             nodes = [servers.node("a"), servers.node("b")]
             feed.allow(size.events // slices)
@@ -91,6 +114,8 @@ def test_no_kill_loses_or_doubles_or_takes_back(broker: EmbeddedKafka, tmp_path:
             if driver.is_running:
                 driver.stop()
     check_counts(broker.bootstrap, CHANGELOG, feed.sums)
+    each, latest = (changelog_topic(application_id, store) for store in (EACH, LATEST))
+    check_rows(broker.bootstrap, each, latest, feed.sums)
     assert len(chaos.gaps_hit) >= size.kills[GAP] // 2, "too few kills have hit the gap"
     assert set(chaos.gaps_hit) <= set(chaos.batches_replayed), "a batch in the gap was written again"
 

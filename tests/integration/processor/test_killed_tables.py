@@ -1,4 +1,4 @@
-"""The driver is killed again and again in a backlog: `parse_cdc`, aggregates of tables and `newest_by` equal a model.
+"""The driver is killed again and again at work: `parse_cdc`, aggregates of tables and `newest_by` equal a model.
 
 Nothing is lost, doubled or taken back. The records of a key are in order, so it doesn't matter where a batch ends.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from examples.features import topology as features
 from examples.inventory import topology as inventory
 from statehouse.contract.topology import changelog_topic, dead_letters_topic
 from statehouse.local.kafka import EmbeddedKafka
-from tests.integration.processor.killed_tables import PER_BATCH, application_id
+from tests.integration.processor.killed_tables import application_id
 from tests.integration.processor.kills import DRIVER, GAP, PROGRESS_S, Chaos, plan
 from tests.integration.processor.models import Refused, RefusedRecord, as_bytes
 from tests.integration.processor.models import features as features_model
@@ -33,6 +35,8 @@ pytestmark = [pytest.mark.timeout(3600), pytest.mark.long]
 SEED = 20261128
 PARTITIONS = 2
 WITHIN_S = 3.0
+AFTER_KILL = 0.2
+"""The share of each slice of the records that is written after its kill, so that there is something to commit."""
 # The records are old: without this the broker deletes them within minutes.
 KEPT = {"retention.ms": "-1"}
 
@@ -51,18 +55,17 @@ def test_no_kill_loses_or_doubles_or_takes_back(tmp_path: Path, kills: Counter[s
     items, sums, refused = inventory_model.expected([changes])
     _, online, refused_events = features_model.expected([[(features.EVENTS, record) for record in happened]])
     with EmbeddedKafka() as broker:
-        for topic, records in ((inventory.CHANGES, changes), (features.EVENTS, happened)):
-            create_topic(broker.bootstrap, topic, PARTITIONS, KEPT)
-            placed = [(each.partition, _bytes(each.key), _bytes(each.value), each.timestamp_ms) for each in records]
-            produce_placed(broker.bootstrap, topic, placed)
+        sources = Sources(broker.bootstrap, {inventory.CHANGES: changes, features.EVENTS: happened})
         driver = ProcessorProcess("tests.integration.processor.killed_tables", broker.bootstrap, tmp_path)
         chaos = Chaos(driver, broker.bootstrap, application_id, inventory.STOCK, PARTITIONS)
         try:
+            slices = kills.total() + 1
+            sources.write(1 / slices)
             chaos.start()
-            for nth, kill in enumerate(plan(kills), start=1):
-                chaos.strike(kill, WITHIN_S, send_more=lambda: None)
-                log.info("killed", what=kill, nth=nth, batch=chaos.written())
-            assert (chaos.written() + 1) * PER_BATCH < events, "the backlog has outlasted the kills"
+            for nth, kill in enumerate(plan(kills), start=2):
+                sources.write((nth - AFTER_KILL) / slices)
+                chaos.strike(kill, WITHIN_S, send_more=partial(sources.write, nth / slices))
+                log.info("killed", what=kill, nth=nth - 1, batch=chaos.written())
 
             def becomes(store: str, expected: dict[str, Any]) -> None:
                 def is_complete() -> bool:
@@ -87,6 +90,27 @@ def test_no_kill_loses_or_doubles_or_takes_back(tmp_path: Path, kills: Counter[s
             row = None if each.value() is None else json.loads(each.value())
             assert row in rest[each.key().decode()], f"item {each.key()}: {row} came after a newer row"
     assert set(chaos.gaps_hit) <= set(chaos.batches_replayed), "a batch in the gap was written again"
+
+
+class Sources:
+    """The sources, written as far as the kills have come."""
+
+    def __init__(self, bootstrap: str, records: Mapping[str, Sequence[Any]]) -> None:
+        self._bootstrap = bootstrap
+        self._records = {
+            topic: [(each.partition, _bytes(each.key), _bytes(each.value), each.timestamp_ms) for each in of_topic]
+            for topic, of_topic in records.items()
+        }
+        self._written = dict.fromkeys(records, 0)
+        for topic in records:
+            create_topic(bootstrap, topic, PARTITIONS, KEPT)
+
+    def write(self, share: float) -> None:
+        """Write what is missing of this share of the records."""
+        for topic, records in self._records.items():
+            end = round(len(records) * share)
+            produce_placed(self._bootstrap, topic, records[self._written[topic] : end])
+            self._written[topic] = end
 
 
 def histories(changes: list[Any]) -> dict[str, list[dict[str, Any] | None]]:

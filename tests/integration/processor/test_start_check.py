@@ -79,6 +79,11 @@ def test_a_checkpoint_fits_after_each_step_of_a_batch(run: Run):
         step(0)
         run.check()
     run.check(further_stores=1)
+    # Later batches are recorded while Spark commits them and goes on.
+    steps = [(run.plan, 1), (run.write, 1), (run.commit, 1), (run.plan, 2), (run.write, 2), (run.record, 1)]
+    for step, batch_id in [*steps, (run.commit, 2), (run.plan, 3), (run.record, 2)]:
+        step(batch_id)
+        run.check()
 
 
 @pytest.mark.feature("checkpoint-doesn-t")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.run.checkpoint_fit import CommitRecord, Misfit, Published, misfit
-from processor.spark.checkpoint import CheckpointState
+from processor.spark.checkpoint import CheckpointState, may_be_recorded
 
 CHANGELOG = ("changelog", 0)
 
@@ -64,7 +64,8 @@ class Run:
             self.committed = batch
 
     def checkpoint(self) -> CheckpointState:
-        return CheckpointState("query", self.committed, dict(self.planned))
+        known = {batch: ends for batch, ends in self.planned.items() if may_be_recorded(batch, self.committed)}
+        return CheckpointState("query", self.committed, known)
 
     def published(self) -> Published:
         end = 0 if self.written is None else self.written + 1
