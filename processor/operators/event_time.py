@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import LongType, StructField, StructType
 
 from processor.operators.fields.values import iso_time
 from processor.operators.refusals import refuse, require
@@ -118,7 +119,7 @@ class _StreamTime(OurStatefulProcessor):
         self._columns = columns
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._largest = handle.getValueState("stream_time", "ms bigint")
+        self._largest = handle.getValueState("stream_time", StructType([StructField("ms", LongType())]))
 
     def handleInputRows(  # noqa: N802 - Spark's names
         self,

@@ -33,7 +33,8 @@ from processor.spark.worker_memory import keep_modules
 # many keys; fewer buckets mean more state for a batch of few keys. At most as many tasks as buckets have work.
 _BUCKETS: Final = 32
 _BUCKET: Final = "bucket"
-_STATE_TYPE: Final = "table binary"
+# As text, each task would have Spark's Java read it.
+_STATE_TYPE: Final = StructType([StructField("table", BinaryType())])
 # Rows gathered before packing. A larger number means fewer packed rows, and more memory.
 _ROWS_MAX: Final = 32_768
 _BYTES_MAX: Final = 16 << 20

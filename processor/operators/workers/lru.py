@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.workers.packing import arrow_bytes, arrow_table, own_columns, pack
@@ -28,7 +29,7 @@ _OUT_TYPE: Final = (
     f"{KEY} binary, {VALUE} binary, {TIMESTAMP_MS} bigint, {TOPIC} string, {PARTITION} int, {OFFSET} bigint, "
     f"{REASON} string, {DETAIL} string"
 )
-_STATE_TYPE: Final = "entries binary"
+_STATE_TYPE: Final = StructType([StructField("entries", BinaryType())])
 _ENTRIES: Final = pa.schema([pa.field("key", pa.binary()), pa.field("aggregate", pa.string())])
 _row_of = itemgetter(*_COLUMNS)
 Entries = dict[bytes, str]

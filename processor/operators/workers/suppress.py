@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from processor.operators.suppression import BufferedUpdate, KeyUpdate, Suppression, WindowCloses, pass_on, size_of
 from processor.operators.workers.packing import arrow_bytes, arrow_table, pack, unpack
@@ -48,7 +49,9 @@ _ROW: Final = "_row"
 _COLUMNS: Final = (_ENTRY, _ROW, TIMESTAMP_MS, _SINCE_MS, TOPIC, PARTITION, OFFSET)
 _SIZE: Final = ("partition", "records", "bytes")
 _OUT_TYPE: Final = f"{_ROW} string, partition int, records bigint, bytes bigint"
-_STATE_TYPE: Final = "partitions int, stream_ms bigint, held binary"
+_STATE_TYPE: Final = StructType(
+    [StructField("partitions", IntegerType()), StructField("stream_ms", LongType()), StructField("held", BinaryType())]
+)
 _HELD: Final = pa.schema([pa.field("key", pa.string()), pa.field("since_ms", pa.int64()), pa.field("row", pa.string())])
 _columns_of = itemgetter(*_COLUMNS)
 _NO_TIME: Final = 0
