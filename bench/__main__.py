@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,8 @@ from bench.results import publish, write
 from bench.run import Run
 from bench.shape import Plan
 from bench.sides.servers import ROOT
-from bench.sizes import SIZES, secured
+from bench.sizes import SIZES, compared, secured
+from bench.trees import tree_of
 from statehouse.local.kafka import EmbeddedKafka
 
 _BROKER: Final = {
@@ -42,8 +44,11 @@ def _carry_out(options: argparse.Namespace) -> None:
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     say(f"logs and data go to {directory}, and stay there if something fails")
     began_at, watch = datetime.now(UTC), Watch()
-    with EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB, config=_BROKER) as broker:
-        run = Run(broker.bootstrap, directory, "bench", say)
+    with (
+        EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB, config=_BROKER) as broker,
+        nullcontext(ROOT) if options.against is None else tree_of(options.against) as before,
+    ):
+        run = Run(broker.bootstrap, directory, "bench", say, before)
         run.play(plans)
     shutil.rmtree(directory)
     command = f"python -m bench {shlex.join(sys.argv[1:])}"
@@ -55,6 +60,7 @@ def _carry_out(options: argparse.Namespace) -> None:
 
 def _chosen(options: argparse.Namespace) -> list[Plan]:
     of_size = secured(SIZES[options.size]) if options.tls else SIZES[options.size]
+    of_size = of_size if options.against is None else compared(of_size)
     plans = [plan for plan in of_size if options.plan in {None, plan.name}]
     if not plans:
         known = ", ".join(plan.name for plan in of_size)
@@ -70,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
     parser.add_argument("--page", type=Path, help="a Markdown page to link these results from")
     parser.add_argument("--directory", type=Path, help="where data and logs go (default: the system's temporary one)")
+    parser.add_argument("--against", metavar="COMMIT", help="another commit of ours, measured in the plans with Spark")
     parser.add_argument("--tls", action="store_true", help="only our lookups: plain, and with TLS and rules")
     return parser
 

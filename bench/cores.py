@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,12 @@ class CoresLimit:
         """What goes before a command."""
         enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in (self._group, self._usage))
         return ["sh", "-c", f'{enter}; exec "$@"', "sh"]
+
+    def hold(self, pids: Iterable[int]) -> None:
+        """Take in processes that run already, with those that they start later."""
+        for group in (self._group, self._usage):
+            for pid in pids:
+                (group / "cgroup.procs").write_text(str(pid))
 
     def close(self) -> None:
         """Wait for the end of its programs, and remove the limit."""

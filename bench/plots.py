@@ -20,6 +20,8 @@ _COLOURS: Final = {
     Side.OURS: "#1f5fa8",
     Side.OURS_GRPCIO: "#8fb3d9",
     Side.OURS_TLS: "#3d8f5f",
+    Side.OURS_BEFORE: "#5fb0c4",
+    Side.OURS_FOLLOWING: "#4a3d8f",
     Side.PEER: "#d97a1d",
     Side.PEER_DIRECT: "#8f4a0b",
     Side.PEER_UNCACHED: "#e8b98a",

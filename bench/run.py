@@ -15,8 +15,8 @@ from bench.records import create_topic, produce
 from bench.shape import Plan, Side
 from bench.sides.floor import EmptyHandlers
 from bench.sides.ours import Fleet, SparkFleet
-from bench.sides.peer import KafkaStreams
-from bench.sides.servers import Servers
+from bench.sides.peer import VARIANTS, KafkaStreams
+from bench.sides.servers import ROOT, Servers
 from bench.summary import Measured
 from bench.workloads import WORKLOADS
 
@@ -29,6 +29,8 @@ class Run:
     directory: Path
     name: str
     say: Callable[[str], None]
+    before: Path = ROOT
+    """The tree of `ours-before`."""
     measured: list[Measured] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     """The same, and how busy the machine was meanwhile and how much time the host took from it."""
@@ -92,10 +94,11 @@ class Run:
     def _servers(self, plan: Plan, side: Side, topic: str) -> Servers:
         if side is Side.FLOOR:
             return EmptyHandlers(self.bootstrap, plan.shape, self.directory / topic / "floor", topic)
-        if side in {Side.OURS, Side.OURS_GRPCIO, Side.OURS_TLS}:
-            kind = SparkFleet if plan.processor else Fleet
-            return kind(side, self.bootstrap, plan.shape, self.directory / topic / side, topic)
-        return KafkaStreams(side, self.bootstrap, plan.shape, self.directory / topic / "peer", topic)
+        if side in VARIANTS:
+            return KafkaStreams(side, self.bootstrap, plan.shape, self.directory / topic / "peer", topic)
+        tree = self.before if side is Side.OURS_BEFORE else ROOT
+        kind = SparkFleet if plan.processor and side is not Side.OURS_FOLLOWING else Fleet
+        return kind(side, self.bootstrap, plan.shape, self.directory / topic / side, topic, tree)
 
 
 @contextmanager

@@ -55,6 +55,7 @@ def _processing(keys: int, freshness_s: float) -> Plan:
         rounds=1,
         work={
             Side.OURS: ("build", "freshness"),
+            Side.OURS_FOLLOWING: ("build", "freshness"),
             Side.PEER: ("build", "freshness"),
             Side.PEER_UNCACHED: ("build", "freshness"),
         },
@@ -99,6 +100,13 @@ _FULL: Final = (
     *(_growth(f"{count} partitions", Shape(100_000, count)) for count in (1, 64)),
     *(_growth(f"{count} nodes", Shape(100_000, nodes=count)) for count in (1, 8)),
 )
+
+
+def compared(plans: Sequence[Plan]) -> list[Plan]:
+    """Return the plans with a processor; an earlier commit does what ours does."""
+    return [
+        replace(plan, work={Side.OURS_BEFORE: plan.work[Side.OURS], **plan.work}) for plan in plans if plan.processor
+    ]
 
 
 def secured(plans: Sequence[Plan]) -> list[Plan]:

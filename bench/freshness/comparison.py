@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Final
 from bench.failure import BenchFailure
 from bench.freshness.play import Figures
 from bench.sides.servers import ROOT
+from bench.trees import tree_of
 
 NOW: Final = "now"
 """The name of this tree."""
@@ -30,13 +29,8 @@ def trees_of(against: str | None, confs: Sequence[str]) -> Iterator[Trees]:
     if against is None:
         yield ours
         return
-    with tempfile.TemporaryDirectory(prefix="freshness-tree-") as directory:
-        archive = Path(directory) / "tree.tar"
-        packed = subprocess.run(["git", "-C", str(ROOT), "archive", "-o", archive, against], check=False)
-        if packed.returncode != 0:
-            raise BenchFailure(f"git knows no commit {against}")
-        subprocess.run(["tar", "-x", "-f", archive, "-C", directory], check=True)
-        yield {against: (Path(directory), {}), **ours}
+    with tree_of(against) as tree:
+        yield {against: (tree, {}), **ours}
 
 
 def spark_settings(conf: str) -> Mapping[str, str]:

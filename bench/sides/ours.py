@@ -44,8 +44,12 @@ _MAX_OFFSETS: Final = 350_000
 class Fleet(Servers):
     """Serves a topic, used as a changelog, by a static topology: there is no Spark in it."""
 
-    def __init__(self, side: Side, bootstrap: str, shape: Shape, directory: Path, source_topic: str) -> None:
+    def __init__(
+        self, side: Side, bootstrap: str, shape: Shape, directory: Path, source_topic: str, tree: Path = ROOT
+    ) -> None:
+        """Prepare; `tree` has the code."""
         super().__init__(side, bootstrap, shape, directory, source_topic)
+        self._tree = tree
         self.application_id = f"{source_topic}-{side}"
         self._router_port = free_port()
         self._certificates = self._made_certificates() if side is Side.OURS_TLS else None
@@ -224,8 +228,8 @@ class Fleet(Servers):
             name,
             command,
             log,
-            env={**os.environ, **(env or {})},
-            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(self._tree), **(env or {})},
+            cwd=self._tree,
             stop_signal=stop_signal,
             stop_timeout_s=_STOP_S,
         )

@@ -99,6 +99,8 @@ public final class Peer {
         config.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, options.streamThreads());
         config.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, options.commitIntervalMs());
         config.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
+        // Off by default: a crashed instance keeps its stores, and reads what it lacks (KIP-892).
+        config.put(StreamsConfig.TRANSACTIONAL_STATE_STORES_CONFIG, true);
         config.put(consumer(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         config.put(consumer(ConsumerConfig.GROUP_INSTANCE_ID_CONFIG), options.instanceId());
         config.put(consumer(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), options.sessionTimeoutMs());
