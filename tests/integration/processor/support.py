@@ -54,7 +54,10 @@ class ProcessorProcess:
         *options: str,
         program: Sequence[str] = ON_TWO_CORES,
         env: Mapping[str, str] | None = None,
+        tree: Path = _ROOT,
     ) -> None:
+        """Prepare; `tree` has the code."""
+        self._tree = tree
         self._command = [*program, topology, "--bootstrap", bootstrap]
         self._env = None if env is None else {**os.environ, **env}
         self.checkpoint = directory / "checkpoint"
@@ -69,7 +72,11 @@ class ProcessorProcess:
         self._read_from = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._command, *self.more_options], cwd=_ROOT, env=self._env, stdout=log, stderr=subprocess.STDOUT
+                [*self._command, *self.more_options],
+                cwd=self._tree,
+                env=self._env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
 
     def events(self, name: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A driver that was taken for dead goes on next to the one that has taken its place."""
+"""A driver that was taken for dead goes on next to the one that has taken its place; either may be the last release."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from statehouse.local.process import ProcessIdentity, descendants
 from tests.integration.processor.counters import EVENTS, STORE, application_id
 from tests.integration.processor.support import ProcessorProcess, check_counts, messages, store_of
 from tests.support.chaos import NumberFeed
+from tests.support.fleet import THIS, Build
 from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
+from tests.upgrades.builds import last_release
 
 TOPOLOGY = "tests.integration.processor.counters"
 CHANGELOG = changelog_topic(application_id, STORE)
@@ -23,17 +25,25 @@ PARTITIONS, KEYS, EVENTS_MADE, PER_S = 4, 100, 20_000, 1_000
 DEADLINE_S = 240.0
 
 
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return last_release(tmp_path_factory.mktemp("builds"))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_frozen_driver_that_thaws_beside_its_successor_ends_and_changes_nothing(tmp_path: Path):
+@pytest.mark.parametrize("older", [None, "frozen", "successor"], ids=["alike", "a release frozen", "back to a release"])
+def test_a_frozen_driver_that_thaws_beside_its_successor_ends_and_changes_nothing(
+    tmp_path: Path, released: Build, older: str | None
+):
     directories = [tmp_path / name for name in ("old", "new")]
     for directory in directories:
         directory.mkdir()
     with EmbeddedKafka() as broker:
         create_topic(broker.bootstrap, EVENTS, PARTITIONS)
-        old = ProcessorProcess(TOPOLOGY, broker.bootstrap, directories[0])
-        checkpoint = ["--checkpoint-dir", old.checkpoint.as_uri()]
-        new = ProcessorProcess(TOPOLOGY, broker.bootstrap, directories[1], *checkpoint)
+        first, second = (released if older == place else THIS for place in ("frozen", "successor"))
+        old = driver_of(first, broker, directories[0])
+        new = driver_of(second, broker, directories[1], "--checkpoint-dir", old.checkpoint.as_uri())
         with NumberFeed(broker.bootstrap, EVENTS, PARTITIONS, KEYS, PER_S, seed=1) as feed:
             feed.allow(EVENTS_MADE // 4)
             try:
@@ -58,6 +68,12 @@ def test_a_frozen_driver_that_thaws_beside_its_successor_ends_and_changes_nothin
                 for process in (*processes_of(old), *processes_of(new)):
                     process.send(signal.SIGKILL)
         check_counts(broker.bootstrap, CHANGELOG, feed.sums)
+
+
+def driver_of(build: Build, broker: EmbeddedKafka, directory: Path, *options: str) -> ProcessorProcess:
+    """Return a driver of a version of the code; the topology is this one's."""
+    env = {"PYTHONPATH": f"{build.root}:{THIS.root}"}
+    return ProcessorProcess(TOPOLOGY, broker.bootstrap, directory, *options, env=env, tree=build.root)
 
 
 def processes_of(driver: ProcessorProcess) -> list[ProcessIdentity]:
