@@ -100,12 +100,10 @@ class CommitGap:
         return (self._commits / str(batch_id)).exists()
 
     def wait_open(self, timeout_s: float) -> int | None:
-        """Wait for a batch to be in the gap, as closely as can be; return its id, None if none was seen."""
+        """Wait for a batch to be in the gap; return its id, None if none was seen."""
         deadline = time.monotonic() + timeout_s
-        last = self.written()
         while time.monotonic() < deadline:
-            written = self.written()  # asking takes some milliseconds: no pause is needed, and none may be made
-            if written > last and not self.is_committed(written):
+            written = self.written()  # asking takes some milliseconds: no pause is needed
+            if written >= 0 and not self.is_committed(written):
                 return written
-            last = max(last, written)
         return None

@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 SEED: Final = 7
 PROGRESS_S: Final = 900.0
 GAP_S: Final = 60.0
+HELD_S: Final = 2.0
 
 EXECUTOR, DRIVER, GAP = "an executor", "the driver", "the driver in the gap"
 PYTHON, JAVA = "the driver's Python", "the driver's Java"
@@ -86,7 +87,7 @@ class Chaos:
             self._wait_for_batches(before + 1)
             return
         jvm = [identity for pid in self._driver.jvm_pids() if (identity := ProcessIdentity.of(pid))]
-        batch_id = self._gap.wait_open(GAP_S) if kill == GAP else None
+        batch_id = self._hold_in_the_gap() if kill == GAP else None
         java_first = kill != PYTHON and (kill in (JAVA, GAP) or self._rng.random() < 0.5)
         self._end(jvm, java_first=java_first)
         is_hit = batch_id is not None and not self._gap.is_committed(batch_id)
@@ -98,11 +99,25 @@ class Chaos:
         if first["skipped_partitions"]:
             self.batches_replayed.append(first["batch_id"])
 
+    def _hold_in_the_gap(self) -> int | None:
+        """Stop the driver's Python while Java writes a batch: Spark isn't told that it is written. Return the batch."""
+        deadline = time.monotonic() + GAP_S
+        while time.monotonic() < deadline:
+            self._driver.send(signal.SIGSTOP)
+            batch_id = self._gap.wait_open(HELD_S)
+            if batch_id is not None:
+                return batch_id
+            self._driver.send(signal.SIGCONT)  # it had not begun to write one, and can't begin while it stands still
+            again_at = time.monotonic() + self._rng.uniform(0, HELD_S)
+            poll_until(lambda at=again_at: time.monotonic() >= at, HELD_S + 1, "another moment")
+        return None
+
     def _end(self, jvm: Sequence[ProcessIdentity], *, java_first: bool) -> None:
         """Kill one of the driver's two processes; the other must end on its own."""
         if java_first:
             for process in jvm:
                 process.send(signal.SIGKILL)
+            self._driver.send(signal.SIGCONT)  # it may stand still
             poll_until(lambda: not self._driver.is_running, 90, "a driver without Java to end")
         else:
             self._driver.kill()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[3]
 START_S = 150.0
+CHECKED_WITHIN_S: Final = 300.0
 # What a broker says that has just begun, or had no processor for so long that the cluster gave it up for a moment.
 _NO_LEADER_NOW: Final = (
     KafkaError._NOENT,
@@ -120,6 +121,11 @@ class ProcessorProcess:
         self._process.kill()
         self._process.wait()
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to Python alone."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def stop(self, timeout_s: float = 60.0) -> int:
         assert self._process is not None
         # Two at the same time, as from a terminal's Ctrl-C and a supervisor: the second must not get in the way of the
@@ -164,7 +170,7 @@ def kill_with_jvm(process: subprocess.Popen[Any]) -> None:
     poll_until(lambda: not any(is_alive(jvm) for jvm in jvms), 20, "the end of the job's JVM")
 
 
-def messages(bootstrap: str, topic: str) -> list[Message]:
+def messages(bootstrap: str, topic: str, within_s: float = 30.0) -> list[Message]:
     """Every committed record of a topic, in order of partition and offset.
 
     A transaction that commits shows in one partition after the other: those that are under way are waited for.
@@ -195,7 +201,7 @@ def messages(bootstrap: str, topic: str) -> list[Message]:
                     unread.pop((topic, message.partition()), None)
             return not unread
 
-        poll_until(is_at_end, 30.0, f"the end of {topic}")
+        poll_until(is_at_end, within_s, f"the end of {topic}")
     finally:
         consumer.close()
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
@@ -245,7 +251,7 @@ def check_counts(bootstrap: str, changelog: str, sums: Mapping[str, Sequence[int
     `sums` has, by key, what its first 0, 1, 2 ... events add up to.
     """
     newest: Counter[str] = Counter()
-    for record in messages(bootstrap, changelog):
+    for record in messages(bootstrap, changelog, CHECKED_WITHIN_S):
         key, value = record.key().decode(), json.loads(record.value())
         count = value["count"]
         assert value["sum"] == sums[key][count], f"{key}: {value} is not the sum of its first {count} events"
@@ -257,14 +263,14 @@ def check_counts(bootstrap: str, changelog: str, sums: Mapping[str, Sequence[int
 def check_rows(bootstrap: str, each: str, latest: str, sums: Mapping[str, Sequence[int]]) -> None:
     """Check the changelogs of every_way.py: each event is there once and in order, the latest ones are never older."""
     events: dict[str, dict[int, int]] = {key: {} for key in sums}
-    for record in messages(bootstrap, each):
+    for record in messages(bootstrap, each, CHECKED_WITHIN_S):
         key, value = record.key().decode(), json.loads(record.value())
         assert value["offset"] > max(events[key], default=-1), f"{key}: {value} came again, or late"
         events[key][value["offset"]] = value["number"]
     numbers = {key: [after - before for before, after in pairwise(of_key)] for key, of_key in sums.items()}
     assert {key: list(of_key.values()) for key, of_key in events.items()} == numbers
     newest: dict[str, int] = {}
-    for record in messages(bootstrap, latest):
+    for record in messages(bootstrap, latest, CHECKED_WITHIN_S):
         key, value = record.key().decode(), json.loads(record.value())
         assert value["number"] == events[key][value["offset"]], f"{key}: {value} is no event"
         assert value["offset"] > newest.get(key, -1), f"{key}: {value} came after {newest[key]}"
