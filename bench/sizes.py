@@ -94,6 +94,15 @@ _FULL: Final = (
     _serving(Shape(1_000_000), Load(seconds=3.0, warm_up_s=12.0), rounds=3),
     _FAULTS,
     _processing(1_000_000, freshness_s=20.0),
+    # What starts of Java take is little of this.
+    Plan(
+        "Building",
+        Shape(5_000_000, partitions=4),
+        Load(seconds=1.0, warm_up_s=10.0),
+        rounds=1,
+        work=_both("build"),
+        processor=True,
+    ),
     # The peer builds its store only as fast as it processes: that would take a quarter of an hour.
     _growth("10000000 keys", Shape(10_000_000), sides=(Side.OURS,)),
     *(_growth(f"{keys} keys", Shape(keys)) for keys in (1_000, 100_000)),
