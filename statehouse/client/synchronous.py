@@ -73,11 +73,11 @@ def _watching(
 class _Calls:
     """Has an event loop do work, in a thread of its own that begins with the first work and ends with the last.
 
-    `abandoned`: the last work if nobody can ask for any more, because nothing refers to this.
+    `last`: the last work, when this is ended, or when nothing refers to it.
     """
 
-    def __init__(self, name: str, abandoned: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._name, self._abandoned = name, abandoned
+    def __init__(self, name: str, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._name, self._last = name, last
         self._locks: dict[int, threading.Lock] = {}
         self._begun: _CallThread | None = None
         self.is_closed = False
@@ -99,7 +99,7 @@ class _Calls:
                 raise
             return asyncio.run_coroutine_threadsafe(work, loop)
 
-    def end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def end(self) -> None:
         """Do the last work, and end the thread. A process that was forked leaves it to the other one."""
         with self._lock():
             if self.is_closed:
@@ -108,7 +108,7 @@ class _Calls:
             begun = self._begun
             if begun is None or begun.pid != os.getpid():
                 return
-            ending = asyncio.run_coroutine_threadsafe(last(), begun.loop)
+            ending = asyncio.run_coroutine_threadsafe(self._last(), begun.loop)
         try:
             ending.result()
         finally:
@@ -121,7 +121,7 @@ class _Calls:
         if self._begun is None:
             forks.use()  # before there is a thread: where gRPC doesn't work, nothing is to be left behind
             self._begun = _CallThread(self._name)
-            weakref.finalize(self, self._begun.abandon, self._abandoned).atexit = False
+            weakref.finalize(self, self._begun.abandon, self._last).atexit = False
         elif self._begun.pid != os.getpid():
             raise forks.forked(self._begun.pid)
         return self._begun.loop
@@ -166,16 +166,26 @@ def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 def _run_to_end(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
-        loop.run_until_complete(_close_iterators())
+        loop.run_until_complete(_wind_up())
     finally:
         loop.close()
 
 
-async def _close_iterators() -> None:
-    """Close iterators that nobody has read to their end; those that nobody refers to close in tasks of their own."""
+async def _wind_up() -> None:
+    """Let calls under way end, and close iterators that nobody has read to their end."""
+    await _end_other_tasks()
     await asyncio.get_running_loop().shutdown_asyncgens()
-    if rest := asyncio.all_tasks() - {asyncio.current_task()}:
-        await asyncio.wait(rest, timeout=_SHUT_DOWN_S)
+    await _end_other_tasks()  # iterators that nobody refers to close in tasks of their own
+
+
+async def _end_other_tasks() -> None:
+    under_way = asyncio.all_tasks() - {asyncio.current_task()}
+    if under_way:
+        _, late = await asyncio.wait(under_way, timeout=_SHUT_DOWN_S)
+        for each in late:
+            each.cancel()  # a caller that waits for it would do so without end
+        if late:
+            await asyncio.wait(late, timeout=_SHUT_DOWN_S)
 
 
 class _Reads:
@@ -273,7 +283,7 @@ class Client(_Reads):
 
     def close(self) -> None:
         """Close the connection and end the thread; calls under way fail. Closing twice does no harm."""
-        self._calls.end(self._shut_down)
+        self._calls.end()
 
     def __enter__(self) -> Self:
         """Return itself.
@@ -288,17 +298,6 @@ class Client(_Reads):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    async def _shut_down(self) -> None:
-        """Close the connection, and let other threads' calls end."""
-        await self._client.close()
-        under_way = asyncio.all_tasks() - {asyncio.current_task()}
-        if under_way:
-            _, late = await asyncio.wait(under_way, timeout=_SHUT_DOWN_S)
-            for each in late:
-                each.cancel()  # a caller that waits for it would do so without end
-            if late:
-                await asyncio.wait(late, timeout=_SHUT_DOWN_S)
 
 
 class ReadSession(_Reads):
