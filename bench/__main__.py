@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -59,8 +60,11 @@ def _carry_out(options: argparse.Namespace) -> None:
 
 
 def _chosen(options: argparse.Namespace) -> list[Plan]:
-    of_size = secured(SIZES[options.size]) if options.tls else SIZES[options.size]
-    of_size = of_size if options.against is None else compared(of_size)
+    of_size: Sequence[Plan] = SIZES[options.size]
+    if options.tls:
+        of_size = secured(of_size)
+    elif options.against is not None:
+        of_size = compared(of_size)
     plans = [plan for plan in of_size if options.plan in {None, plan.name}]
     if not plans:
         known = ", ".join(plan.name for plan in of_size)
@@ -76,8 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
     parser.add_argument("--page", type=Path, help="a Markdown page to link these results from")
     parser.add_argument("--directory", type=Path, help="where data and logs go (default: the system's temporary one)")
-    parser.add_argument("--against", metavar="COMMIT", help="another commit of ours, measured in the plans with Spark")
-    parser.add_argument("--tls", action="store_true", help="only our lookups: plain, and with TLS and rules")
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument("--against", metavar="COMMIT", help="only plans with Spark, with another commit in them")
+    others.add_argument("--tls", action="store_true", help="only our lookups: plain, and with TLS and rules")
     return parser
 
 
