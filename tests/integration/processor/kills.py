@@ -76,9 +76,8 @@ class Chaos:
 
         All events sent before may be committed by then: `send_more` sees to it that there is something to commit.
         """
-        at = time.monotonic() + self._rng.uniform(0, within_s)
         if kill != GAP:
-            poll_until(lambda: time.monotonic() >= at, within_s + 1, "the moment")
+            self._wait_for_a_moment(within_s)
         if kill == EXECUTOR:
             assert self._cluster is not None
             before = len(self._batches())
@@ -108,9 +107,12 @@ class Chaos:
             if batch_id is not None:
                 return batch_id
             self._driver.send(signal.SIGCONT)  # it had not begun to write one, and can't begin while it stands still
-            again_at = time.monotonic() + self._rng.uniform(0, HELD_S)
-            poll_until(lambda at=again_at: time.monotonic() >= at, HELD_S + 1, "another moment")
+            self._wait_for_a_moment(HELD_S)
         return None
+
+    def _wait_for_a_moment(self, within_s: float) -> None:
+        at = time.monotonic() + self._rng.uniform(0, within_s)
+        poll_until(lambda: time.monotonic() >= at, within_s + 1, "the moment")
 
     def _end(self, jvm: Sequence[ProcessIdentity], *, java_first: bool) -> None:
         """Kill one of the driver's two processes; the other must end on its own."""

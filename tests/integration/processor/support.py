@@ -265,7 +265,7 @@ def check_rows(bootstrap: str, each: str, latest: str, sums: Mapping[str, Sequen
     events: dict[str, dict[int, int]] = {key: {} for key in sums}
     for record in messages(bootstrap, each, CHECKED_WITHIN_S):
         key, value = record.key().decode(), json.loads(record.value())
-        assert value["offset"] > max(events[key], default=-1), f"{key}: {value} came again, or late"
+        assert value["offset"] > next(reversed(events[key]), -1), f"{key}: {value} came again, or late"
         events[key][value["offset"]] = value["number"]
     numbers = {key: [after - before for before, after in pairwise(of_key)] for key, of_key in sums.items()}
     assert {key: list(of_key.values()) for key, of_key in events.items()} == numbers

@@ -6,8 +6,7 @@ Driver and broker share a core; two executors share a quarter of one, a half, an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -38,8 +37,8 @@ def test_a_backlog_is_worked_off_by_executors_with_so_many_cores(tmp_path: Path,
     assert os.access(GROUPS, os.W_OK), f"{GROUPS} (control groups, version 1) can't be written: run it as root there"
     a_batch = A_BATCH[topology]
     with (
-        limit("driver-and-broker", 1.0) as rest,
-        limit("executors", cores) as executors,
+        closing(CoresLimit(f"driver-and-broker-{os.getpid()}", 1.0)) as rest,
+        closing(CoresLimit(f"executors-{os.getpid()}", cores)) as executors,
         EmbeddedKafka() as broker,
         SparkCluster(tmp_path / "spark", WORKERS, prefixes=[executors.prefix] * WORKERS) as cluster,
     ):
@@ -61,13 +60,3 @@ def test_a_backlog_is_worked_off_by_executors_with_so_many_cores(tmp_path: Path,
     of_rest, of_executors = (round(1000 * s / (BATCHES - WARM_UP)) for s in used_s)
     log.info("events a second", topology=topology, cores=cores, rate=round(rate))
     log.info("processor time of a batch, ms", driver_and_broker=of_rest, executors=of_executors)
-
-
-@contextmanager
-def limit(name: str, cores: float) -> Iterator[CoresLimit]:
-    """Make a limit that ends when its programs have ended."""
-    limited = CoresLimit(f"{name}-{os.getpid()}", cores)
-    try:
-        yield limited
-    finally:
-        limited.close()

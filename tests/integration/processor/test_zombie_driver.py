@@ -25,23 +25,16 @@ PARTITIONS, KEYS, EVENTS_MADE, PER_S = 4, 100, 20_000, 1_000
 DEADLINE_S = 240.0
 
 
-@pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return last_release(tmp_path_factory.mktemp("builds"))
-
-
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("older", [None, "frozen", "successor"], ids=["alike", "a release frozen", "back to a release"])
-def test_a_frozen_driver_that_thaws_beside_its_successor_ends_and_changes_nothing(
-    tmp_path: Path, released: Build, older: str | None
-):
+def test_a_frozen_driver_that_thaws_beside_its_successor_ends_and_changes_nothing(tmp_path: Path, older: str | None):
     directories = [tmp_path / name for name in ("old", "new")]
     for directory in directories:
         directory.mkdir()
     with EmbeddedKafka() as broker:
         create_topic(broker.bootstrap, EVENTS, PARTITIONS)
-        first, second = (released if older == place else THIS for place in ("frozen", "successor"))
+        first, second = (last_release(tmp_path) if older == place else THIS for place in ("frozen", "successor"))
         old = driver_of(first, broker, directories[0])
         new = driver_of(second, broker, directories[1], "--checkpoint-dir", old.checkpoint.as_uri())
         with NumberFeed(broker.bootstrap, EVENTS, PARTITIONS, KEYS, PER_S, seed=1) as feed:
