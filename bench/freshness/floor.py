@@ -30,7 +30,7 @@ def main() -> None:
         .option("subscribe", SOURCE)
         .option("startingOffsets", "earliest")
         # As the processor's sources have it: an empty partition would hold a batch up for half a second.
-        .option("kafka.fetch.max.wait.ms", "10")
+        .option("kafka.fetch.max.wait.ms", "0")
         .load()
         .select("key", "value")
     )

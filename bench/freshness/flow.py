@@ -97,13 +97,14 @@ class Flow:
 
     def _read(self) -> None:
         while not self._stop.is_set():
-            for message in self._consumer.consume(500, _POLL_S):
-                value = message.value()
-                if message.error() is not None or value is None:
-                    continue
-                now, newest = time.monotonic(), self._workload.newest(value)
-                with self._lock:
-                    waiting = self._under_way[message.key()]
-                    while waiting and waiting[0][0] <= newest:
-                        _, at = waiting.popleft()
-                        self.ages.append((at, now - at))
+            # One at a time: `consume` would wait for more, and the first would look older than it is.
+            message = self._consumer.poll(_POLL_S)
+            value = None if message is None or message.error() is not None else message.value()
+            if message is None or value is None:
+                continue
+            now, newest = time.monotonic(), self._workload.newest(value)
+            with self._lock:
+                waiting = self._under_way[message.key()]
+                while waiting and waiting[0][0] <= newest:
+                    _, at = waiting.popleft()
+                    self.ages.append((at, now - at))

@@ -56,7 +56,7 @@ def topic_options(brokers: Brokers | str, topic: str) -> dict[str, str]:
         # Skip the records of aborted transactions.
         "kafka.isolation.level": "read_committed",
         # The last fetch of a batch finds no records and would wait for some, half a second by default.
-        "kafka.fetch.max.wait.ms": "10",
+        "kafka.fetch.max.wait.ms": "0",
     }
 
 
