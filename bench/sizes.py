@@ -51,7 +51,7 @@ def _processing(keys: int, freshness_s: float) -> Plan:
     return Plan(
         "Processing",
         Shape(keys, partitions=4),
-        Load(seconds=1.0, warm_up_s=10.0, freshness_s=freshness_s),
+        Load(seconds=1.0, warm_up_s=30.0, freshness_s=freshness_s),
         rounds=1,
         work={
             Side.OURS: ("build", "freshness"),
