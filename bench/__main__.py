@@ -19,9 +19,9 @@ from bench.machine import Watch
 from bench.reporting import carried_out, say
 from bench.results import publish, write
 from bench.run import Run
-from bench.shape import Plan
+from bench.shape import Plan, Side
 from bench.sides.servers import ROOT
-from bench.sizes import SIZES, compared, secured
+from bench.sizes import SIZES, compared, of_sides, secured
 from bench.trees import tree_of
 from statehouse.local.kafka import EmbeddedKafka
 
@@ -69,7 +69,7 @@ def _chosen(options: argparse.Namespace) -> list[Plan]:
     if not plans:
         known = ", ".join(plan.name for plan in of_size)
         raise BenchFailure(f"{options.size} has no plan {options.plan!r}; it has {known}")
-    return plans
+    return plans if options.sides is None else of_sides(plans, options.sides)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("--plan", help="only this plan, such as Processing (default: all of the size)")
     parser.add_argument("--rounds", type=int, help="rounds of each plan (default: as the plan says)")
+    parser.add_argument("--sides", nargs="+", type=Side, choices=list(Side), help="only these (default: all of a plan)")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
     parser.add_argument("--page", type=Path, help="a Markdown page to link these results from")
     parser.add_argument("--directory", type=Path, help="where data and logs go (default: the system's temporary one)")

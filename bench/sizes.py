@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from bench.failure import BenchFailure
 from bench.shape import Load, Plan, Shape, Side
 
 _SERVING: Final = ("warm-up", "gets", "batches", "scans", "python-client", "memory")
@@ -116,6 +117,19 @@ def compared(plans: Sequence[Plan]) -> list[Plan]:
     return [
         replace(plan, work={Side.OURS_BEFORE: plan.work[Side.OURS], **plan.work}) for plan in plans if plan.processor
     ]
+
+
+def of_sides(plans: Sequence[Plan], sides: Sequence[Side]) -> list[Plan]:
+    """Return the plans that have one of these sides, with them alone.
+
+    Raises:
+        BenchFailure: no plan has one of them.
+
+    """
+    left = [replace(plan, work={side: work for side, work in plan.work.items() if side in sides}) for plan in plans]
+    if missing := set(sides) - {side for plan in left for side in plan.work}:
+        raise BenchFailure(f"no plan measures {', '.join(sorted(missing))}")
+    return [plan for plan in left if plan.work]
 
 
 def secured(plans: Sequence[Plan]) -> list[Plan]:

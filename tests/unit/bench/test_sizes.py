@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from bench.failure import BenchFailure
 from bench.shape import Side
-from bench.sizes import SIZES, secured
+from bench.sizes import SIZES, compared, of_sides, secured
 from bench.workloads import WORKLOADS
 
 
@@ -28,3 +29,11 @@ def test_with_tls_our_fleet_alone_is_measured_beside_itself() -> None:
     assert plan.name == "Serving"
     assert plan.work[Side.OURS] == plan.work[Side.OURS_TLS]
     assert len(plan.work) == 2
+
+
+def test_single_sides_can_be_measured() -> None:
+    processing, building = of_sides(compared(SIZES["full"]), [Side.OURS, Side.OURS_BEFORE])
+    assert processing.work.keys() == {Side.OURS, Side.OURS_BEFORE}
+    assert building.name == "Building"
+    with pytest.raises(BenchFailure, match="no plan measures ours-before"):
+        of_sides(SIZES["full"], [Side.OURS, Side.OURS_BEFORE])
