@@ -21,15 +21,15 @@ SETTINGS: Final = "Spark's own files and sink (at least once, acks=all), a batch
 def main() -> None:
     """Copy until SIGTERM. Settings are a processor's, by variables."""
     settings = load(ProcessorSettings, {})
-    # The checkpoint's files are written as Spark does it, not by our class.
-    conf = {**settings.spark_conf, _FILE_MANAGER: _SPARKS_OWN}
+    # The checkpoint's files are written as Spark does it, not by our class, and plans are described as by default.
+    conf = {**settings.spark_conf, _FILE_MANAGER: _SPARKS_OWN, "spark.sql.ui.explainMode": "formatted"}
     session = open_session("floor", settings.model_copy(update={"spark_conf": conf}))
     frame = (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings.bootstrap)
         .option("subscribe", SOURCE)
         .option("startingOffsets", "earliest")
-        # As the processor's sources have it: an empty partition would hold a batch up for half a second.
+        # As the processor's sources have it: a batch would wait for half a second.
         .option("kafka.fetch.max.wait.ms", "0")
         .load()
         .select("key", "value")

@@ -55,7 +55,8 @@ def topic_options(brokers: Brokers | str, topic: str) -> dict[str, str]:
         "startingOffsets": "earliest",
         # Skip the records of aborted transactions.
         "kafka.isolation.level": "read_committed",
-        # The last fetch of a batch finds no records and would wait for some, half a second by default.
+        # The client fetches ahead, and the broker answers a connection's requests one after the other: what is asked
+        # next would wait for records with the fetch, half a second by default.
         "kafka.fetch.max.wait.ms": "0",
     }
 

@@ -127,6 +127,8 @@ def _defaults(settings: ProcessorSettings) -> dict[str, str]:
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Each batch describes its plan for the page that is off; the long form took a twentieth of a leaderboard's time.
+        "spark.sql.ui.explainMode": "simple",
         "spark.log.level": "ERROR",  # Spark and its Kafka client log many warnings that tell a user nothing
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),

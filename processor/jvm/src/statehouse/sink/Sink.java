@@ -2,7 +2,6 @@ package statehouse.sink;
 
 import java.lang.reflect.InvocationTargetException;
 import java.util.ArrayList;
-import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.Callable;
 import org.apache.spark.api.java.JavaRDD;
@@ -31,16 +30,9 @@ public final class Sink {
         if (tasks == 1 && readsToo) {
             rows = rows.coalesce(1);
         }
-        List<String> reports;
-        if (tasks == 1 && rows.getNumPartitions() == 1) {
-            reports = rows.mapPartitions(each -> task.write(records(target, column, each))).collect();
-        } else {
-            reports =
-                    rows.mapPartitionsToPair(each -> Chunks.pack(records(target, column, each)))
-                            .partitionBy(new Chunks.ByPartition(tasks))
-                            .mapPartitions(chunks -> task.write(Chunks.unpack(chunks)))
-                            .collect();
-        }
+        Stages stages = new Stages(target, column, task);
+        boolean isOneTask = tasks == 1 && rows.getNumPartitions() == 1;
+        List<String> reports = isOneTask ? stages.writeWhereRead(rows) : stages.writePlaced(rows, tasks);
         return "[" + String.join(",", reports) + "]";
     }
 
@@ -59,21 +51,6 @@ public final class Sink {
                     });
         }
         Calls.all(calls);
-    }
-
-    private static Iterator<Record> records(Target target, int column, Iterator<InternalRow> rows) {
-        Rows made = new Rows(target);
-        return new Iterator<>() {
-            @Override
-            public boolean hasNext() {
-                return rows.hasNext();
-            }
-
-            @Override
-            public Record next() {
-                return made.record(rows.next(), column);
-            }
-        };
     }
 
     /**

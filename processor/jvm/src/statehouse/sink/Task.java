@@ -38,10 +38,10 @@ final class Task implements Serializable {
         List<Record> refused = new ArrayList<>();
     }
 
-    /** Writes the records; returns a report, or none if there are no records. */
-    Iterator<String> write(Iterator<Record> records) {
+    /** Writes the records; returns a report, or null if there are no records. */
+    String write(Iterator<Record> records) {
         if (!records.hasNext()) {
-            return List.<String>of().iterator();
+            return null;
         }
         RecordCache cache = new RecordCache(cacheBytes, target.outputs());
         records.forEachRemaining(cache::put);
@@ -63,7 +63,7 @@ final class Task implements Serializable {
         for (Report each : writeAll(shares, cache, letters)) {
             whole.add(each);
         }
-        return List.of(whole.text()).iterator();
+        return whole.text();
     }
 
     private List<Report> writeAll(TreeMap<Integer, Share> shares, RecordCache cache, DeadLetters letters) {
