@@ -127,7 +127,7 @@ def _defaults(settings: ProcessorSettings) -> dict[str, str]:
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Each batch describes its plan for the page that is off; the long form took a twentieth of a leaderboard's time.
+        # Each batch describes its plan for the page that is off. The long form took 5 % of a leaderboard's batch.
         "spark.sql.ui.explainMode": "simple",
         "spark.log.level": "ERROR",  # Spark and its Kafka client log many warnings that tell a user nothing
         "spark.sql.session.timeZone": "UTC",
