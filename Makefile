@@ -19,10 +19,10 @@ METRONOME_SOURCE := tools/metronome
 # A disk that tests can make stall.
 STALLING_DISK_SOURCE := tools/stalling_disk
 STALLING_DISK := $(TOOLS)/stalling_disk
-# What serves gRPC in front of nodes and routers.
-PROXY_SOURCE := proxy
+# In Go: what serves gRPC in front of nodes and routers, and their stores.
+DATAPLANE := dataplane
 PROXY := $(TOOLS)/statehouse-proxy
-PROXY_PROTO := $(CURDIR)/protos $(addprefix --path $(CURDIR)/protos/statehouse/control/v1/,express.proto proxy_sums.proto)
+PROXY_PROTO := $(CURDIR)/protos $(addprefix --path $(CURDIR)/protos/statehouse/control/v1/,engine.proto express.proto proxy_sums.proto)
 # The programs of docs/other-languages.md.
 GO_CLIENT_SOURCE := tests/interop/clients/go
 GO_CLIENT_STUBS := $(GO_CLIENT_SOURCE)/gen/statehouse/v1/query_service_grpc.pb.go
@@ -79,7 +79,7 @@ demo: setup ## Run the leaderboard once on a real broker, kill a node, show who 
 	$(BIN)/python -m examples.leaderboard.demo
 
 test: setup tools class-archive ## Run all tests at small size, two at a time (what CI runs)
-	go -C $(PROXY_SOURCE) test -race ./...
+	go -C $(DATAPLANE) test -race ./...
 	go -C $(LOADGEN_SOURCE) test -race ./...
 	$(PYTEST) -m "not long" -n 2 --dist loadscope --no-loadscope-reorder
 
@@ -132,7 +132,7 @@ check: setup prose $(BUF) $(GO_CLIENT_STUBS) ## Prose, format, lint, types, impo
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.generate_protos --check
-	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && cd $(PROXY_SOURCE) && buf generate $(PROXY_PROTO) --output $$fresh && \
+	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && cd $(DATAPLANE) && buf generate $(PROXY_PROTO) --output $$fresh && \
 	  diff -r gen $$fresh/gen || { echo "the proxy's generated code differs from protos/: run make proto" >&2; exit 1; }
 	$(BIN)/python -m tools.generate_errors_doc --check
 	$(BIN)/python -m tools.generate_settings_doc --check
@@ -142,8 +142,8 @@ check: setup prose $(BUF) $(GO_CLIENT_STUBS) ## Prose, format, lint, types, impo
 	$(BIN)/python -m tools.generate_chart --check
 	$(BIN)/python -m tools.generate_dashboards --check
 	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && $(SITE) --quiet --site-dir $$fresh
-	@gofmt -d $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(STALLING_DISK_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
-	go -C $(PROXY_SOURCE) vet ./...
+	@gofmt -d $(DATAPLANE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(STALLING_DISK_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
+	go -C $(DATAPLANE) vet ./...
 	go -C $(LOAD_SOURCE) vet ./...
 	go -C $(LOADGEN_SOURCE) vet ./...
 	go -C $(STALLING_DISK_SOURCE) vet ./...
@@ -160,12 +160,12 @@ prose: $(VALE) ## Check docs, docstrings and comments by the rules in styles/
 fmt: setup $(BUF) ## Format the code and the contract
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	gofmt -w $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(STALLING_DISK_SOURCE) $(GO_CLIENT_SOURCE)/*.go
+	gofmt -w $(DATAPLANE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(STALLING_DISK_SOURCE) $(GO_CLIENT_SOURCE)/*.go
 	$(BUF) format --write
 
 proto: setup $(BUF) ## Generate the Python modules of the contract, and the proxy's part of it in Go
 	$(BIN)/python -m tools.generate_protos
-	cd $(PROXY_SOURCE) && buf generate $(PROXY_PROTO)
+	cd $(DATAPLANE) && buf generate $(PROXY_PROTO)
 
 docs: setup ## Write the pages and dashboards that are made from code, and build the documentation's site into site/
 	$(BIN)/python -m tools.generate_errors_doc
@@ -200,7 +200,7 @@ dist: setup dist-tools ## Build the last commit's wheels into dist/, twice, and 
 # change here. Without --strict pip-audit would find nothing wrong with packages that it could not ask about.
 audit: $(AUDIT_TOOLS) $(GOVULNCHECK) ## Look for known vulnerabilities in what is locked, of Python and of Go
 	for each in service processor dev; do $(dir $(AUDIT_TOOLS))bin/pip-audit --strict --require-hashes --disable-pip -r requirements/$$each.txt || exit 1; done
-	for each in $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE); do $(GOVULNCHECK) -C $$each ./... || exit 1; done
+	for each in $(DATAPLANE) $(LOAD_SOURCE) $(LOADGEN_SOURCE); do $(GOVULNCHECK) -C $$each ./... || exit 1; done
 
 $(AUDIT_TOOLS): requirements/audit.txt
 	$(PYTHON) -m venv $(@D)
@@ -249,8 +249,8 @@ debian-tools:
 	  test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing $(DEBIAN_UNWANTED) >/dev/null; } || \
 	  { echo "these are missing and can't be installed; as root: apt-get install" $$missing >&2; exit 1; }
 
-$(PROXY): $(shell find $(PROXY_SOURCE) -name '*.go') $(wildcard $(PROXY_SOURCE)/go.*)
-	GOBIN=$(CURDIR)/$(TOOLS) go -C $(PROXY_SOURCE) install -buildvcs=false .
+$(PROXY): $(shell find $(DATAPLANE) -name '*.go') $(wildcard $(DATAPLANE)/go.*)
+	go -C $(DATAPLANE) build -buildvcs=false -o $(CURDIR)/$(PROXY) .
 
 $(GRPCURL):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)

@@ -94,7 +94,7 @@ class WheelHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's own
             self.app.display_warning(f"the wheel has no {JAR}: {obstacle}")
         if name == PURE:
             return
-        proxy = ProxySource(root / "proxy", PLATFORMS[name])
+        proxy = ProxySource(root / "dataplane", PLATFORMS[name])
         proxy.build(folder / "proxy")
         (folder / "licenses").write_text(proxy.licenses(), encoding="utf-8")
         build_data["force_include"] |= {str(folder / "proxy"): PROGRAM, str(folder / "licenses"): LICENSES}

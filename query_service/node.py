@@ -16,6 +16,8 @@ import structlog
 
 from query_service.collector import NodeCollector
 from query_service.control_topics import ControlTopics
+from query_service.dataplane.holding import start_order
+from query_service.dataplane.orders import DataPlane
 from query_service.heartbeat_process import HeartbeatOptions
 from query_service.heartbeats import Heartbeats
 from query_service.reads.fleet_view import FleetView
@@ -67,6 +69,8 @@ class QueryNode:
         self._ownership = new_ownership(settings, skipped)
         self._resources = new_resources(settings)
         client_id = f"{settings.application_id}-{self._ownership.instance_id}"
+        self._plane = DataPlane(self._loop) if settings.engine == "go" else None
+        self._start_plane = None if self._plane is None else start_order(settings, client_id)
         self._tasks = TaskManager(
             settings,
             client_id,
@@ -75,6 +79,7 @@ class QueryNode:
             self._listeners,
             self._metrics,
             self._resources,
+            self._plane,
         )
         self._ends = EndOffsetWatcher(
             settings.brokers,
@@ -201,6 +206,9 @@ class QueryNode:
 
     async def _serve(self) -> None:
         await self._server.start()
+        if self._plane is not None and self._start_plane is not None:
+            self._server.connect(self._plane)
+            await asyncio.wrap_future(self._plane.begin(self._start_plane))
         log.info(
             "listening",
             host=self._host.host,
@@ -270,6 +278,8 @@ class QueryNode:
         await self._control.stop()
         self._leave("stores, and their last checkpoints")
         await self._tasks.close()
+        if self._plane is not None:
+            await self._server.close()
         self._leave("the tombstone in the members topic, listeners, metrics")
         self._enter(NodeState.NOT_RUNNING)
         leaves = self._control.members_known.is_set() and not self._ownership.is_silent

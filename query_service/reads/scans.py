@@ -155,6 +155,8 @@ class ScanHandler:
         for replica, _ in admitted:
             if request.exact:
                 count += await self._open_scans.run([replica], replica.store.exact_count)
+            elif replica.is_elsewhere:
+                count += await self._open_scans.run([replica], partial(_approximate, replica))
             else:
                 count += replica.store.approximate_count()
         admitted[0][0].metrics.reads[ReadKind.COUNT].add(started, 0)
@@ -212,6 +214,10 @@ class ScanHandler:
             self._admission.admit(served, partition, request.freshness, request.forwarding)
             for partition in self._admission.partitions(served, request)
         ]
+
+
+def _approximate(replica: StoreReplica, _walk: Walk) -> int:
+    return replica.store.approximate_count()
 
 
 def _move(stamp: types_pb2.ReplicaStamp, position: int) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import structlog
 from confluent_kafka.admin import AdminClient
 
+from query_service.dataplane.holding import DataPlaneStore, holds, open_in_data_plane
+from query_service.dataplane.orders import DataPlane
 from query_service.disk.directory import TaskDirectory, store_folder
 from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import Tail, compaction_of
@@ -42,7 +44,8 @@ class TopicChanged(TaskFault):
 class StoreOpener:
     """Opens the stores of a node. It asks the broker about their logs, so call it in a worker thread.
 
-    `on_misplaced` is what replicas call.
+    `on_misplaced` is what replicas call. `plane`: holds stores; None: all are held here. `stores_held` returns how many
+    the node has, or is about to have.
     """
 
     def __init__(
@@ -52,10 +55,19 @@ class StoreOpener:
         resources: StoreResources,
         metrics: NodeMetrics,
         on_misplaced: Callable[[], None],
+        plane: DataPlane | None = None,
+        stores_held: Callable[[], int] = lambda: 1,
     ) -> None:
         self._admin = RenewedAdmin(settings.brokers, f"{client_id}-tasks")
         self._settings, self._resources, self._metrics = settings, resources, metrics
         self._partition_of, self._on_misplaced = partitioner(), on_misplaced
+        self._plane, self._stores_held = plane, stores_held
+
+    def _open_store(self, spec: StoreSpec, path: Path) -> StateStore:
+        """Open one partition of a store where its entries are: in the data plane or here."""
+        if self._plane is None or not holds(spec):
+            return open_store(spec, path, self._resources)
+        return open_in_data_plane(self._plane, path, stores=self._stores_held())
 
     def open(self, spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
         """Open one partition of a store, and return its replica. No thread reads the log for it yet.
@@ -80,7 +92,7 @@ class StoreOpener:
             kept = self._open_kept(spec, path, changelog, now_ms, facts)
         if kept is None:
             directory.wipe_store(path.name)
-            store = open_store(spec, path, self._resources)
+            store = self._open_store(spec, path)
             checkpoint = Checkpoint(
                 spec.changelog_topic,
                 changelog.topic_id,
@@ -106,6 +118,7 @@ class StoreOpener:
             ends_valid_s=self._settings.session_timeout_ms / 1000,
             partition_of=self._partition_of,
             on_misplaced=self._on_misplaced,
+            pinned=store.engine.pinned if isinstance(store, DataPlaneStore) else None,
         )
         replica.topic_change = counted(spec.partition_count, partitions)
         return replica
@@ -115,7 +128,7 @@ class StoreOpener:
     ) -> tuple[StateStore, Checkpoint] | None:
         """Open the store on disk and return it with its checkpoint; None if it must be wiped."""
         try:
-            store = open_store(spec, path, self._resources)
+            store = self._open_store(spec, path)
             checkpoint, clock = store.checkpoint(), process_clock()
             if checkpoint is not None:
                 checkpoint = checkpoint.by(clock.boot_id, clock.offset_ms).checked_by(spec.partition_count)

@@ -6,14 +6,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import structlog
 
 from query_service.disk.directory import TaskDirectory, store_folder
-from query_service.replicas.placement import Misplaced, PlacementCheck
+from query_service.replicas.placement import PlacementCheck
 from query_service.replicas.tail import READ_AT_ONCE_S, Compaction, Tail
 from query_service.replicas.wakeup import Wakeup
 from query_service.states.checkpoint import Checkpoint
@@ -47,6 +47,28 @@ class LogLost(TaskFault):
     fault = Fault.LOG_TRUNCATED
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the data plane has read of a log and written to a store.
+
+    `position` is the next offset that the store needs. The other numbers are of the records since the one before: those
+    with a value and tombstones; bytes of their keys and values; for how long they were written. `first_misplaced`: the
+    offset of the first of the misplaced ones, and where it should be.
+    """
+
+    position: int
+    puts: int = 0
+    deletes: int = 0
+    size: int = 0
+    took_s: float = 0.0
+    late: int = 0
+    expired_segments: int = 0
+    stream_time_ms: int = -1
+    unreadable: int = 0
+    misplaced: int = 0
+    first_misplaced: tuple[int, int] | None = None
+
+
 class StoreReplica:
     """A store's replica of one changelog partition.
 
@@ -71,6 +93,7 @@ class StoreReplica:
         ends_valid_s: float | None = None,
         partition_of: Partitioner = partition_for,
         on_misplaced: Callable[[], None] = lambda: None,
+        pinned: Callable[[], AbstractContextManager[int]] | None = None,
     ) -> None:
         """Make a replica of an open store.
 
@@ -88,6 +111,7 @@ class StoreReplica:
             ends_valid_s: how long after its request a known end tells the lag; None means for ever.
             partition_of: does what `partition_for` does.
             on_misplaced: called on the writing thread when the first misplaced record is found, and now and then after.
+            pinned: has this thread read the store as it is now, and yields its position; None: nobody else writes.
 
         """
         self.spec = spec
@@ -111,6 +135,7 @@ class StoreReplica:
         """Whether its log had records when it was opened, as far as the restore has got."""
         self.state = StoreState.RESTORING
         self.loss: LogLost | None = None  # why it is LOST
+        self.on_lost: Callable[[], object] = lambda: None  # called when it becomes so, on any thread
         self._tombstones_kept_ms = tombstones_kept_ms
         self._ends_valid_s = ends_valid_s
         self._checkpoint = checkpoint
@@ -118,6 +143,7 @@ class StoreReplica:
         self._on_misplaced, self._misplaced_logged_at = on_misplaced, -math.inf
         # It may be newer than the checkpoint. The next checkpoint saves it, and its position has then reached that end.
         self._confirmation = Confirmation(checkpoint.at_end_ms)
+        self._pinned = pinned
         self._swap_lock = threading.Lock()  # held for a few instructions only, as the event loop takes it too
         self._write_lock = threading.Lock()
 
@@ -130,6 +156,11 @@ class StoreReplica:
     def folder(self) -> str:
         """Name of its folder, within the folder of its task."""
         return store_folder(self.spec, self.partition)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its entries are in the data plane, so that each read of them has to wait."""
+        return self._pinned is not None
 
     @property
     def topic_partition(self) -> tuple[str, int]:
@@ -174,8 +205,10 @@ class StoreReplica:
     def lose(self, loss: LogLost) -> None:
         """Mark the replica as lost; the thread that reads for it then fails it. Safe to call from any thread."""
         with self._swap_lock:
-            if can_follow(self.state, StoreState.LOST):
-                self.state, self.loss = StoreState.LOST, loss
+            if not can_follow(self.state, StoreState.LOST):
+                return
+            self.state, self.loss = StoreState.LOST, loss
+        self.on_lost()
 
     def lag(self, now: float) -> int | None:
         """Return an upper bound on the number of records not yet applied, None if unknown.
@@ -227,13 +260,41 @@ class StoreReplica:
         if is_restoring:
             self.restored_records += len(records) - len(applied.unreadable)
         if misplaced:
-            self._note_misplaced(misplaced)
+            self._note_misplaced(len(misplaced), misplaced[0].offset, misplaced[0].expected)
         self._extend_tail(records, position, at_once=at_once)
         return applied.unreadable
 
-    def _note_misplaced(self, found: Sequence[Misplaced]) -> None:
-        """Count and log records that stand elsewhere than the partitioner puts their keys."""
-        self.metrics.misplaced.inc(len(found))
+    def advanced_to(self, progress: Progress) -> None:
+        """Note what the data plane has read and written. Only one thread calls this, and none calls `apply`."""
+        self._confirm()
+        with self._write_lock:
+            checkpoint = replace(self._checkpoint_at(progress.position), stream_time_ms=progress.stream_time_ms)
+            if progress.misplaced:
+                checkpoint = replace(checkpoint, misplaced=(checkpoint.misplaced or 0) + progress.misplaced)
+            self._checkpoint = checkpoint
+        before, self.position = self.position, progress.position
+        self.late += progress.late
+        records = progress.puts + progress.deletes
+        is_restoring = self.state is StoreState.RESTORING
+        self.had_records = self.had_records or (records > 0 and before < self.restored_to)
+        if records:
+            self.metrics.wrote(progress.puts, progress.deletes, progress.size, progress.took_s, restoring=is_restoring)
+            self.metrics.dropped(progress.late, progress.expired_segments)
+        if is_restoring:
+            self.restored_records += records - progress.unreadable
+        if progress.first_misplaced is not None:
+            self._note_misplaced(progress.misplaced, *progress.first_misplaced)
+        # Its records are in the data plane: watches read them from the log.
+        self.tail.restart(progress.position)
+        self.advanced.poke()
+
+    def present_checkpoint(self) -> Checkpoint:
+        """Return the checkpoint of the present position."""
+        return self._checkpoint
+
+    def _note_misplaced(self, count: int, offset: int, expected: int) -> None:
+        """Count and log records that stand elsewhere than the partitioner puts their keys: the first, and how many."""
+        self.metrics.misplaced.inc(count)
         now = time.monotonic()
         if now - self._misplaced_logged_at < _MISPLACED_LOG_S:
             return
@@ -246,8 +307,8 @@ class StoreReplica:
             store=self.spec.name,
             topic=self.spec.changelog_topic,
             partition=self.partition,
-            offset=found[0].offset,
-            expected_partition=found[0].expected,
+            offset=offset,
+            expected_partition=expected,
             misplaced_records=self.misplaced,
         )
 
@@ -261,6 +322,11 @@ class StoreReplica:
             WalkTooLong: the walk is to be brief, and a write is under way.
 
         """
+        if self._pinned is not None:
+            if walk.is_brief:
+                raise WalkTooLong("the data plane has to be asked")
+            with self._pinned() as position:
+                return read(), position
         with ExitStack() as locked:
             if not self._write_lock.acquire(blocking=not walk.is_brief):
                 raise WalkTooLong("a write is under way")

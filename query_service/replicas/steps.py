@@ -13,9 +13,9 @@ import structlog
 
 from query_service.disk.directory import CheckpointUnreadable, store_folder
 from query_service.replicas.opening import StoreOpener
+from query_service.replicas.plane_replication import Reading
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.replicas.replica_events import ReplicaEvents
-from query_service.replicas.replication import Replicator
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.lifecycle import StoreState
 from query_service.states.ownership import Positions
@@ -32,8 +32,8 @@ class TaskSteps:
     def __init__(
         self,
         opener: StoreOpener,
-        restorer: Replicator,
-        follower: Replicator,
+        restorer: Reading,
+        follower: Reading,
         replica_events: ReplicaEvents,
         metrics: NodeMetrics,
     ) -> None:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 import structlog
 from confluent_kafka import KafkaException
 
+from query_service.dataplane.orders import DataPlane
 from query_service.disk.cleanup import IdleFolders
 from query_service.disk.directory import StateDirectory, TaskLocked
 from query_service.replicas.opening import StoreOpener
+from query_service.replicas.plane_replication import DataPlaneReplicator, Reading
 from query_service.replicas.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
 from query_service.replicas.replica_events import ReplicaEvents
 from query_service.replicas.replication import OnDefect, Replicator
@@ -82,7 +84,9 @@ class TaskManager:
         listeners: Listeners,
         metrics: NodeMetrics,
         resources: StoreResources,
+        plane: DataPlane | None = None,
     ) -> None:
+        """`plane`: holds stores; None: all are held here."""
         self.replicas: dict[AnyTaskId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
         self._directory, self._on_change = StateDirectory(settings.state_dir, settings.application_id), on_change
@@ -111,8 +115,17 @@ class TaskManager:
             on_defect,
             batch_records=_FOLLOWED_BATCH_RECORDS,
         )
-        opener = StoreOpener(settings, client_id, resources, metrics, self._misplaced_found)
-        self._steps = TaskSteps(opener, self._restorer, self._follower, self._replica_events, metrics)
+        restores, follows = (
+            None
+            if plane is None
+            else DataPlaneReplicator(plane, self._replica_events.batch, on_end, self._replica_failed, restores=far)
+            for far, on_end in ((True, self._end_reached), (False, lambda _replica: None))
+        )
+        opener = StoreOpener(
+            settings, client_id, resources, metrics, self._misplaced_found, plane, lambda: len(self.store_replicas())
+        )
+        restorer, follower = Reading(self._restorer, restores), Reading(self._follower, follows)
+        self._steps = TaskSteps(opener, restorer, follower, self._replica_events, metrics)
         self._under_way = BackgroundWork()
         self._restorer.start()
         self._follower.start()

@@ -145,14 +145,22 @@ class ReplicaMetrics:
                 deletes += 1
             else:
                 size += len(value)
-        self.writes.wrote(len(records) - deletes, deletes, took_s, time.monotonic())
-        self._puts.inc(len(records) - deletes)
+        self.wrote(len(records) - deletes, deletes, size, took_s, restoring=restoring)
+        self.dropped(applied.late, applied.expired_segments)
+
+    def wrote(self, puts: int, deletes: int, size: int, took_s: float, *, restoring: bool) -> None:
+        """Count records that were written together: with a value and tombstones, bytes of keys and values, seconds."""
+        self.writes.wrote(puts, deletes, took_s, time.monotonic())
+        self._puts.inc(puts)
         self._deletes.inc(deletes)
         self._written_bytes.inc(size)
-        self._late.inc(applied.late)
-        self._expired_segments.inc(applied.expired_segments)
         if restoring:
-            self._restored.inc(len(records))
+            self._restored.inc(puts + deletes)
+
+    def dropped(self, late: int, expired_segments: int) -> None:
+        """Count records that were too old, and segments that have expired."""
+        self._late.inc(late)
+        self._expired_segments.inc(expired_segments)
 
 
 class NodeMetrics:

@@ -29,7 +29,7 @@ from statehouse.link.link import Link, ToProxy
 from statehouse.rpc.failures import from_rpc_error
 
 _REFRESH_S: Final = 0.25
-# The proxy ignores a snapshot if it has heard nothing of it for three seconds (proxy/express.go).
+# The proxy ignores a snapshot if it has heard nothing of it for three seconds (dataplane/express.go).
 _ALIVE_S: Final = 1.0
 _GET: Final = "Get"
 _BATCH_GET: Final[CallKind] = ("", "BatchGet")

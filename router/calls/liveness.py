@@ -1,7 +1,7 @@
 """Shows the proxy that this process lives: one that is frozen, or hangs, keeps no caller waiting.
 
-The proxy fails all calls with UNAVAILABLE when it has heard nothing for three seconds (`proxy/liveness.go`). Callers
-that know another router go on there; the others learn why before their deadlines.
+The proxy fails all calls with UNAVAILABLE when it has heard nothing for three seconds (`dataplane/liveness.go`).
+Callers that know another router go on there; the others learn why before their deadlines.
 """
 
 from __future__ import annotations

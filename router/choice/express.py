@@ -22,7 +22,7 @@ from statehouse.control.v1 import express_pb2
 from statehouse.serdes import SERDES, LongSerde, StringSerde
 from statehouse.v1 import fleet_service_pb2
 
-_ADDRESS_MAX: Final = 255  # bytes, as in proxy/snapshot.go
+_ADDRESS_MAX: Final = 255  # bytes, as in dataplane/snapshot.go
 _MICROSECONDS: Final = 1_000_000
 # Tags of GetRequest's fields that a plain lookup may have, and of Key's.
 _STORE, _KEY, _RAW, _JSON_TEXT = 0x0A, 0x12, 0x20, 0x70

@@ -3,7 +3,7 @@
 The proxy passes on lookups and pages of scans for the server to answer, and makes calls to other servers for it.
 
 A frame has the length of the rest (4 bytes), its kind (1 byte), a call's number (8 bytes) and a content; numbers are
-big-endian. The other end is `proxy/link.go`.
+big-endian. The other end is `dataplane/link.go`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from statehouse.security.shown import NOTHING_SHOWN, Shown
 
 log = structlog.get_logger(__name__)
 
-VERSION: Final = bytes((8,))
+VERSION: Final = bytes((9,))
 """The link's version. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
@@ -40,7 +40,7 @@ _LOOKUP: Final = struct.Struct(">IQI")
 _HANDED: Final = struct.Struct(">BI")
 _AUTHORIZATION_LENGTH: Final = struct.Struct(">H")
 _NO_DEADLINE: Final = 0xFFFF_FFFF
-# A proxy that takes nothing: it has as much for calls that nobody reads (proxy/link.go).
+# A proxy that takes nothing: it has as much for calls that nobody reads (dataplane/link.go).
 _UNSENT_MAX: Final = 64 * 1024 * 1024
 _SHORT_MAX: Final = 255
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
@@ -88,6 +88,12 @@ class FromProxy(IntEnum):
     SCAN_SESSIONS = 17
     PROXY_SUMS = 18
     """What the proxy has counted, and how it stands: statehouse.control.v1.ProxySums."""
+    ORDER_ENDED = 19
+    """What came of the order of that number: statehouse.control.v1.EngineAnswer."""
+    STORE_REPORT = 20
+    """What has become of a store: statehouse.control.v1.EngineReport."""
+    CALLS_ENDED = 21
+    """After STOP, all calls. Stores are open until the link is closed."""
 
 
 class ToProxy(IntEnum):
@@ -110,6 +116,8 @@ class ToProxy(IntEnum):
     ALIVE = 9
     """This process lives; the snapshot of that number holds, if it isn't 0. Once said, it is to be said often: after
     three seconds without a word of it the proxy acts on no snapshot, and without any word it fails all calls."""
+    ORDER = 10
+    """Carry out what is decided about stores: statehouse.control.v1.EngineOrder."""
 
 
 CALLS: Final = {
@@ -219,6 +227,11 @@ class Link(asyncio.Protocol):
         """How many lookups are under way that the proxy has sent to nodes, as it said last."""
         self.on_sums: Callable[[bytes], None] = lambda _sums: None
         """Called with serialized ExpressSums."""
+        self.on_order_ended: Callable[[int, bytes], None] = lambda _number, _answer: None
+        """Called with the number of an order, and what came of it."""
+        self.on_report: Callable[[bytes], None] = lambda _report: None
+        """Called with serialized EngineReports."""
+        self.calls_ended = asyncio.Event()
         self.proxy_sums = b""
         """What the proxy last said of itself: serialized ProxySums, empty before the first."""
         self.callers: dict[int, Shown] = {0: NOTHING_SHOWN}
@@ -292,6 +305,10 @@ class Link(asyncio.Protocol):
         finally:
             del self._calls[number]
 
+    def send_order(self, number: int, order: bytes) -> None:
+        """Have an order about stores carried out; `on_order_ended` learns what came of it."""
+        self.send(ToProxy.ORDER, number, order)
+
     def drop(self, target: str, grace_s: float) -> None:
         """Use a new connection for further calls to an address; those under way may go on for `grace_s` seconds."""
         self.send(ToProxy.DROP, 0, _TIME.pack(round(grace_s * 1_000)) + target.encode())
@@ -340,6 +357,12 @@ class Link(asyncio.Protocol):
                 self._end_call(kind, number, content)
             case FromProxy.PROXY_SUMS:
                 self.proxy_sums = content
+            case FromProxy.ORDER_ENDED:
+                self.on_order_ended(number, content)
+            case FromProxy.STORE_REPORT:
+                self.on_report(content)
+            case FromProxy.CALLS_ENDED:
+                self.calls_ended.set()
             case FromProxy.CALLER:
                 self.callers[number] = _shown(content)
             case FromProxy.CALLER_GONE:

@@ -1,4 +1,4 @@
-"""The proxy in front of a gRPC server: a process of its own, in Go, that speaks HTTP/2 (its source is in `proxy/`).
+"""The proxy in front of a gRPC server: a process of its own, in Go, that speaks HTTP/2 (its source is in `dataplane/`).
 
 Most of a lookup's cost is grpcio's work for the call; the proxy needs a fraction of that. It passes
 lookups to this process over a link, and everything else as gRPC over a Unix socket. A router's proxy sends plain
@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -160,6 +160,22 @@ def _tls_of(settings: ServerSettings, server_name: str) -> ProxyTls | None:
     )
 
 
+class DataPlane(Protocol):
+    """The part of a node that gives orders about stores."""
+
+    def connect(self, link: Link) -> None:
+        """Send orders over a link."""
+
+    def take_answer(self, number: int, content: bytes) -> None:
+        """Take what came of an order."""
+
+    def take_report(self, content: bytes) -> None:
+        """Take a report about a store."""
+
+    def lost(self) -> None:
+        """Learn that the program is gone."""
+
+
 class Proxy:
     """One proxy, from its start to its end. Lives on the event loop.
 
@@ -188,6 +204,7 @@ class Proxy:
         """
         self._on_broken = on_broken
         self._is_ending = self._is_serving = False
+        self._plane: DataPlane | None = None
         self._lost = asyncio.Event()
         self._folder = SocketFolder()
         self.target = f"unix:{self._folder.path}"
@@ -238,18 +255,35 @@ class Proxy:
         self.link.send(ToProxy.SERVE, 0, VERSION)
         self._is_serving = True
 
+    def connect(self, plane: DataPlane) -> None:
+        """Have orders about stores go to the proxy, and what comes of them back. After `serve`."""
+        self.link.on_order_ended, self.link.on_report = plane.take_answer, plane.take_report
+        self._plane = plane
+        plane.connect(self.link)
+
     async def stop(self, grace_s: float) -> None:
-        """Let the proxy refuse new calls, and end after those under way, or after `grace_s` seconds."""
+        """Let the proxy refuse new calls, and end those under way, or wait for them for `grace_s` seconds.
+
+        It ends with them, or if it holds stores, with `close`.
+        """
         self._is_ending = True
         self.link.send(ToProxy.STOP)
+        ended = self._lost if self._plane is None else self.link.calls_ended
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await self._lost.wait()
+                await ended.wait()
+        if self._plane is None:
+            await self.close()
+
+    async def close(self) -> None:
+        """End the proxy. What it holds is to be closed before. A second call does nothing."""
         self.link.close()
         await asyncio.to_thread(self._end)
 
     def _on_lost(self) -> None:
         self._lost.set()
+        if self._plane is not None:
+            self._plane.lost()
         if not self._is_ending:
             self._on_broken(ProxyEnded(f"{PROGRAM} has ended by itself"))
 

@@ -13,8 +13,9 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from statehouse.errors import ConfigurationError
 from statehouse.link.link import LinkContext, LinkHandler
-from statehouse.link.proxy import Proxy
+from statehouse.link.proxy import PROGRAM, DataPlane, Proxy
 from statehouse.rpc.authorized import AuthorizedServer, asked_again, shown_directly, shown_to_proxy
 from statehouse.rpc.channels import KEEPALIVE
 from statehouse.rpc.concealing import ConcealingServer, concealing_handler
@@ -38,16 +39,16 @@ _OBJECTS_BETWEEN_COLLECTIONS: Final = (20_000, 20, 50)
 _PROXIED_SERVICE: Final = "statehouse.v1.QueryService"
 # For requests for health and reflection, which have the name of a service or a file.
 _NAME_BYTES_MAX: Final = 4 * 1024
-# A proxy takes 16 KiB of metadata from callers, and adds a certificate of as much, in base64 (proxy/tls.go). Beyond
+# A proxy takes 16 KiB of metadata from callers, and adds a certificate of as much, in base64 (dataplane/tls.go). Beyond
 # this size grpcio refuses some calls, by chance; by default beyond 8 KiB.
 _FROM_PROXY: Final = (("grpc.max_metadata_size", 64 * 1024),)
-# What grpcio bounds where there is no proxy: as the proxy has it (proxy/main.go).
+# What grpcio bounds where there is no proxy: as the proxy has it (dataplane/main.go).
 _BEGINS_WITHIN_MS: Final = 10_000
 _IDLE_MAX_MS: Final = 600_000
 _HEADERS_MAX_BYTES: Final = 16 * 1024
 _CALLS_OF_CONNECTION_MAX: Final = 10_000
 # Calls of all connections, apart from those that may last by bounds of their own. As many may wait in the proxy
-# (proxy/door.go). Each takes some 20 KiB.
+# (dataplane/door.go). Each takes some 20 KiB.
 _CALLS_MAX: Final = 20_000
 
 
@@ -158,6 +159,20 @@ class RpcServer:
         """Return what the proxy last said of itself: serialized ProxySums; empty without one, or before the first."""
         return b"" if self._proxy is None else self._proxy.sums
 
+    def connect(self, plane: DataPlane) -> None:
+        """Have orders about stores go to the program in front of this server, once it has begun to accept calls.
+
+        Raises:
+            ConfigurationError: there is no such program.
+
+        """
+        if self._proxy is None:
+            raise ConfigurationError(
+                f"engine go needs {PROGRAM}, which is not there or not wanted: set engine to python, or proxy to its "
+                "path"
+            )
+        self._proxy.connect(plane)
+
     async def start(self) -> None:
         """Begin to accept calls."""
         _collect_seldom()
@@ -176,6 +191,11 @@ class RpcServer:
             ends.append(self._proxy.stop(grace_s))
         await asyncio.gather(*ends)
         await self._background.cancel()
+
+    async def close(self) -> None:
+        """End the program in front of this server, if it holds stores: these are to be closed before."""
+        if self._proxy is not None:
+            await self._proxy.close()
 
 
 def _admit_all(method: str, request: object, shown: Shown, *, again: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -69,6 +69,12 @@ class NodeSettings(ServerSettings, HeartbeatPaceSettings, RegistrySettings):
     )
     stop_grace_ms: int = setting(
         2_000, "How long calls under way may go on when the node stops.", SettingGroup.ADDRESS, ge=0
+    )
+    engine: Literal["python", "go"] = setting(
+        "python",
+        "What holds key-value stores and reads their changelogs: this process, or the program that serves gRPC in "
+        "front of it.",
+        SettingGroup.STATE,
     )
     state_dir: Path = setting(
         Path("~/.local/share/statehouse/state"), "Directory that the node keeps its state in.", SettingGroup.STATE

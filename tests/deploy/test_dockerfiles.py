@@ -20,7 +20,7 @@ _INSTRUCTIONS: Final = {
     *("FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"),
 }
 _GO: Final = "golang:{}-bookworm".format(
-    ".".join(re.findall(r"^go (\d+)\.(\d+)", (ROOT / "proxy" / "go.mod").read_text(), re.MULTILINE)[0])
+    ".".join(re.findall(r"^go (\d+)\.(\d+)", (ROOT / "dataplane" / "go.mod").read_text(), re.MULTILINE)[0])
 )
 _PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Which extras each image's lock is made of.

@@ -26,7 +26,7 @@ from statehouse.link.link import CallFailed, ToProxy
 from statehouse.rpc.deadline import Deadline
 from tests.simulation.world import World
 
-# As proxy/express.go and proxy/sums.go have them.
+# As dataplane/express.go and dataplane/sums.go have them.
 SNAPSHOT_HOLDS_S: Final = 3.0
 _SHARE_OF_TIME: Final = 2
 _SUMS_EVERY_S: Final = 0.1

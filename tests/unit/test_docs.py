@@ -19,12 +19,12 @@ from tests.support.pages import blocks
 ROOT = Path(__file__).parents[2]
 TOP = (
     "bench",
+    "dataplane",
     "deploy",
     "docs",
     "examples",
     "processor",
     "protos",
-    "proxy",
     "pyspark_statehouse",
     "query_service",
     "requirements",

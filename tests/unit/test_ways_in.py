@@ -57,7 +57,7 @@ WAYS_IN: Final = (
     ),
     WayIn(
         "lookups that the proxy sends to nodes by itself; it judges nobody, so a router with a gate has no such way",
-        "proxy/main.go",
+        "dataplane/main.go",
         "router.choice.express:standing_obstacle",
         "gates",
     ),
@@ -98,7 +98,7 @@ def test_whatever_listens_is_listed() -> None:
     }
     in_go = {
         str(path.relative_to(ROOT))
-        for path in (ROOT / "proxy").glob("*.go")
+        for path in (ROOT / "dataplane").rglob("*.go")
         if not path.name.endswith("_test.go") and re.search(r"\b(?:net\.Listen|\.Listen)\w*\(", path.read_text())
     }
     assert found | in_go == {each.module for each in WAYS_IN} | set(NO_WAYS_IN)
@@ -113,7 +113,9 @@ def test_no_door_is_built_without_saying_which_gate_it_has(way: WayIn) -> None:
 
 def test_the_link_carries_no_call_that_its_handlers_do_not_admit() -> None:
     """`RpcServer` has the handlers of all calls in CALLS admit them; the proxy has no others for the link."""
-    linked = re.search(r"var linked = map\[string\]byte\{(.*?)\}", (ROOT / "proxy/lookups.go").read_text(), re.DOTALL)
+    linked = re.search(
+        r"var linked = map\[string\]byte\{(.*?)\}", (ROOT / "dataplane/lookups.go").read_text(), re.DOTALL
+    )
     assert linked is not None
     paths = re.findall(r'"/statehouse\.v1\.QueryService/(\w+)"', linked.group(1))
     assert sorted(paths) == sorted(CALLS.values())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
-from query_service.replicas.replica import LogLost, StoreReplica, monotonic_and_wall_ms
+from query_service.replicas.replica import LogLost, Progress, StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import Compaction, Tail
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.lifecycle import InvalidTransition, StoreState
@@ -210,3 +212,39 @@ def test_a_wall_clock_that_is_set_loses_no_replica_and_makes_no_staleness_wrong(
     assert replica.staleness_ms(asked_at + 1.0) == 1_000
     assert replica.save_checkpoint().at_end_ms == wall_ms
     assert replica.outran_retention() is None
+
+
+def test_what_the_data_plane_writes_leaves_a_replica_as_if_it_had_written_it_itself() -> None:
+    applying, told = replica_at(0), replica_at(0)
+    for replica in (applying, told):
+        replica.note_end(3, 1.0, 77)
+    applying.apply([ChangelogRecord(b"k", b"value", 5, 0), ChangelogRecord(b"k", None, 6, 2)], 3)
+    told.advanced_to(Progress(3, puts=1, deletes=1, size=7))
+    for replica in (applying, told):
+        assert (replica.position, replica.lag(2.0), replica.staleness_ms(2.0)) == (3, 0, 1_000)
+        assert (replica.restored_records, replica.had_records, replica.late) == (2, False, 0)
+    assert replace(told.present_checkpoint(), at_end_ms=0) == replace(applying.present_checkpoint(), at_end_ms=0)
+    assert told.tail.read(0, 10, 100) is None, "its records are read from the log"
+
+
+def test_who_is_lost_says_so_once() -> None:
+    replica = replica_at(0)
+    told: list[int] = []
+    replica.on_lost = lambda: told.append(1)
+    replica.lose(LogLost("gone"))
+    replica.lose(LogLost("again"))
+    assert told == [1]
+
+
+def test_a_read_of_what_is_elsewhere_shows_one_moment_and_never_waits_on_the_event_loop() -> None:
+    replica = StoreReplica(
+        StoreSpec("s", "topic", 1, 0),
+        0,
+        KeyValueStore(MemoryEngine(1_000_000)),
+        Checkpoint("topic", "id", 5, 0),
+        NodeMetrics().of("s", Role.ACTIVE),
+        pinned=lambda: nullcontext(8),
+    )
+    assert replica.at_rest(Walk(), lambda: "read") == ("read", 8)
+    with pytest.raises(WalkTooLong):
+        replica.at_rest(Walk(is_brief=True), lambda: "read")

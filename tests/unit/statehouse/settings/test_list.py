@@ -88,6 +88,7 @@ FIRST: Final = frozenset(
     }
 )
 LATER: Final = {
+    "engine": "a platform may lack the program, and a store of an unusual use may go better with the other engine",
     "drain_from_anywhere": "only the operator knows whether the network keeps strangers out",
     "http_max_requests_per_address": "callers behind a load balancer share its address",
     "http_max_watches_per_address": "callers behind a load balancer share its address",

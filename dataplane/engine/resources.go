@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+)
+
+const (
+	// Larger ones are no faster.
+	mostMemtableBytes = 16 << 20
+	// What Pebble begins with, too.
+	leastMemtableBytes = 256 << 10
+	// One is written to while another is flushed.
+	memtablesOfStore = 2
+	// Of a hundred lookups of absent keys, one reads a block in vain.
+	bloomBitsPerKey = 10
+	blockBytes      = 4 << 10
+	levels          = 7
+)
+
+// Resources are what all stores of a node share: one cache, and a budget for what is not in files yet.
+//
+// Pebble charges memtables to the cache of blocks, and a hundred stores would leave no block there. So the cache is
+// larger by the budget of memtables, and each store's are so small that those of all stores fit into that.
+type Resources struct {
+	cache      *pebble.Cache
+	cacheBytes int64
+	writeBytes int64
+
+	mutex sync.Mutex
+	open  int
+}
+
+// NewResources returns the resources of a node. To be closed after the last store.
+//
+//	cacheBytes: what blocks of files may take in memory
+//	writeBytes: what entries that are not in files yet may take, of all stores together
+func NewResources(cacheBytes, writeBytes int64) *Resources {
+	return &Resources{cache: pebble.NewCache(cacheBytes + writeBytes), cacheBytes: cacheBytes, writeBytes: writeBytes}
+}
+
+// Close gives the cache back.
+func (r *Resources) Close() { r.cache.Unref() }
+
+// memtableBytes returns how large a memtable of a store may be, if a node has so many stores.
+func memtableBytes(writeBytes int64, stores int) uint64 {
+	part := writeBytes / int64(memtablesOfStore*max(stores, 1))
+	return uint64(min(max(part, leastMemtableBytes), mostMemtableBytes))
+}
+
+// begin returns how large the memtables of one more store may be; `expected` is how many the node is to have.
+func (r *Resources) begin(expected int) uint64 {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.open++
+	return memtableBytes(r.writeBytes, max(r.open, expected))
+}
+
+func (r *Resources) end() {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.open--
+}
+
+// options returns what all stores have in common.
+func (r *Resources) options(memtable uint64) *pebble.Options {
+	options := &pebble.Options{
+		Cache:        r.cache,
+		MemTableSize: memtable,
+		// The database slows its writer down by itself: see `Database.Write`.
+		MemTableStopWritesThreshold: 1_000,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       1_000,
+		// The changelog is the log. What is lost with the process is read from there again.
+		DisableWAL:                 true,
+		FormatMajorVersion:         pebble.FormatNewest,
+		CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
+		Levels:                     [levels]pebble.LevelOptions{},
+	}
+	for level := range options.Levels {
+		options.Levels[level].BlockSize = blockBytes
+		options.Levels[level].FilterPolicy = bloom.FilterPolicy(bloomBitsPerKey)
+		options.Levels[level].FilterType = pebble.TableFilter
+	}
+	options.EnsureDefaults()
+	return options
+}
+
+// Measures returns what all stores take, and the bounds, by the names of the node's metrics.
+func (r *Resources) Measures() map[string]int64 {
+	metrics := r.cache.Metrics()
+	return map[string]int64{
+		"block_cache_bytes":           metrics.Size,
+		"block_cache_capacity_bytes":  r.cacheBytes,
+		"write_buffer_capacity_bytes": r.writeBytes,
+		"block_cache_hits_total":      metrics.Hits,
+		"block_cache_misses_total":    metrics.Misses,
+	}
+}

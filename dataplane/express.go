@@ -1,0 +1,438 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+)
+
+const (
+	// The router says so often that a snapshot holds (statehouse/link/link.py); after this time without a word it does not.
+	snapshotHolds = 3 * time.Second
+	// A caller's time isn't spent waiting for one node: the router hears of it with so much of it left.
+	shareOfTime = 2
+	// For a caller without a deadline.
+	longestCall = time.Minute
+	traceParent = "traceparent"
+)
+
+// Express sends lookups that the router has decided straight to nodes. Whatever doesn't go well it hands to the router,
+// with what is known; nothing is decided here.
+type Express struct {
+	link     *Link
+	calls    *Shared
+	sums     *Sums
+	snapshot atomic.Pointer[snapshot]
+	holds    atomic.Int64 // until when, in nanoseconds since `began`
+	began    time.Time
+	// Lookups under way of which the router knows nothing.
+	open atomic.Int64
+	// Lookups of batches that are the router's, beside one for each batch.
+	passed atomic.Int64
+}
+
+// NewExpress makes one that has no snapshot yet.
+func NewExpress(link *Link, calls *Calls, maxMessageBytes int) *Express {
+	e := &Express{link: link, began: time.Now()}
+	e.sums = NewSums(func(data []byte) { link.Send(expressSums, 0, data) })
+	e.calls = NewShared(calls.MakeWithin, e.sums, maxMessageBytes)
+	link.OnSnapshot = func(data []byte) error {
+		s, err := snapshotIn(data)
+		if err == nil {
+			e.snapshot.Store(s)
+			e.hold()
+		}
+		return err
+	}
+	link.OnAlive = func(number uint64) {
+		if s := e.snapshot.Load(); s != nil && s.Number == number {
+			e.hold()
+		}
+	}
+	link.Elsewhere = func() uint32 { return uint32(e.open.Load()) }
+	return e
+}
+
+func (e *Express) hold() { e.holds.Store(int64(time.Since(e.began) + snapshotHolds)) }
+
+// valid returns the snapshot if there is one that holds, nil otherwise.
+func (e *Express) valid() *snapshot {
+	s := e.snapshot.Load()
+	if s == nil || len(s.Stores) == 0 || int64(time.Since(e.began)) > e.holds.Load() {
+		return nil
+	}
+	return s
+}
+
+// now returns the snapshot to act on, nil if there is none for a call, or no room.
+func (e *Express) now(ctx context.Context) *snapshot {
+	s := e.valid()
+	if s == nil {
+		return nil
+	}
+	if uint64(e.open.Load()+e.passed.Load())+uint64(e.link.Waiting()) >= uint64(s.MaxLookups) {
+		return nil // the router refuses, or has room
+	}
+	if len(metadata.ValueFromIncomingContext(ctx, traceParent)) > 0 {
+		return nil
+	}
+	return s
+}
+
+// Answer answers a Get or a BatchGet; false if that is for the router to do, as if nobody had been asked.
+func (e *Express) Answer(
+	ctx context.Context, who *Caller, authorization string, kind byte, it *request,
+) ([]byte, error, bool) {
+	if kind == get {
+		return e.Get(ctx, who, authorization, it)
+	}
+	return e.BatchGet(ctx, who, authorization, it)
+}
+
+// Get answers a lookup; false if that is for the router to do, which has heard nothing of it then.
+func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it *request) ([]byte, error, bool) {
+	s := e.now(ctx)
+	if s == nil || it.isLarge() {
+		return nil, nil, false
+	}
+	to := s.decide(it.data)
+	if to == nil {
+		return nil, nil, false
+	}
+	end, is := endOf(ctx)
+	if !is {
+		end = time.Now().Add(longestCall)
+	}
+	asked := e.calls.Ask(end, to, append(it.data[:len(it.data):len(it.data)], s.Forwarding...))
+	defer asked.leave()
+	calls := []*sent{&asked.sent}
+	if err := e.await(ctx, 1, calls, microseconds(to.store.LateAfterUs), asked.done); err != nil {
+		return nil, err, true
+	}
+	if asked.came.kind == answered {
+		e.sums.Add(sumKey{sumOfGets, to.store.Name, to.node.InstanceId, to.node.Role}, 1, asked.took)
+		return asked.came.content, nil, true
+	}
+	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, it.data)
+	return data, err, true
+}
+
+// await waits until calls for so many lookups have ended, or one hasn't gone well, or they are late.
+func (e *Express) await(
+	ctx context.Context, lookups int, calls []*sent, late time.Duration, done <-chan ended,
+) error {
+	e.open.Add(int64(lookups))
+	defer e.open.Add(-int64(lookups))
+	if deadline, is := ctx.Deadline(); is {
+		late = min(late, time.Until(deadline)/shareOfTime)
+	}
+	timer := time.NewTimer(late)
+	defer timer.Stop()
+	for range calls {
+		select {
+		case it := <-done:
+			it.call.came, it.call.took = it.found, time.Since(it.call.at)
+			if it.kind != answered {
+				return nil
+			}
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return nil
+}
+
+// What came of a call to a node.
+const (
+	underWay = byte(controlv1.HandedOutcome_HANDED_OUTCOME_UNSPECIFIED)
+	// Its answer.
+	answered = byte(controlv1.HandedOutcome_HANDED_OUTCOME_ANSWERED)
+	// A serialized google.rpc.Status.
+	callHasFailed = byte(controlv1.HandedOutcome_HANDED_OUTCOME_FAILED)
+	// A serialized statehouse.v1.LookupError.
+	refused = byte(controlv1.HandedOutcome_HANDED_OUTCOME_REFUSED)
+	// The call or its answer was too large for what it carried, or can't be read.
+	unknown = byte(controlv1.HandedOutcome_HANDED_OUTCOME_UNKNOWN)
+)
+
+type found struct {
+	kind    byte
+	content []byte
+}
+
+// sent is what a node is asked for: a lookup, or some of a batch.
+type sent struct {
+	node    *controlv1.ExpressNode
+	lookups int
+	isWhole bool // its answer is the caller's
+	at      time.Time
+	// What is known of it when it is waited for no longer.
+	came   found
+	took   time.Duration
+	number uint64 // of what comes of it later
+}
+
+// told returns what the router hears of it.
+func (c *sent) told() *controlv1.HandedCall {
+	took := c.took
+	if c.came.kind != answered {
+		took = time.Since(c.at)
+	}
+	return &controlv1.HandedCall{
+		InstanceId: c.node.InstanceId, Address: c.node.Address, TookUs: inMicroseconds(took), Lookups: uint32(c.lookups),
+		Outcome: controlv1.HandedOutcome(c.came.kind), Content: c.came.content, Number: c.number,
+	}
+}
+
+// ended says what came of it.
+type ended struct {
+	call *sent
+	found
+}
+
+// asked is a lookup that was sent to a node. Its outcome will be in `done`.
+type asked struct {
+	sent
+	end  time.Time // nobody waits for it then
+	body []byte
+	done chan ended
+	// The call that carries it; nil before there is one, and `nobodys` when it is waited for no longer.
+	carrier atomic.Pointer[carrier]
+}
+
+// carrier is a call that carries lookups. It ends early when nobody waits for any of them any more.
+type carrier struct {
+	waiting atomic.Int64
+	end     context.CancelFunc
+}
+
+var nobodys = &carrier{}
+
+// leave is called once, when a lookup is waited for no longer.
+func (a *asked) leave() {
+	if c := a.carrier.Swap(nobodys); c != nil {
+		c.leave()
+	}
+}
+
+func (c *carrier) leave() {
+	if c.waiting.Add(-1) == 0 {
+		c.end()
+	}
+}
+
+// sender makes a call whose answer has at most so many bytes; see Calls.MakeWithin.
+type sender func(ctx context.Context, target, method string, request []byte, most int) ([]byte, error)
+
+// Shared makes calls to nodes: while one is under way, further lookups wait for its return, and then go together. The
+// rules are those of router/calls/coalesce.py.
+type Shared struct {
+	send            sender
+	sums            *Sums
+	maxMessageBytes int
+	mutex           sync.Mutex
+	queues          map[string]*queue
+}
+
+const (
+	getPath      = "/statehouse.v1.QueryService/Get"
+	batchGetPath = "/statehouse.v1.QueryService/BatchGet"
+	// How long a call may make others wait.
+	longestWait = 10 * time.Millisecond
+	// As a node takes by default, and as statehouse/runtime/batches.py has it.
+	maxEntries = 1_000
+	// What framing adds to an entry, rounded up.
+	entryOverhead = 32
+	// Tags of the elements of a batch, and of what a BatchGetResult has.
+	elementTag              = 0x0a
+	responseTag, refusalTag = 0x0a, 0x12
+)
+
+// NewShared makes calls by `send`.
+func NewShared(send sender, sums *Sums, maxMessageBytes int) *Shared {
+	return &Shared{send: send, sums: sums, maxMessageBytes: maxMessageBytes, queues: map[string]*queue{}}
+}
+
+// queue is the lookups that wait while a call to their node is under way. A queue that is empty is removed.
+type queue struct {
+	underWay int
+	waiting  []*asked
+}
+
+// Ask sends a lookup to the node that it is decided for. It is waited for until it is left, and until `end` at most.
+func (s *Shared) Ask(end time.Time, to *decided, body []byte) *asked {
+	a := &asked{end: end, body: body, done: make(chan ended, 1)}
+	a.sent = sent{node: to.node, lookups: 1, isWhole: true, at: time.Now()}
+	s.mutex.Lock()
+	q, is := s.queues[to.node.Address]
+	if !is {
+		q = &queue{}
+		s.queues[to.node.Address] = q
+	}
+	if q.underWay > 0 {
+		q.waiting = append(q.waiting, a)
+		s.mutex.Unlock()
+		return a
+	}
+	q.underWay++
+	s.mutex.Unlock()
+	s.begin(to.node, []*asked{a})
+	return a
+}
+
+// next is called when a call no longer makes others wait.
+func (s *Shared) next(to *controlv1.ExpressNode) {
+	s.mutex.Lock()
+	q := s.queues[to.Address]
+	q.underWay--
+	var go_ []*asked
+	for room := s.maxMessageBytes; len(q.waiting) > 0 && len(go_) < maxEntries; q.waiting = q.waiting[1:] {
+		first := q.waiting[0]
+		if first.carrier.Load() == nobodys {
+			continue
+		}
+		if room -= len(first.body) + entryOverhead; room < 0 && len(go_) > 0 {
+			break
+		}
+		go_ = append(go_, first)
+	}
+	if len(go_) > 0 {
+		q.underWay++
+	} else if q.underWay == 0 {
+		delete(s.queues, to.Address)
+	}
+	s.mutex.Unlock()
+	if len(go_) > 0 {
+		// The newest lookup knows best which process is at the address.
+		s.begin(go_[len(go_)-1].node, go_)
+	}
+}
+
+// begin makes a call.
+func (s *Shared) begin(to *controlv1.ExpressNode, entries []*asked) {
+	latest := time.Now()
+	for _, each := range entries {
+		if each.end.After(latest) {
+			latest = each.end
+		}
+	}
+	ctx, end := context.WithDeadline(context.Background(), latest)
+	call := &carrier{end: end}
+	call.waiting.Store(int64(len(entries)))
+	for _, each := range entries {
+		if !each.carrier.CompareAndSwap(nil, call) {
+			call.leave()
+		}
+	}
+	next := sync.OnceFunc(func() { s.next(to) })
+	timer := time.AfterFunc(longestWait, next)
+	go func() {
+		defer end()
+		var data []byte
+		var err error
+		if len(entries) == 1 {
+			data, err = s.send(ctx, to.Address, getPath, entries[0].body, s.maxMessageBytes)
+		} else {
+			s.sums.Shared(len(entries))
+			bodies := make([][]byte, len(entries))
+			for i, each := range entries {
+				bodies[i] = each.body
+			}
+			data, err = s.send(ctx, to.Address, batchGetPath, framed(bodies), s.maxMessageBytes)
+		}
+		timer.Stop()
+		next()
+		give(entries, data, err)
+	}()
+}
+
+// give gives each lookup its outcome.
+func give(entries []*asked, data []byte, err error) {
+	all := cameOf(data, err)
+	var results [][]byte
+	if len(entries) > 1 {
+		if code := status.Code(err); code == codes.OK || code == codes.ResourceExhausted || code == codes.InvalidArgument {
+			all = found{kind: unknown}
+		}
+		if err == nil {
+			results = elements(data, len(entries))
+		}
+	}
+	for i, entry := range entries {
+		came := all
+		if len(results) == len(entries) {
+			came = resultIn(results[i])
+			if len(data) > smallBytes { // whoever is slow to take its own must not keep that of all
+				came.content = bytes.Clone(came.content)
+			}
+		}
+		entry.done <- ended{&entry.sent, came}
+	}
+}
+
+func cameOf(data []byte, err error) found {
+	if err == errLargeAnswer {
+		return found{kind: unknown}
+	}
+	if err != nil {
+		return found{callHasFailed, serializedStatus(err)}
+	}
+	return found{answered, data}
+}
+
+// resultIn returns what a BatchGetResult says.
+func resultIn(data []byte) found {
+	if len(data) > 0 && (data[0] == responseTag || data[0] == refusalTag) {
+		if content, size := protowire.ConsumeBytes(data[1:]); size >= 0 && 1+size == len(data) {
+			if data[0] == responseTag {
+				return found{answered, content}
+			}
+			return found{refused, content}
+		}
+	}
+	return found{kind: unknown}
+}
+
+// framed returns the message whose repeated field 1 has these elements.
+func framed(elements [][]byte) []byte {
+	size := 0
+	for _, each := range elements {
+		size += 1 + protowire.SizeBytes(len(each))
+	}
+	data := make([]byte, 0, size)
+	for _, each := range elements {
+		data = appendElement(data, each)
+	}
+	return data
+}
+
+func appendElement(data, element []byte) []byte {
+	return append(protowire.AppendVarint(append(data, elementTag), uint64(len(element))), element...)
+}
+
+// elements returns those of field 1 of a message; nil if it has anything else, or more of them.
+func elements(data []byte, most int) [][]byte {
+	found := make([][]byte, 0, min(most, 1+len(data)/16))
+	for len(data) > 0 {
+		if data[0] != elementTag || len(found) == most {
+			return nil
+		}
+		content, size := protowire.ConsumeBytes(data[1:])
+		if size < 0 {
+			return nil
+		}
+		found, data = append(found, content), data[1+size:]
+	}
+	return found
+}

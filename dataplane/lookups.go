@@ -1,0 +1,138 @@
+package main
+
+import (
+	"io"
+	"math"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+)
+
+// message is the bytes of one, whatever is in them.
+type message struct {
+	data []byte
+	// Set for an answer: of what it takes so many bytes until it is written, or dropped.
+	quota *Quota
+	bytes int
+}
+
+// unwritten is an answer that is to be written.
+type unwritten struct {
+	mem.SliceBuffer
+	*message
+	users atomic.Int32
+}
+
+// Ref see mem.Buffer.
+func (u *unwritten) Ref() { u.users.Add(1) }
+
+// Free see mem.Buffer.
+func (u *unwritten) Free() {
+	if u.users.Add(-1) == 0 {
+		u.quota.written(u.bytes)
+	}
+}
+
+// rawCodec passes messages on as they are.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	it := v.(*message)
+	if it.quota == nil {
+		return mem.BufferSlice{mem.SliceBuffer(it.data)}, nil
+	}
+	u := &unwritten{SliceBuffer: it.data, message: it}
+	u.Ref()
+	return mem.BufferSlice{u}, nil
+}
+
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	v.(*message).data = data.Materialize()
+	return nil
+}
+
+// Name is the one that is on the wire.
+func (rawCodec) Name() string { return "proto" }
+
+// A request that is no batch has a few keys, which Kafka has as parts of records.
+const maxSingleBytes = 1 << 20
+
+// What goes over the link.
+var linked = map[string]byte{
+	"/statehouse.v1.QueryService/Get":          get,
+	"/statehouse.v1.QueryService/BatchGet":     batchGet,
+	"/statehouse.v1.QueryService/Scan":         scan,
+	"/statehouse.v1.QueryService/ScanWindows":  scanWindows,
+	"/statehouse.v1.QueryService/ScanSessions": scanSessions,
+}
+
+// Doors are those to the server: of lookups, and of all other calls.
+type Doors struct{ lookups, others *Door }
+
+// Handle has lookups answered by nodes, where that is decided, or over the link, and pages over the link. It passes on all
+// else. Pages go in by the same door as that. `isTraced`: a call that carries a trace's context is passed on with it.
+func Handle(
+	link *Link, express *Express, requests *Requests, doors Doors, tally *Tally, isTraced bool, forward grpc.StreamHandler,
+) grpc.StreamHandler {
+	return func(service any, caller grpc.ServerStream) (err error) {
+		method, _ := grpc.MethodFromServerStream(caller)
+		way := controlv1.ProxyWay_PROXY_WAY_FORWARDED
+		defer func() { tally.Ended(way, err) }()
+		kind, is := linked[method]
+		if !is || (isTraced && len(metadata.ValueFromIncomingContext(caller.Context(), traceParent)) > 0) {
+			return forward(service, caller)
+		}
+		way = controlv1.ProxyWay_PROXY_WAY_LINK
+		who, authorization, err := callerIn(caller.Context())
+		if err != nil {
+			return err
+		}
+		if who != nil && len(metadata.ValueFromIncomingContext(caller.Context(), onBehalfKey)) > 0 {
+			// The link knows callers, and not for whom they call.
+			way = controlv1.ProxyWay_PROXY_WAY_FORWARDED
+			return forward(service, caller)
+		}
+		most := math.MaxInt
+		if kind != batchGet {
+			most = maxSingleBytes
+		}
+		held := holdingIn(caller.Context())
+		messages, err := requests.Of(caller)
+		if err != nil {
+			return err
+		}
+		request, err := messages.Only(most)
+		if err == io.EOF {
+			way = controlv1.ProxyWay_PROXY_WAY_FORWARDED
+			return forward(service, caller) // there is no request, which the server refuses
+		} else if err != nil {
+			return err
+		}
+		through, places, longest := doors.others, 1, longestPage
+		if kind == get || kind == batchGet {
+			if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
+				way = controlv1.ProxyWay_PROXY_WAY_EXPRESS
+				if err != nil {
+					return err
+				}
+				return held.Answer(caller, data)
+			}
+			through, places, longest = doors.lookups, placesOf(len(request.data)), longestBeginning
+		}
+		inside, err := through.Enter(caller.Context(), places, longest)
+		if err != nil {
+			request.free()
+			return err
+		}
+		defer inside.Leave()
+		data, err := link.Call(caller.Context(), who, authorization, kind, request)
+		if err != nil {
+			return err
+		}
+		return held.Answer(caller, data)
+	}
+}

@@ -1,0 +1,349 @@
+// Package orders carries out what Python has decided about stores: which are open, what is read for them and from where
+// on, what is saved and closed. It decides nothing.
+package orders
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"statehouse-dataplane/engine"
+	"statehouse-dataplane/follow"
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/stores"
+)
+
+// Orders has a node's stores.
+type Orders struct {
+	// Report is told what becomes of stores that changelogs are read for.
+	Report func(*controlv1.EngineReport)
+
+	ctx  context.Context
+	stop context.CancelFunc
+
+	mutex     sync.Mutex
+	resources *engine.Resources
+	clients   []*kgo.Client
+	restorer  *follow.Reader
+	follower  *follow.Reader
+	stores    map[uint64]*replica
+	views     map[uint64]*engine.View
+	lastView  uint64
+}
+
+// New returns one without stores.
+func New(report func(*controlv1.EngineReport)) *Orders {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Orders{Report: report, ctx: ctx, stop: stop, stores: map[uint64]*replica{}, views: map[uint64]*engine.View{}}
+}
+
+// Close ends the reading of changelogs. Stores are not saved: whoever wants that has ordered order.
+func (o *Orders) Close() {
+	o.stop()
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	for _, client := range o.clients {
+		client.Close()
+	}
+}
+
+// HasBegun says whether there may be stores.
+func (o *Orders) HasBegun() bool {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.resources != nil
+}
+
+// Carry carries out an order.
+func (o *Orders) Carry(order *controlv1.EngineOrder) *controlv1.EngineAnswer {
+	answer, err := o.carried(order)
+	if err != nil {
+		return &controlv1.EngineAnswer{Fault: told(err)}
+	}
+	return answer
+}
+
+func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer, error) {
+	nothing := &controlv1.EngineAnswer{}
+	switch one := order.Order.(type) {
+	case *controlv1.EngineOrder_Start:
+		return nothing, o.start(one.Start)
+	case *controlv1.EngineOrder_Open:
+		return o.open(one.Open)
+	case *controlv1.EngineOrder_Follow:
+		return nothing, o.follow(one.Follow)
+	case *controlv1.EngineOrder_Leave:
+		return nothing, o.leave(one.Leave.Store)
+	case *controlv1.EngineOrder_Save:
+		return o.save(one.Save)
+	case *controlv1.EngineOrder_Close:
+		return nothing, o.close(one.Close.Store)
+	case *controlv1.EngineOrder_Get:
+		return o.get(one.Get)
+	case *controlv1.EngineOrder_View:
+		return o.view(one.View.Store)
+	case *controlv1.EngineOrder_Walk:
+		return o.walk(one.Walk)
+	case *controlv1.EngineOrder_Unview:
+		return nothing, o.unview(one.Unview.View)
+	case *controlv1.EngineOrder_Count:
+		return o.count(one.Count.Store)
+	case *controlv1.EngineOrder_Measure:
+		return o.measure(one.Measure.Store)
+	}
+	return nil, fmt.Errorf("an order that is not known here: %T", order.Order)
+}
+
+// told returns an error as Python learns of it.
+func told(err error) *controlv1.EngineFault {
+	kind := controlv1.EngineFaultKind_ENGINE_FAULT_KIND_UNSPECIFIED
+	var fault *engine.Fault
+	switch {
+	case errors.As(err, &fault):
+		kind = map[engine.Kind]controlv1.EngineFaultKind{
+			engine.Damaged: controlv1.EngineFaultKind_ENGINE_FAULT_KIND_DAMAGED,
+			engine.Refused: controlv1.EngineFaultKind_ENGINE_FAULT_KIND_REFUSED,
+			engine.Full:    controlv1.EngineFaultKind_ENGINE_FAULT_KIND_FULL,
+		}[fault.Kind]
+	case errors.Is(err, engine.ErrClosed):
+		kind = controlv1.EngineFaultKind_ENGINE_FAULT_KIND_CLOSED
+	}
+	return &controlv1.EngineFault{Kind: kind, Message: err.Error()}
+}
+
+func (o *Orders) start(order *controlv1.EngineStart) error {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	if o.resources != nil {
+		return errors.New("it was started before")
+	}
+	brokers, err := brokersOf(order)
+	if err != nil {
+		return err
+	}
+	readers := make([]*follow.Reader, 2)
+	// Restores in parallel up to the processors. They have a client of their own, and so never delay what is followed.
+	for at, atOnce := range []int{runtime.GOMAXPROCS(0), mostFollowers} {
+		client, err := brokers.Client(order.ClientId + []string{"-restorer", "-follower"}[at])
+		if err != nil {
+			return err
+		}
+		o.clients = append(o.clients, client)
+		readers[at] = follow.NewReader(client, atOnce)
+		go readers[at].Run(o.ctx)
+	}
+	o.restorer, o.follower = readers[0], readers[1]
+	o.resources = engine.NewResources(int64(order.BlockCacheBytes), int64(order.WriteBufferBytes))
+	return nil
+}
+
+// mostFollowers is how many stores may take what was read at the same time. More wait; each takes a moment.
+const mostFollowers = 64
+
+func (o *Orders) open(order *controlv1.EngineOpen) (*controlv1.EngineAnswer, error) {
+	o.mutex.Lock()
+	resources, taken := o.resources, o.stores[order.Store] != nil
+	o.mutex.Unlock()
+	switch {
+	case resources == nil:
+		return nil, errors.New("it was not started")
+	case taken:
+		return nil, fmt.Errorf("store %d is open", order.Store)
+	}
+	opened, state, err := openReplica(order, resources, o.Report)
+	if err != nil {
+		return nil, err
+	}
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	o.stores[order.Store] = opened
+	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_State{State: state}}, nil
+}
+
+// of returns an open store.
+func (o *Orders) of(number uint64) (*replica, error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	if found := o.stores[number]; found != nil {
+		return found, nil
+	}
+	return nil, engine.ErrClosed
+}
+
+func (o *Orders) follow(order *controlv1.EngineFollow) error {
+	r, err := o.of(order.Store)
+	if err != nil {
+		return err
+	}
+	if err := r.begin(order); err != nil {
+		return err
+	}
+	if order.Restores {
+		r.reader = o.restorer
+	} else {
+		r.reader = o.follower
+		// What was restored needn't be restored again, whatever happens from now on.
+		go func() { _ = r.database.Save() }() // a fault is the next write's to tell
+		if kept, known := r.store.(*stores.KeyValue); known {
+			if _, err := kept.Keep(); err != nil {
+				return err
+			}
+		}
+	}
+	return r.reader.Add(r.place, r.position, r)
+}
+
+func (o *Orders) leave(store uint64) error {
+	r, err := o.of(store)
+	if err != nil {
+		return err
+	}
+	if r.reader != nil {
+		r.reader.Remove(r.place)
+		r.reader = nil
+	}
+	return nil
+}
+
+func (o *Orders) save(order *controlv1.EngineSave) (*controlv1.EngineAnswer, error) {
+	r, err := o.of(order.Store)
+	if err != nil {
+		return nil, err
+	}
+	checkpoint, err := r.save(order.AtEndMs)
+	if err != nil {
+		return nil, err
+	}
+	state := &controlv1.EngineState{Checkpoint: checkpoint}
+	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_State{State: state}}, nil
+}
+
+func (o *Orders) close(store uint64) error {
+	if err := o.leave(store); err != nil {
+		return err
+	}
+	o.mutex.Lock()
+	r := o.stores[store]
+	delete(o.stores, store)
+	o.mutex.Unlock()
+	if r == nil {
+		return engine.ErrClosed
+	}
+	return r.database.Close()
+}
+
+func (o *Orders) get(order *controlv1.EngineGet) (*controlv1.EngineAnswer, error) {
+	r, err := o.of(order.Store)
+	if err != nil {
+		return nil, err
+	}
+	values := &controlv1.EngineValues{Values: make([]*controlv1.EngineValue, len(order.Keys))}
+	for at, key := range order.Keys {
+		value := &controlv1.EngineValue{}
+		_, err := r.database.Get(engine.Default, key, func(found []byte) { value.Value = append([]byte{}, found...) })
+		if err != nil {
+			return nil, err
+		}
+		values.Values[at] = value
+	}
+	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Values{Values: values}}, nil
+}
+
+func (o *Orders) view(store uint64) (*controlv1.EngineAnswer, error) {
+	r, err := o.of(store)
+	if err != nil {
+		return nil, err
+	}
+	view, position, err := r.view()
+	if err != nil {
+		return nil, err
+	}
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	o.lastView++
+	o.views[o.lastView] = view
+	viewed := &controlv1.EngineViewed{View: o.lastView, Segments: view.Segments, Position: position}
+	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Viewed{Viewed: viewed}}, nil
+}
+
+// mostWalked is the most bytes of entries in one answer; the first entry may have more.
+const mostWalked = 1 << 20
+
+func (o *Orders) walk(order *controlv1.EngineWalk) (*controlv1.EngineAnswer, error) {
+	o.mutex.Lock()
+	view := o.views[order.View]
+	o.mutex.Unlock()
+	if view == nil || view.IsClosing() {
+		return nil, engine.ErrClosed
+	}
+	family := engine.Default
+	if order.Segment != nil {
+		family = engine.Segment(*order.Segment)
+	}
+	found := view.Entries(family, order.Start, order.Stop, order.Reverse)
+	defer found.Close()
+	entries := &controlv1.EngineEntries{}
+	for size := 0; ; {
+		if !found.Next() {
+			entries.IsAll = true
+			break
+		}
+		size += len(found.Key()) + len(found.Value())
+		entries.KeysAndValues = append(entries.KeysAndValues, append([]byte(nil), found.Key()...), append([]byte(nil), found.Value()...))
+		if len(entries.KeysAndValues) >= 2*int(order.Limit) || size >= mostWalked {
+			break
+		}
+	}
+	if err := found.Err(); err != nil {
+		return nil, err
+	}
+	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Entries{Entries: entries}}, nil
+}
+
+func (o *Orders) unview(number uint64) error {
+	o.mutex.Lock()
+	view := o.views[number]
+	delete(o.views, number)
+	o.mutex.Unlock()
+	if view == nil {
+		return engine.ErrClosed
+	}
+	view.Close()
+	return nil
+}
+
+func (o *Orders) count(store uint64) (*controlv1.EngineAnswer, error) {
+	r, err := o.of(store)
+	if err != nil {
+		return nil, err
+	}
+	count, err := r.count()
+	if err != nil {
+		return nil, err
+	}
+	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Count{Count: count}}, nil
+}
+
+func (o *Orders) measure(store uint64) (*controlv1.EngineAnswer, error) {
+	measures := map[string]int64{}
+	if store == 0 {
+		o.mutex.Lock()
+		if o.resources != nil {
+			measures = o.resources.Measures()
+		}
+		o.mutex.Unlock()
+	} else {
+		r, err := o.of(store)
+		if err != nil {
+			return nil, err
+		}
+		if measures, err = r.database.Measures(); err != nil {
+			return nil, err
+		}
+	}
+	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Measures{Measures: &controlv1.EngineMeasures{Measures: measures}}}, nil
+}

@@ -1,0 +1,209 @@
+package orders
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"statehouse-dataplane/engine"
+	"statehouse-dataplane/follow"
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/placement"
+	"statehouse-dataplane/stores"
+)
+
+// idleMS is how old the time in files may be of a store to which nothing is written: it matters only where tombstones leave
+// the log within a time that is not much longer.
+const idleMS = 60_000
+
+// store is what all kinds have in common.
+type store interface {
+	Apply(records []stores.Record, checkpoint *stores.Checkpoint) (stores.Applied, error)
+	Count(walk *stores.Walk) (int64, error)
+}
+
+// replica is an open store, and the reading of its changelog.
+type replica struct {
+	number   uint64
+	database *engine.Database
+	store    store
+	suffix   int // of a record's key, behind the plain key
+	report   func(*controlv1.EngineReport)
+
+	// By order, one after the other.
+	reader *follow.Reader
+	place  follow.Place
+
+	mutex      sync.Mutex // a save and what is read come from two goroutines
+	checkpoint stores.Checkpoint
+	position   int64
+	partitions uint32
+	saved      stores.Checkpoint // what is in files
+}
+
+// openReplica opens a store.
+func openReplica(order *controlv1.EngineOpen, resources *engine.Resources, report func(*controlv1.EngineReport)) (*replica, *controlv1.EngineState, error) {
+	database, err := engine.Open(order.Path, resources, int(order.Stores))
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &replica{number: order.Store, database: database, report: report}
+	var checkpoint *stores.Checkpoint
+	switch order.Kind {
+	case controlv1.EngineKind_ENGINE_KIND_KEY_VALUE:
+		r.store, checkpoint, err = stores.NewKeyValue(database)
+	case controlv1.EngineKind_ENGINE_KIND_WINDOW:
+		r.suffix = stores.WindowSuffixBytes
+		r.store, checkpoint, err = stores.NewTimedStore(database, stores.Windows, order.RetentionMs, order.RetainDuplicates)
+	case controlv1.EngineKind_ENGINE_KIND_SESSION:
+		r.suffix = stores.SessionSuffixBytes
+		r.store, checkpoint, err = stores.NewTimedStore(database, stores.Sessions, order.RetentionMs, false)
+	case controlv1.EngineKind_ENGINE_KIND_VERSIONED:
+		r.store, checkpoint, err = stores.NewVersioned(database, order.RetentionMs)
+	default:
+		err = fmt.Errorf("a store of kind %v", order.Kind)
+	}
+	if err != nil {
+		fault := &engine.Fault{Kind: engine.Damaged, Path: order.Path, Err: err}
+		return nil, nil, errors.Join(fault, database.Close())
+	}
+	state := &controlv1.EngineState{}
+	if checkpoint != nil {
+		r.checkpoint, state.Checkpoint = *checkpoint, database.State()
+	}
+	return r, state, nil
+}
+
+// begin takes what is to be read: the checkpoint, and from where on.
+func (r *replica) begin(order *controlv1.EngineFollow) error {
+	if r.reader != nil {
+		return fmt.Errorf("the changelog of store %d is being read", r.number)
+	}
+	var checkpoint stores.Checkpoint
+	if err := json.Unmarshal(order.Checkpoint, &checkpoint); err != nil {
+		return fmt.Errorf("a checkpoint: %w", err)
+	}
+	if len(order.TopicId) != len(follow.ID{}) {
+		return fmt.Errorf("a topic's id of %d bytes", len(order.TopicId))
+	}
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.checkpoint = checkpoint
+	r.position, r.partitions = checkpoint.Position, order.PartitionCount
+	r.place = follow.Place{Topic: order.Topic, ID: follow.ID(order.TopicId), Partition: int32(order.Partition)}
+	return nil
+}
+
+// Take writes what was read of the changelog, and reports order.
+func (r *replica) Take(slice follow.Slice) error {
+	report := &controlv1.EngineReport{Store: r.number, Position: slice.Next, AtEnd: slice.AtEnd}
+	for _, offset := range slice.Keyless {
+		report.Skipped = append(report.Skipped, &controlv1.EngineSkipped{Offset: offset, Reason: "a record without a key"})
+	}
+	err := r.write(slice, report)
+	if err != nil {
+		report.Fault = told(err)
+	}
+	r.report(report)
+	return err
+}
+
+func (r *replica) write(slice follow.Slice, report *controlv1.EngineReport) error {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.position = slice.Next
+	report.StreamTimeMs = r.checkpoint.StreamTimeMS
+	if len(slice.Records) == 0 {
+		return nil
+	}
+	checkpoint := r.checkpoint
+	checkpoint.Position = slice.Next
+	r.check(slice.Records, &checkpoint, report)
+	for _, record := range slice.Records {
+		if record.Value == nil {
+			report.Deletes++
+		} else {
+			report.Puts++
+		}
+		report.Bytes += uint64(len(record.Key) + len(record.Value))
+	}
+	began := time.Now()
+	applied, err := r.store.Apply(slice.Records, &checkpoint)
+	if err != nil {
+		return err
+	}
+	report.TookUs = uint32(time.Since(began).Microseconds())
+	report.Late, report.ExpiredSegments = uint32(applied.Late), uint32(applied.ExpiredSegments)
+	for _, each := range applied.Unreadable {
+		report.Skipped = append(report.Skipped, &controlv1.EngineSkipped{Offset: slice.Records[each.Index].Offset, Reason: each.Reason})
+	}
+	report.StreamTimeMs = checkpoint.StreamTimeMS
+	r.checkpoint = checkpoint
+	return nil
+}
+
+// check counts the records that stand elsewhere than the partitioner puts them. See query_service/replicas/placement.py.
+func (r *replica) check(records []stores.Record, checkpoint *stores.Checkpoint, report *controlv1.EngineReport) {
+	if r.partitions <= 1 {
+		return
+	}
+	for _, record := range records {
+		plain := len(record.Key) - r.suffix
+		if plain < 0 {
+			continue // it can't be read
+		}
+		expected := placement.Partition(record.Key[:plain], r.partitions)
+		if timed, known := r.store.(*stores.TimedStore); expected == uint32(r.place.Partition) || known && !timed.IsReadable(record.Key) {
+			continue
+		}
+		if report.Misplaced++; report.Misplaced == 1 {
+			report.FirstMisplaced = &controlv1.EngineMisplaced{Offset: record.Offset, Expected: expected}
+		}
+	}
+	if report.Misplaced > 0 {
+		all := int64(report.Misplaced)
+		if checkpoint.Misplaced != nil {
+			all += *checkpoint.Misplaced
+		}
+		checkpoint.Misplaced = &all
+	}
+}
+
+// Lost reports that the log doesn't have what is needed next.
+func (r *replica) Lost(reason string) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	lost := &controlv1.EngineFault{Kind: controlv1.EngineFaultKind_ENGINE_FAULT_KIND_LOST, Message: reason}
+	r.report(&controlv1.EngineReport{Store: r.number, Position: r.position, StreamTimeMs: r.checkpoint.StreamTimeMS, Fault: lost})
+}
+
+// save writes the checkpoint and everything before it into files, and returns order.
+func (r *replica) save(atEndMS int64) ([]byte, error) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	checkpoint := r.checkpoint
+	checkpoint.Position, checkpoint.AtEndMS = r.position, atEndMS
+	if _, err := r.store.Apply(nil, &checkpoint); err != nil {
+		return nil, err
+	}
+	r.checkpoint = checkpoint
+	if r.saved.Topic != "" && checkpoint.Position == r.saved.Position && checkpoint.AtEndMS-r.saved.AtEndMS < idleMS {
+		return r.database.State(), nil
+	}
+	r.saved = checkpoint
+	return r.database.State(), r.database.Save()
+}
+
+// view returns a view, and the next offset that the store needs then.
+func (r *replica) view() (*engine.View, int64, error) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	view, err := r.database.View()
+	return view, r.position, err
+}
+
+func (r *replica) count() (int64, error) {
+	return r.store.Count(&stores.Walk{Ends: func() error { return nil }})
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"encoding/binary"
+	"log"
+	"strconv"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/placement"
+)
+
+const (
+	// As a store has at most (statehouse/errors/checked.py).
+	maxPartitions = 1_000_000
+	// As an address has at most (statehouse/errors/checked.py).
+	maxAddressBytes = 255
+	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
+	storeTag, keyTag, rawTag, jsonTextTag = 0x0a, 0x12, 0x20, 0x70
+	textKeyTag, rawKeyTag                 = 0x0a, 0x12
+	// A length or a flag of more digits is nothing that a serializer writes for a lookup.
+	maxDigits = 4
+)
+
+// snapshot is what the router has decided. What it says doesn't change.
+type snapshot struct {
+	*controlv1.ExpressSnapshot
+	byName map[string]*store
+}
+
+// store is one of a snapshot.
+type store struct {
+	*controlv1.ExpressStore
+	// Set when answers to a batch were larger than it takes them: as long as the snapshot lasts, its batches are the router's.
+	isLarge atomic.Bool
+}
+
+// decided is a lookup that a snapshot decides.
+type decided struct {
+	store     *store
+	partition int
+	node      *controlv1.ExpressNode
+}
+
+// decide returns whom a serialized GetRequest is sent to; nil if that is for the router to say. It is the same rule as
+// `decided` in router/choice/express.py, and tests hold the two together.
+func (s *snapshot) decide(request []byte) *decided {
+	name, isText, key, is := plain(request)
+	if !is {
+		return nil
+	}
+	found, is := s.byName[string(name)]
+	if !is {
+		return nil
+	}
+	if isText {
+		if key, is = found.serialized(key); !is {
+			return nil
+		}
+	}
+	partition := int(placement.Partition(key, uint32(len(found.First))))
+	place := found.First[partition]
+	if place == 0 {
+		return nil
+	}
+	return &decided{found, partition, s.Nodes[place-1]}
+}
+
+func (s *store) serialized(text []byte) ([]byte, bool) {
+	switch s.KeyForm {
+	case controlv1.KeyForm_KEY_FORM_TEXT:
+		return text, true
+	case controlv1.KeyForm_KEY_FORM_LONG:
+		number, err := strconv.ParseInt(string(text), 10, 64)
+		if err != nil || strconv.FormatInt(number, 10) != string(text) {
+			return nil, false
+		}
+		return binary.BigEndian.AppendUint64(nil, uint64(number)), true
+	}
+	return nil, false
+}
+
+// plain returns a lookup's store, whether its key is text, and the key; not if it has anything else, or anything twice.
+func plain(request []byte) (name []byte, isText bool, key []byte, is bool) {
+	var hasStore, hasKey, hasRaw, hasJSONText bool
+	for len(request) > 0 {
+		tag := request[0]
+		if tag == rawTag && !hasRaw || tag == jsonTextTag && !hasJSONText {
+			flag, rest, is := number(request[1:])
+			if !is || flag > 1 {
+				return nil, false, nil, false
+			}
+			request, hasRaw, hasJSONText = rest, hasRaw || tag == rawTag, hasJSONText || tag == jsonTextTag
+			continue
+		}
+		content, rest, is := contentOf(request[1:])
+		if !is {
+			return nil, false, nil, false
+		}
+		switch {
+		case tag == storeTag && !hasStore:
+			name, hasStore = content, true
+		case tag == keyTag && !hasKey:
+			if len(content) == 0 || (content[0] != textKeyTag && content[0] != rawKeyTag) {
+				return nil, false, nil, false
+			}
+			isText = content[0] == textKeyTag
+			var left []byte
+			if key, left, hasKey = contentOf(content[1:]); !hasKey || len(left) > 0 {
+				return nil, false, nil, false
+			}
+		default:
+			return nil, false, nil, false
+		}
+		request = rest
+	}
+	is = hasStore && hasKey && utf8.Valid(name) && (!isText || utf8.Valid(key))
+	return name, isText, key, is
+}
+
+// contentOf returns what stands behind its length, and what follows it.
+func contentOf(data []byte) ([]byte, []byte, bool) {
+	size, rest, is := number(data)
+	if !is || size > uint64(len(rest)) {
+		return nil, nil, false
+	}
+	return rest[:size], rest[size:], true
+}
+
+func number(data []byte) (uint64, []byte, bool) {
+	found, size := protowire.ConsumeVarint(data)
+	if size < 0 || size > maxDigits {
+		return 0, nil, false
+	}
+	return found, data[size:], true
+}
+
+// snapshotIn reads a serialized one. A node or a store that can't be used costs itself: what the snapshot has of it is the
+// router's. The router wouldn't have sent it, but much of what it sends comes from others.
+func snapshotIn(data []byte) (*snapshot, error) {
+	s := &snapshot{&controlv1.ExpressSnapshot{}, map[string]*store{}}
+	if err := proto.Unmarshal(data, s.ExpressSnapshot); err != nil {
+		return nil, err
+	}
+	for _, it := range s.Stores {
+		if len(it.First) == 0 || len(it.First) > maxPartitions {
+			log.Printf("store %.200q of the snapshot has %d partitions, and is the router's", it.Name, len(it.First))
+			continue
+		}
+		for partition, place := range it.First {
+			if place != 0 && !s.isUsable(place) {
+				it.First[partition] = 0
+			}
+		}
+		s.byName[it.Name] = &store{ExpressStore: it}
+	}
+	return s, nil
+}
+
+// isUsable says whether a place in the list of nodes has one that can be called.
+func (s *snapshot) isUsable(place uint32) bool {
+	if uint64(place) > uint64(len(s.Nodes)) {
+		return false
+	}
+	address := s.Nodes[place-1].Address
+	return address != "" && len(address) <= maxAddressBytes
+}
+
+func microseconds(number uint32) time.Duration { return time.Duration(number) * time.Microsecond }

@@ -1,0 +1,185 @@
+package stores
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+
+	"statehouse-dataplane/engine"
+)
+
+const (
+	// An entry's value begins with its record's time, eight bytes big-endian (KIP-258).
+	timeBytes = 8
+	// What an entry takes in a batch beside its key and value.
+	entryOverhead = 24
+)
+
+// KeyValue has the latest value of each key, with the time of its record.
+type KeyValue struct {
+	database *engine.Database
+	tally    tally
+}
+
+// NewKeyValue returns the store of an open database, and its checkpoint, nil if nothing was ever written.
+func NewKeyValue(database *engine.Database) (*KeyValue, *Checkpoint, error) {
+	checkpoint, err := stored(database)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &KeyValue{database: database}
+	if checkpoint != nil && checkpoint.Entries != nil {
+		s.tally.begin(*checkpoint.Entries)
+	}
+	return s, checkpoint, nil
+}
+
+// stored reads the checkpoint in a database.
+func stored(database *engine.Database) (*Checkpoint, error) {
+	state := database.State()
+	if state == nil {
+		return nil, nil
+	}
+	var checkpoint Checkpoint
+	if err := json.Unmarshal(state, &checkpoint); err != nil {
+		return nil, fmt.Errorf("damaged checkpoint: %w", err)
+	}
+	return &checkpoint, nil
+}
+
+// Apply writes the values, deletes the keys of tombstones, and writes the checkpoint with them.
+func (s *KeyValue) Apply(records []Record, checkpoint *Checkpoint) (Applied, error) {
+	change, err := s.change(records)
+	if err != nil {
+		return Applied{}, err
+	}
+	checkpoint.Entries = s.tally.after(change)
+	bytes := 0
+	for _, record := range records {
+		bytes += len(record.Key) + len(record.Value) + timeBytes + entryOverhead
+	}
+	batch := s.database.Batch(bytes)
+	var time [timeBytes]byte
+	for _, record := range records {
+		if record.Value == nil {
+			batch.Delete(engine.Default, record.Key)
+		} else {
+			binary.BigEndian.PutUint64(time[:], uint64(record.TimestampMS))
+			batch.Put(engine.Default, record.Key, time[:], record.Value)
+		}
+	}
+	if err := batch.Commit(checkpoint.bytes()); err != nil {
+		return Applied{}, err
+	}
+	s.tally.add(change)
+	return Applied{}, nil
+}
+
+// change returns by how much records change the number of keys; 0 as long as nobody counts them, as that takes a read
+// of each key.
+func (s *KeyValue) change(records []Record) (int64, error) {
+	if !s.tally.isOn() {
+		return 0, nil
+	}
+	change := int64(0)
+	exists := make(map[string]bool, len(records))
+	for _, record := range records {
+		was, known := exists[string(record.Key)]
+		if !known {
+			found, err := s.database.Get(engine.Default, record.Key, func([]byte) {})
+			if err != nil {
+				return 0, err
+			}
+			was = found
+		}
+		now := record.Value != nil
+		exists[string(record.Key)] = now
+		switch {
+		case now && !was:
+			change++
+		case was && !now:
+			change--
+		}
+	}
+	return change, nil
+}
+
+// Keep counts the keys, and has every later `Apply` keep their number. A restore from the start does better to write first
+// and to count then. It returns at once; `counted` is closed when the number is known. Only the writer calls it.
+func (s *KeyValue) Keep() (counted <-chan struct{}, err error) {
+	done := make(chan struct{})
+	if s.tally.isOn() {
+		close(done)
+		return done, nil
+	}
+	view, err := s.database.View()
+	if err != nil {
+		return nil, err
+	}
+	s.tally.follow()
+	go func() {
+		defer close(done)
+		defer view.Close()
+		// A store that is being closed, or can't be read, is not counted; its next opening is.
+		if count, err := countOf(view, &Walk{Ends: func() error { return nil }}); err == nil {
+			s.tally.begin(count)
+		}
+	}()
+	return done, nil
+}
+
+// Get has `take` see a key's value and its record's time, and returns whether there is one. The value is gone after that.
+func (s *KeyValue) Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error) {
+	return s.database.Get(engine.Default, key, func(data []byte) { take(data[timeBytes:], timeIn(data)) })
+}
+
+// Scan has `take` see the entries of a range as they are at one moment, in its order, as long as there is room. It returns
+// whether there are more. What `take` sees is gone after that.
+func (s *KeyValue) Scan(keys Range, room Room, walk *Walk, take func(key, value []byte, timestampMS int64)) (bool, error) {
+	view, err := s.database.View()
+	if err != nil {
+		return false, err
+	}
+	defer view.Close()
+	found := within(view, engine.Default, keys)
+	defer found.Close()
+	for found.Next() {
+		if err := walk.goesOn(view); err != nil {
+			return false, err
+		}
+		key, data := found.Key(), found.Value()
+		if !room.Takes(len(key) + len(data) - timeBytes) {
+			return true, nil
+		}
+		take(key, data[timeBytes:], timeIn(data))
+	}
+	return false, found.Err()
+}
+
+// Count returns the number of keys. It walks over all only if the number is not kept.
+func (s *KeyValue) Count(walk *Walk) (int64, error) {
+	if count := s.tally.after(0); count != nil {
+		return *count, nil
+	}
+	view, err := s.database.View()
+	if err != nil {
+		return 0, err
+	}
+	defer view.Close()
+	return countOf(view, walk)
+}
+
+func countOf(view *engine.View, walk *Walk) (int64, error) {
+	found := view.Entries(engine.Default, nil, nil, false)
+	defer found.Close()
+	count := int64(0)
+	for found.Next() {
+		if err := walk.goesOn(view); err != nil {
+			return 0, err
+		}
+		count++
+	}
+	return count, found.Err()
+}
+
+func timeIn(data []byte) int64 { return int64(binary.BigEndian.Uint64(data)) }

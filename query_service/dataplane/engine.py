@@ -1,0 +1,176 @@
+"""The engine whose entries are in the data plane. Changelogs are read there, too, so nothing is written from here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from query_service.dataplane.orders import DataPlane
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.engine import EngineView, StoreUnusable, Unknown, Writes
+from query_service.stores.segments import family_of, number_of
+from statehouse.control.v1 import engine_pb2
+
+_DEFAULT: Final = "default"
+_ENTRIES_A_TURN: Final = 256
+
+
+class DataPlaneEngine:
+    """An open store of the data plane. All methods that wait for it belong in threads."""
+
+    def __init__(self, plane: DataPlane, opening: engine_pb2.EngineOpen) -> None:
+        """Open a store; the order says which.
+
+        Raises:
+            StoreUnusable: the directory holds no intact database of ours.
+            TaskFault: the disk is full, or can't be read or written.
+            DataPlaneFailed: the data plane is gone.
+
+        """
+        self._plane, self._store = plane, opening.store
+        state = plane.carry(engine_pb2.EngineOrder(open=opening)).state
+        self._checkpoint: Checkpoint | None = None
+        if state.checkpoint:
+            try:
+                self._checkpoint = Checkpoint.from_json(state.checkpoint)
+            except ValueError as error:
+                self.close()
+                raise StoreUnusable(f"{opening.path}: {error}") from error
+        self._views = 0
+        self._pinned = threading.local()
+
+    @property
+    def store(self) -> int:
+        """The store's number in the data plane."""
+        return self._store
+
+    def families(self) -> frozenset[str]:
+        """Return the names of the families."""
+        with self._viewed() as viewed:
+            return frozenset({_DEFAULT, *map(family_of, viewed.segments)})
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of a key, None if the key or its family does not exist."""
+        return self.get_many(family, [key])[0]
+
+    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | Unknown | None]:  # noqa: ARG002 - as the protocol has it
+        """Return that memory doesn't tell: the data plane must be asked."""
+        return [Unknown.ON_DISK] * len(keys)
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return for each key what `get` would.
+
+        Raises:
+            StoreClosed: the engine is closed.
+
+        """
+        if family != _DEFAULT:
+            raise NotImplementedError(family)
+        order = engine_pb2.EngineOrder(get=engine_pb2.EngineGet(store=self._store, keys=keys))
+        values = self._plane.carry(order).values.values
+        return [each.value if each.HasField("value") else None for each in values]
+
+    @contextmanager
+    def pinned(self) -> Iterator[int]:
+        """Have all views that this thread opens show the entries as they are now, and yield the position of these.
+
+        Raises:
+            StoreClosed: the engine is closed.
+
+        """
+        with self._viewed() as viewed:
+            self._pinned.view = _View(self._plane, viewed.view)
+            try:
+                yield viewed.position
+            finally:
+                del self._pinned.view
+
+    @contextmanager
+    def view(self, families: Collection[str]) -> Iterator[EngineView]:  # noqa: ARG002 - a view has all of them
+        """Open a view of the entries as they are now, or as they are pinned.
+
+        Raises:
+            StoreClosed: the engine is closed.
+
+        """
+        if (pinned := getattr(self._pinned, "view", None)) is not None:
+            yield pinned
+            return
+        with self._viewed() as viewed:
+            yield _View(self._plane, viewed.view)
+
+    @contextmanager
+    def _viewed(self) -> Iterator[engine_pb2.EngineViewed]:
+        viewed = self._plane.carry(engine_pb2.EngineOrder(view=engine_pb2.EngineView(store=self._store))).viewed
+        self._views += 1
+        try:
+            yield viewed
+        finally:
+            self._views -= 1
+            self._plane.carry(engine_pb2.EngineOrder(unview=engine_pb2.EngineUnview(view=viewed.view)))
+
+    def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
+        """Have what was read of the changelog written into files, with the time of the checkpoint.
+
+        Its position is the data plane's own.
+
+        Raises:
+            TaskFault: it can't be written.
+
+        """
+        if any(writes.values()):
+            raise NotImplementedError("the data plane writes what it reads")
+        order = engine_pb2.EngineSave(store=self._store, at_end_ms=checkpoint.at_end_ms)
+        state = self._plane.carry(engine_pb2.EngineOrder(save=order)).state
+        self._checkpoint = Checkpoint.from_json(state.checkpoint)
+
+    def drop(self, family: str) -> None:
+        """Is the data plane's business."""
+        raise NotImplementedError(family)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the last checkpoint that was saved."""
+        return self._checkpoint
+
+    def approximate_count(self, family: str) -> int:  # noqa: ARG002 - all of them
+        """Return the number of entries."""
+        return self._plane.carry(engine_pb2.EngineOrder(count=engine_pb2.EngineCount(store=self._store))).count
+
+    def open_views(self) -> int:
+        """Return how many views are open now."""
+        return self._views
+
+    def statistics(self) -> Mapping[str, int]:
+        """Return the entries of `STORE_STATISTICS` that the data plane knows."""
+        order = engine_pb2.EngineOrder(measure=engine_pb2.EngineMeasure(store=self._store))
+        return dict(self._plane.carry(order).measures.measures)
+
+    def close(self) -> None:
+        """Wait until the last view is left, then release files and memory."""
+        self._plane.carry(engine_pb2.EngineOrder(close=engine_pb2.EngineClose(store=self._store)))
+
+
+class _View:
+    """A view of the data plane's."""
+
+    def __init__(self, plane: DataPlane, view: int) -> None:
+        self._plane, self._view = plane, view
+
+    def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a range, as `EngineView.entries` says."""
+        segment = None if family == _DEFAULT else number_of(family)
+        while True:
+            walk = engine_pb2.EngineWalk(
+                view=self._view, segment=segment, start=start, stop=stop, reverse=reverse, limit=_ENTRIES_A_TURN
+            )
+            found = self._plane.carry(engine_pb2.EngineOrder(walk=walk)).entries
+            keys, values = found.keys_and_values[::2], found.keys_and_values[1::2]
+            yield from zip(keys, values, strict=True)
+            if found.is_all:
+                return
+            if reverse:
+                stop = keys[-1]
+            else:
+                start = keys[-1] + b"\0"

@@ -1,0 +1,134 @@
+"""Orders to the data plane, and what it answers and reports. Nothing is decided here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, Protocol
+
+from query_service.states.faults import Fault, TaskFault
+from query_service.stores.engine import StoreClosed, StoreUnusable
+from statehouse.control.v1 import engine_pb2
+from statehouse.errors import StatehouseError
+
+_ANSWERS_WITHIN_S: Final = 60.0
+"""A disk that is well answers within it. A restart of the program ends every order at once."""
+_FAULTS: Final = {
+    engine_pb2.ENGINE_FAULT_KIND_REFUSED: Fault.DISK_REFUSED,
+    engine_pb2.ENGINE_FAULT_KIND_FULL: Fault.DISK_FULL,
+    engine_pb2.ENGINE_FAULT_KIND_LOST: Fault.LOG_TRUNCATED,
+}
+
+
+class DataPlaneFailed(StatehouseError):
+    """The data plane is gone, doesn't answer, or met a defect."""
+
+
+def error_of(fault: engine_pb2.EngineFault) -> Exception:
+    """Return the error that a fault is."""
+    if fault.kind == engine_pb2.ENGINE_FAULT_KIND_CLOSED:
+        return StoreClosed(fault.message)
+    if fault.kind == engine_pb2.ENGINE_FAULT_KIND_DAMAGED:
+        return StoreUnusable(fault.message)
+    if (known := _FAULTS.get(fault.kind)) is not None:
+        return TaskFault(fault.message, known)
+    return DataPlaneFailed(fault.message)
+
+
+class OrderLink(Protocol):
+    """Carries orders. Belongs to the event loop."""
+
+    def send_order(self, number: int, order: bytes) -> None:
+        """Send an order; what comes of it is brought to `take_answer`."""
+
+
+class DataPlane:
+    """Has orders carried out. Safe to use from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop`: the event loop that the link lives on, and this is called on."""
+        self._loop, self._loops_thread = loop, threading.get_ident()
+        self._link: OrderLink | None = None
+        self._numbers, self._stores = itertools.count(1), itertools.count(1)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[engine_pb2.EngineAnswer]] = {}
+        self._reported_to: dict[int, Callable[[engine_pb2.EngineReport], None]] = {}
+
+    def new_store(self) -> int:
+        """Return a number that no store has had."""
+        return next(self._stores)
+
+    def report_to(self, store: int, take: Callable[[engine_pb2.EngineReport], None]) -> None:
+        """Have a store's reports brought to `take`, on the event loop."""
+        self._reported_to[store] = take
+
+    def forget(self, store: int) -> None:
+        """Bring no more reports of a store."""
+        self._reported_to.pop(store, None)
+
+    def begin(self, order: engine_pb2.EngineOrder) -> Future[engine_pb2.EngineAnswer]:
+        """Send an order. The future has the answer, or raises as `carry` does."""
+        done: Future[engine_pb2.EngineAnswer] = Future()
+        done.set_running_or_notify_cancel()
+        number = next(self._numbers)
+        with self._lock:
+            self._waiting[number] = done
+        self._loop.call_soon_threadsafe(self._send, number, order.SerializeToString())
+        return done
+
+    def carry(self, order: engine_pb2.EngineOrder) -> engine_pb2.EngineAnswer:
+        """Have an order carried out, and return the answer. Not on the event loop: it waits, and would do so for ever.
+
+        Raises:
+            StoreClosed, StoreUnusable, TaskFault: what the data plane found.
+            DataPlaneFailed: it is gone, doesn't answer, or met a defect.
+
+        """
+        assert threading.get_ident() != self._loops_thread  # noqa: S101 - a defect of the caller's
+        try:
+            return self.begin(order).result(_ANSWERS_WITHIN_S)
+        except TimeoutError:
+            kind = order.WhichOneof("order")
+            raise DataPlaneFailed(f"the data plane has not answered {kind} in {_ANSWERS_WITHIN_S:.0f} s") from None
+
+    def connect(self, link: OrderLink) -> None:
+        """Send orders over a link."""
+        self._link = link
+
+    def _send(self, number: int, order: bytes) -> None:
+        if self._link is None:
+            self._end(number, DataPlaneFailed("the data plane has not been started"))
+        else:
+            self._link.send_order(number, order)
+
+    def take_answer(self, number: int, content: bytes) -> None:
+        """Take what came of an order."""
+        answer = engine_pb2.EngineAnswer.FromString(content)
+        self._end(number, error_of(answer.fault) if answer.HasField("fault") else answer)
+
+    def _end(self, number: int, outcome: engine_pb2.EngineAnswer | Exception) -> None:
+        with self._lock:
+            done = self._waiting.pop(number, None)
+        if done is None:
+            return
+        if isinstance(outcome, Exception):
+            done.set_exception(outcome)
+        else:
+            done.set_result(outcome)
+
+    def take_report(self, content: bytes) -> None:
+        """Take a report about a store."""
+        report = engine_pb2.EngineReport.FromString(content)
+        take = self._reported_to.get(report.store)
+        if take is not None:
+            take(report)
+
+    def lost(self) -> None:
+        """Fail what is under way: the program is gone."""
+        with self._lock:
+            waiting = list(self._waiting)
+        for number in waiting:
+            self._end(number, DataPlaneFailed("the data plane is gone"))

@@ -1,0 +1,166 @@
+"""Stores that the data plane holds: read from the log and kept as the others, whatever brokers ask for."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.settings.brokers import Brokers, SaslMechanism, SecurityProtocol
+from statehouse.v1 import query_service_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed
+from tests.support.polling import poll_until
+from tests.support.secured_kafka import SecuredKafka
+
+WORD = "s3cret/+=;:'$x"
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    everything = {"super.users": "User:ANONYMOUS;User:node"}
+    with SecuredKafka(tmp_path_factory.mktemp("secured"), {"node": WORD}, everything) as kafka, kafka.issuer:
+        yield kafka
+
+
+def serving(fleet: Fleet, **options: object) -> ServerProcess:
+    """Start a node whose data plane holds the store, and wait until it serves."""
+    node = fleet.node("n1", **{"engine": "go", **options})
+    fleet.assign(TaskAssignment("n1"))
+    fleet.wait_running([node])
+    return node
+
+
+def count(node: ServerProcess, *, exact: bool) -> int:
+    request = query_service_pb2.CountRequest(store=STORE, partition=0, exact=exact)
+    return int(node.call(node.query.Count, request).count)
+
+
+def scanned(node: ServerProcess) -> dict[str, str]:
+    page = node.call(node.query.Scan, query_service_pb2.ScanRequest(store=STORE, partition=0, page_size=1_000))
+    return {entry.key.text: entry.value.text for entry in page.entries}
+
+
+def restored_from(node: ServerProcess) -> int:
+    """Return the position from which the store's log was read."""
+    ((store,),) = (task.stores for task in node.node().tasks)
+    return int(store.restored_from)
+
+
+def is_followed(fleet: Fleet, node: ServerProcess, key: str, value: str) -> None:
+    fleet.put({key: value})
+    poll_until(lambda: node.get(key).value.text == value, 20, "the update to be followed")
+
+
+def test_restores_follows_and_keeps_its_state(fleet: Fleet) -> None:
+    entries = {f"key-{number:03}": str(number) for number in range(300)}
+    fleet.put({**entries, "gone": "1"})
+    fleet.put({"gone": None})
+    node = serving(fleet)
+    assert confirmed(node, "key-007").value.text == "7"
+    assert node.get("gone").found is False
+    assert scanned(node) == entries
+    assert count(node, exact=True) == len(entries)
+    is_followed(fleet, node, "key-007", "8")
+    fleet.put({"gone": "2"})
+    poll_until(lambda: count(node, exact=False) == len(entries) + 1, 20, "the new key to be counted")
+
+    assert node.stop(signal.SIGINT) == 0
+    node.start()
+    fleet.wait_running([node])
+    at = restored_from(node)
+    assert at > len(entries), "it went on at its checkpoint"
+    assert scanned(node) == {**entries, "key-007": "8", "gone": "2"}
+    assert count(node, exact=True) == len(entries) + 1
+
+    is_followed(fleet, node, "late", "1")
+    node.kill()
+    node.start()
+    fleet.wait_running([node])
+    assert restored_from(node) >= at
+    assert scanned(node) == {**entries, "key-007": "8", "gone": "2", "late": "1"}
+
+
+def test_a_watch_goes_on_from_what_a_scan_has_shown(fleet: Fleet) -> None:
+    fleet.put({"a": "1"})
+    node = serving(fleet)
+    request = query_service_pb2.WatchRequest(store=STORE, partition=0)
+    seen: list[str] = []
+    call = node.query.Watch(request, timeout=30)
+    for response in call:
+        seen += [event.value.text for event in response.events]
+        if seen and seen[-1] == "3":
+            break
+        if seen == ["1"] or not seen:
+            fleet.put({"a": "2"})
+            fleet.put({"a": "3"})
+    call.cancel()
+    assert seen[-1] == "3"
+
+
+def test_files_of_one_engine_are_not_the_others(fleet: Fleet) -> None:
+    fleet.put({"a": "1"})
+    node = serving(fleet, engine="python")
+    for engine in ("go", "python"):
+        node.stop(signal.SIGINT)
+        node = fleet.node("n1", engine=engine)
+        fleet.wait_running([node])
+        assert confirmed(node, "a").value.text == "1"
+        assert restored_from(node) == 0, "it was restored anew"
+
+
+def test_without_the_program_the_node_says_so(fleet: Fleet) -> None:
+    node = fleet.node("n1", engine="go", proxy="none")
+    assert node.wait() == 2
+    assert "engine go needs statehouse-proxy" in node.log
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "protocol"),
+    [
+        ("PLAIN", "sasl_ssl"),
+        ("SCRAM-SHA-256", "sasl_plaintext"),
+        ("SCRAM-SHA-512", "sasl_ssl"),
+        ("OAUTHBEARER", "sasl_ssl"),
+        (None, "ssl"),
+    ],
+)
+def test_every_login_works(
+    secured: SecuredKafka,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    mechanism: SaslMechanism | None,
+    protocol: SecurityProtocol,
+) -> None:
+    secured.issuer.secrets["node"] = WORD
+    brokers: Brokers
+    if mechanism is None:
+        brokers = secured.brokers_by_certificate(secured.ca.issue(["node"]))
+    else:
+        other = {"oauth_token_url": secured.issuer.url} if mechanism == "OAUTHBEARER" else {}
+        brokers = secured.brokers("node", mechanism, protocol, **other)
+    security = brokers.security
+    given = {
+        "bootstrap": brokers.bootstrap,
+        "kafka_security_protocol": security.protocol,
+        "kafka_sasl_mechanism": security.mechanism,
+        "kafka_credentials": security.credentials,
+        "kafka_oauth_token_url": security.oauth_token_url,
+        "kafka_ca": security.ca,
+        "kafka_certificate": security.certificate,
+        "kafka_key": security.key,
+    }
+    with Fleet(secured.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet:
+        fleet.put({"a": "1"})
+        node = serving(fleet, **{name: value for name, value in given.items() if value})
+        assert confirmed(node, "a").value.text == "1"
+        is_followed(fleet, node, "a", "2")
