@@ -667,22 +667,18 @@ class EngineState(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
-    IS_EMPTY_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.bytes
     """The checkpoint that is written with its entries, as JSON; empty before
     the first.
     """
-    is_empty: _builtins.bool
-    """Whether it has no entry."""
     def __init__(
         self,
         *,
         checkpoint: _builtins.bytes = ...,
-        is_empty: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "is_empty", b"is_empty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

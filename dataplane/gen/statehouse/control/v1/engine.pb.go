@@ -1450,9 +1450,7 @@ type EngineState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The checkpoint that is written with its entries, as JSON; empty before
 	// the first.
-	Checkpoint []byte `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// Whether it has no entry.
-	IsEmpty       bool `protobuf:"varint,2,opt,name=is_empty,json=isEmpty,proto3" json:"is_empty,omitempty"`
+	Checkpoint    []byte `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1492,13 +1490,6 @@ func (x *EngineState) GetCheckpoint() []byte {
 		return x.Checkpoint
 	}
 	return nil
-}
-
-func (x *EngineState) GetIsEmpty() bool {
-	if x != nil {
-		return x.IsEmpty
-	}
-	return false
 }
 
 // Values of keys.
@@ -2128,12 +2119,11 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x06answer\"c\n" +
 	"\vEngineFault\x12:\n" +
 	"\x04kind\x18\x01 \x01(\x0e2&.statehouse.control.v1.EngineFaultKindR\x04kind\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"H\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"-\n" +
 	"\vEngineState\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\fR\n" +
-	"checkpoint\x12\x19\n" +
-	"\bis_empty\x18\x02 \x01(\bR\aisEmpty\"J\n" +
+	"checkpoint\"J\n" +
 	"\fEngineValues\x12:\n" +
 	"\x06values\x18\x01 \x03(\v2\".statehouse.control.v1.EngineValueR\x06values\"2\n" +
 	"\vEngineValue\x12\x19\n" +
