@@ -22,7 +22,7 @@ from bench.run import Run
 from bench.shape import Plan, Side
 from bench.sides.servers import ROOT
 from bench.sizes import SIZES, compared, of_sides, secured
-from bench.trees import tree_of
+from bench.trees import build_program, tree_of
 from statehouse.local.kafka import EmbeddedKafka
 
 _BROKER: Final = {
@@ -49,6 +49,8 @@ def _carry_out(options: argparse.Namespace) -> None:
         EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB, config=_BROKER) as broker,
         nullcontext(ROOT) if options.against is None else tree_of(options.against) as before,
     ):
+        if before != ROOT:
+            build_program(before)
         run = Run(broker.bootstrap, directory, "bench", say, before)
         run.play(plans)
     shutil.rmtree(directory)

@@ -13,10 +13,11 @@ import grpc
 
 from bench.shape import Shape, Side
 from bench.sides.servers import ROOT, Copy, Options, Servers
+from bench.trees import program_of
 from bench.waiting import wait_for
 from statehouse.contract.membership import TaskState
 from statehouse.contract.topology import TaskId, changelog_topic
-from statehouse.link.proxy import NONE, PROGRAM
+from statehouse.link.proxy import NONE
 from statehouse.local.certificates import CRL, RULES, make_certificates
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.local.process import ManagedProcess
@@ -31,7 +32,6 @@ from statehouse.v1 import (
 )
 
 STORE: Final = "latest"
-_PROXY: Final = ROOT / ".tools" / "bin" / PROGRAM
 _ROUTER: Final = "router"
 _ANSWER_S: Final = 2.0
 _READY_S: Final = 60.0
@@ -168,7 +168,7 @@ class Fleet(Servers):
 
     @property
     def _serving(self) -> dict[str, object]:
-        proxy = NONE if self.side is Side.OURS_GRPCIO else _PROXY
+        proxy = NONE if self.side is Side.OURS_GRPCIO else program_of(self._tree)
         return {"application-id": self.application_id, "proxy": proxy}
 
     def _made_certificates(self) -> Path:

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from bench.trees import build_program, program_of
 from tests.support.fleet import THIS, Build
 from tests.support.proxy import PROXY
 
 _PACKAGES: Final = ("statehouse", "processor", "query_service", "router")
 _FORMATS: Final = "statehouse/contract/formats.py"
 _STORE_FORMAT: Final = "query_service/states/checkpoint.py"
-_BUILD_S: Final = 600
 
 
 def last_release(directory: Path) -> Build:
@@ -33,10 +33,8 @@ def last_release(directory: Path) -> Build:
     )
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(root, filter="data")
-    program = root / "statehouse-proxy"
-    build = ["go", "-C", str(root / "proxy"), "build", "-buildvcs=false", "-o", str(program), "."]
-    subprocess.run(build, check=True, timeout=_BUILD_S)
-    return _build(newest["version"], root, program)
+    build_program(root)
+    return _build(newest["version"], root, program_of(root))
 
 
 def changed(name: str, directory: Path, changes: Mapping[str, Mapping[str, str]]) -> Build:
