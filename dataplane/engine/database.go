@@ -34,7 +34,6 @@ type Database struct {
 	pebble    *pebble.DB
 	// Readers have it to read, and Close to write.
 	reads   sync.RWMutex
-	readers atomic.Int64
 	closing atomic.Bool
 	fault   atomic.Pointer[Fault]
 	// The segments that may have entries, in order. A segment comes before its first entry is written, and goes after
@@ -117,9 +116,6 @@ func (d *Database) Segments() []int64 { return *d.segments.Load() }
 // Fault returns why the store can't go on; nil if it can.
 func (d *Database) Fault() *Fault { return d.fault.Load() }
 
-// Readers returns how many reads hold the database open.
-func (d *Database) Readers() int { return int(d.readers.Load()) }
-
 // note remembers the first fault, and marks a damaged directory.
 func (d *Database) note(err error) *Fault {
 	if errors.Is(err, pebble.ErrClosed) {
@@ -139,14 +135,10 @@ func (d *Database) begin() error {
 	if d.closing.Load() || !d.reads.TryRLock() {
 		return ErrClosed
 	}
-	d.readers.Add(1)
 	return nil
 }
 
-func (d *Database) end() {
-	d.readers.Add(-1)
-	d.reads.RUnlock()
-}
+func (d *Database) end() { d.reads.RUnlock() }
 
 // Get has `take` see the value of a key, and returns whether there is one. The value is gone after that.
 //
@@ -364,10 +356,9 @@ func (d *Database) Measures() (map[string]int64, error) {
 	}
 	defer d.end()
 	metrics := d.pebble.Metrics()
-	memtables, files := int64(metrics.MemTable.Size), int64(metrics.Total().TablesSize)
 	return map[string]int64{
-		"memtable_bytes":           memtables,
-		"sst_bytes":                files,
+		"memtable_bytes":           int64(metrics.MemTable.Size),
+		"sst_bytes":                int64(metrics.Total().TablesSize),
 		"pending_compaction_bytes": int64(metrics.Compact.EstimatedDebt),
 	}, nil
 }

@@ -26,7 +26,6 @@ const (
 // larger by the budget of memtables, and each store's are so small that those of all stores fit into that.
 type Resources struct {
 	cache      *pebble.Cache
-	cacheBytes int64
 	writeBytes int64
 
 	mutex sync.Mutex
@@ -38,7 +37,7 @@ type Resources struct {
 //	cacheBytes: what blocks of files may take in memory
 //	writeBytes: what entries that are not in files yet may take, of all stores together
 func NewResources(cacheBytes, writeBytes int64) *Resources {
-	return &Resources{cache: pebble.NewCache(cacheBytes + writeBytes), cacheBytes: cacheBytes, writeBytes: writeBytes}
+	return &Resources{cache: pebble.NewCache(cacheBytes + writeBytes), writeBytes: writeBytes}
 }
 
 // Close gives the cache back.
@@ -69,7 +68,7 @@ func (r *Resources) options(memtable uint64) *pebble.Options {
 	options := &pebble.Options{
 		Cache:        r.cache,
 		MemTableSize: memtable,
-		// The database slows its writer down by itself: see `Database.Write`.
+		// The database slows its writer down by itself: see `Batch.Commit`.
 		MemTableStopWritesThreshold: 1_000,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       1_000,
@@ -86,16 +85,4 @@ func (r *Resources) options(memtable uint64) *pebble.Options {
 	}
 	options.EnsureDefaults()
 	return options
-}
-
-// Measures returns what all stores take, and the bounds, by the names of the node's metrics.
-func (r *Resources) Measures() map[string]int64 {
-	metrics := r.cache.Metrics()
-	return map[string]int64{
-		"block_cache_bytes":           metrics.Size,
-		"block_cache_capacity_bytes":  r.cacheBytes,
-		"write_buffer_capacity_bytes": r.writeBytes,
-		"block_cache_hits_total":      metrics.Hits,
-		"block_cache_misses_total":    metrics.Misses,
-	}
 }

@@ -19,11 +19,9 @@ import (
 
 // Orders has a node's stores.
 type Orders struct {
-	// Report is told what becomes of stores that changelogs are read for.
-	Report func(*controlv1.EngineReport)
-
-	ctx  context.Context
-	stop context.CancelFunc
+	report func(*controlv1.EngineReport)
+	ctx    context.Context
+	stop   context.CancelFunc
 
 	mutex     sync.Mutex
 	resources *engine.Resources
@@ -35,13 +33,13 @@ type Orders struct {
 	lastView  uint64
 }
 
-// New returns one without stores.
+// New returns one without stores. `report` is told what becomes of those that changelogs are read for.
 func New(report func(*controlv1.EngineReport)) *Orders {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Orders{Report: report, ctx: ctx, stop: stop, stores: map[uint64]*replica{}, views: map[uint64]*engine.View{}}
+	return &Orders{report: report, ctx: ctx, stop: stop, stores: map[uint64]*replica{}, views: map[uint64]*engine.View{}}
 }
 
-// Close ends the reading of changelogs. Stores are not saved: whoever wants that has ordered order.
+// Close ends the reading of changelogs. Stores are not saved: whoever wants that has ordered it.
 func (o *Orders) Close() {
 	o.stop()
 	o.mutex.Lock()
@@ -154,7 +152,7 @@ func (o *Orders) open(order *controlv1.EngineOpen) (*controlv1.EngineAnswer, err
 	case taken:
 		return nil, fmt.Errorf("store %d is open", order.Store)
 	}
-	opened, state, err := openReplica(order, resources, o.Report)
+	opened, state, err := openReplica(order, resources, o.report)
 	if err != nil {
 		return nil, err
 	}
@@ -321,7 +319,7 @@ func (o *Orders) count(store uint64) (*controlv1.EngineAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	count, err := r.count()
+	count, err := r.store.Count(&stores.Walk{})
 	if err != nil {
 		return nil, err
 	}
@@ -329,21 +327,13 @@ func (o *Orders) count(store uint64) (*controlv1.EngineAnswer, error) {
 }
 
 func (o *Orders) measure(store uint64) (*controlv1.EngineAnswer, error) {
-	measures := map[string]int64{}
-	if store == 0 {
-		o.mutex.Lock()
-		if o.resources != nil {
-			measures = o.resources.Measures()
-		}
-		o.mutex.Unlock()
-	} else {
-		r, err := o.of(store)
-		if err != nil {
-			return nil, err
-		}
-		if measures, err = r.database.Measures(); err != nil {
-			return nil, err
-		}
+	r, err := o.of(store)
+	if err != nil {
+		return nil, err
+	}
+	measures, err := r.database.Measures()
+	if err != nil {
+		return nil, err
 	}
 	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Measures{Measures: &controlv1.EngineMeasures{Measures: measures}}}, nil
 }

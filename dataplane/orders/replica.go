@@ -96,7 +96,7 @@ func (r *replica) begin(order *controlv1.EngineFollow) error {
 	return nil
 }
 
-// Take writes what was read of the changelog, and reports order.
+// Take writes what was read of the changelog, and reports it.
 func (r *replica) Take(slice follow.Slice) error {
 	report := &controlv1.EngineReport{Store: r.number, Position: slice.Next, AtEnd: slice.AtEnd}
 	for _, offset := range slice.Keyless {
@@ -149,13 +149,14 @@ func (r *replica) check(records []stores.Record, checkpoint *stores.Checkpoint, 
 	if r.partitions <= 1 {
 		return
 	}
+	timed, isTimed := r.store.(*stores.TimedStore)
 	for _, record := range records {
 		plain := len(record.Key) - r.suffix
 		if plain < 0 {
 			continue // it can't be read
 		}
 		expected := placement.Partition(record.Key[:plain], r.partitions)
-		if timed, known := r.store.(*stores.TimedStore); expected == uint32(r.place.Partition) || known && !timed.IsReadable(record.Key) {
+		if expected == uint32(r.place.Partition) || isTimed && !timed.IsReadable(record.Key) {
 			continue
 		}
 		if report.Misplaced++; report.Misplaced == 1 {
@@ -179,7 +180,7 @@ func (r *replica) Lost(reason string) {
 	r.report(&controlv1.EngineReport{Store: r.number, Position: r.position, StreamTimeMs: r.checkpoint.StreamTimeMS, Fault: lost})
 }
 
-// save writes the checkpoint and everything before it into files, and returns order.
+// save writes the checkpoint and everything before it into files, and returns it.
 func (r *replica) save(atEndMS int64) ([]byte, error) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -202,8 +203,4 @@ func (r *replica) view() (*engine.View, int64, error) {
 	defer r.mutex.Unlock()
 	view, err := r.database.View()
 	return view, r.position, err
-}
-
-func (r *replica) count() (int64, error) {
-	return r.store.Count(&stores.Walk{Ends: func() error { return nil }})
 }

@@ -33,13 +33,13 @@ func filled(b *testing.B) *KeyValue {
 	if err != nil {
 		b.Fatal(err)
 	}
-	write(b, s, keys)
+	fill(b, s, keys)
 	return s
 }
 
 func keyOf(number int) []byte { return fmt.Appendf(nil, "key-%09d", number) }
 
-func write(b *testing.B, s *KeyValue, count int) {
+func fill(b *testing.B, s *KeyValue, count int) {
 	b.Helper()
 	value := make([]byte, valueBytes)
 	records := make([]Record, 0, together)
@@ -57,7 +57,7 @@ func write(b *testing.B, s *KeyValue, count int) {
 func BenchmarkRestore(b *testing.B) {
 	s := filled(b)
 	b.ResetTimer()
-	write(b, s, b.N)
+	fill(b, s, b.N)
 }
 
 func BenchmarkGet(b *testing.B) {

@@ -1,18 +1,10 @@
 package stores
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 
 	"statehouse-dataplane/engine"
-)
-
-const (
-	// An entry's value begins with its record's time, eight bytes big-endian (KIP-258).
-	timeBytes = 8
-	// What an entry takes in a batch beside its key and value.
-	entryOverhead = 24
 )
 
 // KeyValue has the latest value of each key, with the time of its record.
@@ -54,19 +46,9 @@ func (s *KeyValue) Apply(records []Record, checkpoint *Checkpoint) (Applied, err
 		return Applied{}, err
 	}
 	checkpoint.Entries = s.tally.after(change)
-	bytes := 0
+	batch := s.database.Batch(sizeOf(records))
 	for _, record := range records {
-		bytes += len(record.Key) + len(record.Value) + timeBytes + entryOverhead
-	}
-	batch := s.database.Batch(bytes)
-	var time [timeBytes]byte
-	for _, record := range records {
-		if record.Value == nil {
-			batch.Delete(engine.Default, record.Key)
-		} else {
-			binary.BigEndian.PutUint64(time[:], uint64(record.TimestampMS))
-			batch.Put(engine.Default, record.Key, time[:], record.Value)
-		}
+		write(batch, engine.Default, record.Key, record)
 	}
 	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		return Applied{}, err
@@ -121,7 +103,7 @@ func (s *KeyValue) Keep() (counted <-chan struct{}, err error) {
 		defer close(done)
 		defer view.Close()
 		// A store that is being closed, or can't be read, is not counted; its next opening is.
-		if count, err := countOf(view, &Walk{Ends: func() error { return nil }}); err == nil {
+		if count, err := countOf(view, &Walk{}); err == nil {
 			s.tally.begin(count)
 		}
 	}()
@@ -181,5 +163,3 @@ func countOf(view *engine.View, walk *Walk) (int64, error) {
 	}
 	return count, found.Err()
 }
-
-func timeIn(data []byte) int64 { return int64(binary.BigEndian.Uint64(data)) }

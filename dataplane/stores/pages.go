@@ -67,7 +67,8 @@ func (r *Room) Takes(bytes int) bool {
 // entriesATurn is how many entries of a walk come between two looks at whether it is to end.
 const entriesATurn = 128
 
-// Walk is one read of many entries. `Ends` returns an error once nobody waits for it any more, or its time is up.
+// Walk is one read of many entries. `Ends` returns an error once nobody waits for it any more, or its time is up; nil: it
+// goes to its end.
 type Walk struct {
 	Ends func() error
 	left int
@@ -82,6 +83,9 @@ func (w *Walk) goesOn(view *engine.View) error {
 	w.left = entriesATurn - 1
 	if view.IsClosing() {
 		return engine.ErrClosed
+	}
+	if w.Ends == nil {
+		return nil
 	}
 	return w.Ends()
 }

@@ -3,6 +3,19 @@
 // query_service/stores.
 package stores
 
+import (
+	"encoding/binary"
+
+	"statehouse-dataplane/engine"
+)
+
+const (
+	// An entry's value begins with its record's time, eight bytes big-endian (KIP-258).
+	timeBytes = 8
+	// What an entry takes in a batch beside its key and value.
+	entryOverhead = 24
+)
+
 // Record is a record of a changelog that has a key.
 type Record struct {
 	// Key is as in the changelog, for windows and sessions with the times in it.
@@ -30,3 +43,26 @@ type Unreadable struct {
 	Index  int
 	Reason string
 }
+
+// sizeOf returns about how many bytes the entries of records take.
+func sizeOf(records []Record) int {
+	bytes := 0
+	for _, record := range records {
+		bytes += len(record.Key) + len(record.Value) + timeBytes + entryOverhead
+	}
+	return bytes
+}
+
+// write writes a record's entry, with its time; a tombstone deletes it.
+func write(batch *engine.Batch, family engine.Family, entry []byte, record Record) {
+	if record.Value == nil {
+		batch.Delete(family, entry)
+		return
+	}
+	var time [timeBytes]byte
+	binary.BigEndian.PutUint64(time[:], uint64(record.TimestampMS))
+	batch.Put(family, entry, time[:], record.Value)
+}
+
+// timeIn returns the time that an entry's value begins with.
+func timeIn(data []byte) int64 { return int64(binary.BigEndian.Uint64(data)) }

@@ -58,7 +58,7 @@ func must[T any](t *testing.T) func(value T, err error) T {
 	}
 }
 
-func forever() *Walk { return &Walk{Ends: func() error { return nil }} }
+func forever() *Walk { return &Walk{} }
 
 // oddBytes returns few different ones, so that keys meet; bytes that escaping changes are among them.
 func oddBytes(random *rand.Rand, most int) []byte {

@@ -141,13 +141,8 @@ func NewTimedStore(database *engine.Database, layout Layout, retentionMS int64, 
 func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, error) {
 	var applied Applied
 	streamTimeMS := s.streamTime.now()
-	bytes := 0
-	for _, record := range records {
-		bytes += len(record.Key) + len(record.Value) + timeBytes + entryOverhead
-	}
-	batch := s.database.Batch(bytes)
+	batch := s.database.Batch(sizeOf(records))
 	written := map[int64]bool{}
-	var time [timeBytes]byte
 	for index, record := range records {
 		key, err := s.layout.read(record.Key)
 		if err != nil {
@@ -168,12 +163,7 @@ func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, e
 			written[number] = true
 			batch.Create(number)
 		}
-		if record.Value == nil {
-			batch.Delete(engine.Segment(number), s.layout.entryKey(key))
-			continue
-		}
-		binary.BigEndian.PutUint64(time[:], uint64(record.TimestampMS))
-		batch.Put(engine.Segment(number), s.layout.entryKey(key), time[:], record.Value)
+		write(batch, engine.Segment(number), s.layout.entryKey(key), record)
 	}
 	firstLive := s.segments.of(s.segments.horizonMS(streamTimeMS))
 	expired := map[int64]bool{}

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 from query_service.dataplane.engine import DataPlaneEngine
 from query_service.dataplane.holding import DataPlaneStore
@@ -35,7 +36,7 @@ class DataPlaneReplicator:
         self._loop = asyncio.get_running_loop()
         self._on_batch, self._on_end, self._on_failure = on_batch, on_end, on_failure
 
-    def add(self, replica: StoreReplica, engine: DataPlaneEngine) -> Future[None]:
+    def add(self, replica: StoreReplica, engine: DataPlaneEngine) -> Future[Any]:
         """Start to read a replica's partition from its position on. The future is done once that is so."""
         self._plane.report_to(engine.store, partial(self._take, replica, engine))
         replica.on_lost = lambda: self._loop.call_soon_threadsafe(self._give_up, replica, engine)
@@ -49,12 +50,11 @@ class DataPlaneReplicator:
             checkpoint=replica.present_checkpoint().to_json().encode(),
             restores=self._restores,
         )
-        return _without_answer(self._plane.begin(engine_pb2.EngineOrder(follow=follow)))
+        return self._plane.begin(engine_pb2.EngineOrder(follow=follow))
 
-    def remove(self, engine: DataPlaneEngine) -> Future[None]:
+    def remove(self, engine: DataPlaneEngine) -> Future[Any]:
         """Stop reading a replica's partition. Once the future is done, nothing more is written to the store."""
-        order = engine_pb2.EngineOrder(leave=engine_pb2.EngineLeave(store=engine.store))
-        return _without_answer(self._plane.begin(order))
+        return self._plane.begin(engine_pb2.EngineOrder(leave=engine_pb2.EngineLeave(store=engine.store)))
 
     def _take(self, replica: StoreReplica, engine: DataPlaneEngine, report: engine_pb2.EngineReport) -> None:
         if report.HasField("fault"):
@@ -98,33 +98,19 @@ def _progress(report: engine_pb2.EngineReport) -> Progress:
     )
 
 
-def _without_answer(order: Future[engine_pb2.EngineAnswer]) -> Future[None]:
-    done: Future[None] = Future()
-    done.set_running_or_notify_cancel()
-
-    def ended(order: Future[engine_pb2.EngineAnswer]) -> None:
-        if (error := order.exception()) is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    order.add_done_callback(ended)
-    return done
-
-
 class Reading:
     """Has changelogs read into replicas: by the data plane into its stores, into others by a thread."""
 
     def __init__(self, thread: Replicator, plane: DataPlaneReplicator | None) -> None:
         self._thread, self._plane = thread, plane
 
-    def add(self, replica: StoreReplica) -> Future[None]:
+    def add(self, replica: StoreReplica) -> Future[Any]:
         """Start to read a replica's partition from its position on; done once it is read."""
         if self._plane is not None and isinstance(replica.store, DataPlaneStore):
             return self._plane.add(replica, replica.store.engine)
         return self._thread.add(replica)
 
-    def remove(self, replica: StoreReplica) -> Future[None]:
+    def remove(self, replica: StoreReplica) -> Future[Any]:
         """Stop reading a replica's partition; done once the replica isn't used any more."""
         if self._plane is not None and isinstance(replica.store, DataPlaneStore):
             return self._plane.remove(replica.store.engine)

@@ -15,7 +15,7 @@ from query_service.replicas.opening import StoreOpener
 from query_service.replicas.plane_replication import DataPlaneReplicator, Reading
 from query_service.replicas.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
 from query_service.replicas.replica_events import ReplicaEvents
-from query_service.replicas.replication import OnDefect, Replicator
+from query_service.replicas.replication import OnDefect, OnEnd, Replicator
 from query_service.replicas.steps import TaskSteps, positions
 from query_service.states.faults import Fault, FaultOutcome, fault_of
 from query_service.states.ownership import with_dormant
@@ -115,16 +115,17 @@ class TaskManager:
             on_defect,
             batch_records=_FOLLOWED_BATCH_RECORDS,
         )
-        restores, follows = (
-            None
-            if plane is None
-            else DataPlaneReplicator(plane, self._replica_events.batch, on_end, self._replica_failed, restores=far)
-            for far, on_end in ((True, self._end_reached), (False, lambda _replica: None))
-        )
+
+        def reading(thread: Replicator, on_end: OnEnd, *, restores: bool) -> Reading:
+            batch, failed = self._replica_events.batch, self._replica_failed
+            held = None if plane is None else DataPlaneReplicator(plane, batch, on_end, failed, restores=restores)
+            return Reading(thread, held)
+
         opener = StoreOpener(
             settings, client_id, resources, metrics, self._misplaced_found, plane, lambda: len(self.store_replicas())
         )
-        restorer, follower = Reading(self._restorer, restores), Reading(self._follower, follows)
+        restorer = reading(self._restorer, self._end_reached, restores=True)
+        follower = reading(self._follower, lambda _replica: None, restores=False)
         self._steps = TaskSteps(opener, restorer, follower, self._replica_events, metrics)
         self._under_way = BackgroundWork()
         self._restorer.start()

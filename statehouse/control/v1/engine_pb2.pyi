@@ -151,7 +151,7 @@ class EngineOrder(_message.Message):
 
     @_builtins.property
     def measure(self) -> Global___EngineMeasure:
-        """Tells how much of what there is."""
+        """Tells what a store takes."""
 
     def __init__(
         self,
@@ -554,13 +554,13 @@ Global___EngineCount: _TypeAlias = EngineCount  # noqa: Y015
 
 @_typing.final
 class EngineMeasure(_message.Message):
-    """Asks how much of what there is."""
+    """Asks what a store takes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STORE_FIELD_NUMBER: _builtins.int
     store: _builtins.int
-    """The store's number; 0: all of them together."""
+    """Its number."""
     def __init__(
         self,
         *,

@@ -376,7 +376,7 @@ type EngineOrder_Count struct {
 }
 
 type EngineOrder_Measure struct {
-	// Tells how much of what there is.
+	// Tells what a store takes.
 	Measure *EngineMeasure `protobuf:"bytes,12,opt,name=measure,proto3,oneof"`
 }
 
@@ -1180,10 +1180,10 @@ func (x *EngineCount) GetStore() uint64 {
 	return 0
 }
 
-// Asks how much of what there is.
+// Asks what a store takes.
 type EngineMeasure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The store's number; 0: all of them together.
+	// Its number.
 	Store         uint64 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
