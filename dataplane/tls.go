@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"os"
@@ -16,13 +15,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"statehouse-dataplane/pemfiles"
 )
 
 const (
 	// How often files are looked at for changes, at most.
 	lookedAtEvery = time.Second
-	// Of a file with certificates or a key.
-	maxFileBytes = 1 << 20
 	// Of a caller's certificate, and of all that are shown with it: they go along with what is passed on.
 	maxCertificateBytes = 16 << 10
 	maxShownBytes       = 2 * maxCertificateBytes
@@ -93,60 +92,18 @@ func (f *Files) stamps() string {
 }
 
 func (f *Files) read() (*material, error) {
-	certificate, err := keyPair(f.certificate, f.key)
+	certificate, err := pemfiles.Pair(f.certificate, f.key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s and key %s: %w", f.certificate, f.key, err)
 	}
 	if f.ca == "" {
 		return &material{certificate, nil}, nil
 	}
-	content, err := readRegular(f.ca)
+	pool, err := pemfiles.Pool(f.ca)
 	if err != nil {
 		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(content) {
-		return nil, fmt.Errorf("there are no certificates in %s", f.ca)
 	}
 	return &material{certificate, pool}, nil
-}
-
-func keyPair(certificate, key string) (tls.Certificate, error) {
-	itsCertificate, err := readRegular(certificate)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	itsKey, err := readRegular(key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.X509KeyPair(itsCertificate, itsKey)
-}
-
-// readRegular returns a file's content. It never waits, as to open a FIFO would, and with it all handshakes; and it
-// reads no more than such a file has.
-func readRegular(path string) ([]byte, error) {
-	if found, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if !found.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	// It may be another file by now.
-	if found, err := file.Stat(); err != nil {
-		return nil, err
-	} else if !found.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
-	content, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
-	if err == nil && len(content) > maxFileBytes {
-		err = fmt.Errorf("%s has more than %d bytes", path, maxFileBytes)
-	}
-	return content, err
 }
 
 var clientAuth = map[string]tls.ClientAuthType{

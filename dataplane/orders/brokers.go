@@ -2,12 +2,11 @@ package orders
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"os"
 
 	"statehouse-dataplane/follow"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/pemfiles"
 )
 
 // brokersOf returns how brokers are reached. Files are read at each connection, as they may be changed.
@@ -28,17 +27,14 @@ func brokersOf(order *controlv1.EngineStart) (follow.Brokers, error) {
 func configOf(order *controlv1.EngineStart) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if order.Ca != "" {
-		content, err := os.ReadFile(order.Ca)
+		pool, err := pemfiles.Pool(order.Ca)
 		if err != nil {
 			return nil, fmt.Errorf("kafka_ca: %w", err)
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(content) {
-			return nil, fmt.Errorf("kafka_ca %s: there are no certificates in it", order.Ca)
-		}
+		config.RootCAs = pool
 	}
 	if order.Certificate != "" {
-		pair, err := tls.LoadX509KeyPair(order.Certificate, order.Key)
+		pair, err := pemfiles.Pair(order.Certificate, order.Key)
 		if err != nil {
 			return nil, fmt.Errorf("kafka_certificate and kafka_key: %w", err)
 		}

@@ -264,7 +264,7 @@ func (o *Orders) view(store uint64) (*controlv1.EngineAnswer, error) {
 	defer o.mutex.Unlock()
 	o.lastView++
 	o.views[o.lastView] = view
-	viewed := &controlv1.EngineViewed{View: o.lastView, Segments: view.Segments, Position: position}
+	viewed := &controlv1.EngineViewed{View: o.lastView, Position: position}
 	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Viewed{Viewed: viewed}}, nil
 }
 
@@ -278,11 +278,7 @@ func (o *Orders) walk(order *controlv1.EngineWalk) (*controlv1.EngineAnswer, err
 	if view == nil || view.IsClosing() {
 		return nil, engine.ErrClosed
 	}
-	family := engine.Default
-	if order.Segment != nil {
-		family = engine.Segment(*order.Segment)
-	}
-	found := view.Entries(family, order.Start, order.Stop, order.Reverse)
+	found := view.Entries(engine.Default, order.Start, order.Stop, order.Reverse)
 	defer found.Close()
 	entries := &controlv1.EngineEntries{}
 	for size := 0; ; {

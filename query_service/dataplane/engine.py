@@ -10,7 +10,6 @@ from typing import Final
 from query_service.dataplane.orders import DataPlane
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.engine import EngineView, StoreUnusable, Unknown, Writes
-from query_service.stores.segments import family_of, number_of
 from statehouse.control.v1 import engine_pb2
 
 _DEFAULT: Final = "default"
@@ -48,8 +47,7 @@ class DataPlaneEngine:
 
     def families(self) -> frozenset[str]:
         """Return the names of the families."""
-        with self._viewed() as viewed:
-            return frozenset({_DEFAULT, *map(family_of, viewed.segments)})
+        return frozenset({_DEFAULT})
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, None if the key or its family does not exist."""
@@ -66,8 +64,7 @@ class DataPlaneEngine:
             StoreClosed: the engine is closed.
 
         """
-        if family != _DEFAULT:
-            raise NotImplementedError(family)
+        _refuse_other(family)
         order = engine_pb2.EngineOrder(get=engine_pb2.EngineGet(store=self._store, keys=keys))
         values = self._plane.carry(order).values.values
         return [each.value if each.HasField("value") else None for each in values]
@@ -152,6 +149,12 @@ class DataPlaneEngine:
         self._plane.carry(engine_pb2.EngineOrder(close=engine_pb2.EngineClose(store=self._store)))
 
 
+def _refuse_other(family: str) -> None:
+    """Refuse to read a family that no store of the data plane has."""
+    if family != _DEFAULT:
+        raise NotImplementedError(family)
+
+
 class _View:
     """A view of the data plane's."""
 
@@ -160,10 +163,10 @@ class _View:
 
     def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a range, as `EngineView.entries` says."""
-        segment = None if family == _DEFAULT else number_of(family)
+        _refuse_other(family)
         while True:
             walk = engine_pb2.EngineWalk(
-                view=self._view, segment=segment, start=start, stop=stop, reverse=reverse, limit=_ENTRIES_A_TURN
+                view=self._view, start=start, stop=stop, reverse=reverse, limit=_ENTRIES_A_TURN
             )
             found = self._plane.carry(engine_pb2.EngineOrder(walk=walk)).entries
             keys, values = found.keys_and_values[::2], found.keys_and_values[1::2]

@@ -14,16 +14,6 @@ _PREFIX = "segment-"
 _MIN_INTERVAL_MS = 60_000
 
 
-def family_of(number: int) -> str:
-    """Return the family of a segment, by its number."""
-    return f"{_PREFIX}{number:019d}"
-
-
-def number_of(family: str) -> int:
-    """Return the number of a family's segment."""
-    return int(family.removeprefix(_PREFIX))
-
-
 @dataclass(frozen=True, slots=True)
 class Segments:
     """Cuts time into segments. As in Kafka Streams, a segment is half the retention wide, but at least a minute."""
@@ -37,7 +27,7 @@ class Segments:
 
     def family(self, time_ms: int) -> str:
         """Return the family for entries of a time. The families' names sort by time."""
-        return family_of(time_ms // self.interval_ms)
+        return f"{_PREFIX}{time_ms // self.interval_ms:019d}"
 
     def is_expired(self, time_ms: int, stream_time_ms: int) -> bool:
         """Whether an entry of that time is older than the retention allows."""

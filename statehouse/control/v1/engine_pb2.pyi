@@ -466,15 +466,12 @@ class EngineWalk(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VIEW_FIELD_NUMBER: _builtins.int
-    SEGMENT_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     REVERSE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     view: _builtins.int
     """The view's number."""
-    segment: _builtins.int
-    """The segment of time; absent: the store's only family."""
     start: _builtins.bytes
     """The first key."""
     stop: _builtins.bytes
@@ -487,23 +484,17 @@ class EngineWalk(_message.Message):
         self,
         *,
         view: _builtins.int = ...,
-        segment: _builtins.int | None = ...,
         start: _builtins.bytes = ...,
         stop: _builtins.bytes | None = ...,
         reverse: _builtins.bool = ...,
         limit: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_segment", b"_segment", "_stop", b"_stop", "segment", b"segment", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stop", b"_stop", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_segment", b"_segment", "_stop", b"_stop", "limit", b"limit", "reverse", b"reverse", "segment", b"segment", "start", b"start", "stop", b"stop", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop", b"_stop", "limit", b"limit", "reverse", b"reverse", "start", b"start", "stop", b"stop", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__segment: _TypeAlias = _typing.Literal["segment"]  # noqa: Y015
-    _WhichOneofArgType__segment: _TypeAlias = _typing.Literal["_segment", b"_segment"]  # noqa: Y015
     _WhichOneofReturnType__stop: _TypeAlias = _typing.Literal["stop"]  # noqa: Y015
     _WhichOneofArgType__stop: _TypeAlias = _typing.Literal["_stop", b"_stop"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__segment) -> _WhichOneofReturnType__segment | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stop) -> _WhichOneofReturnType__stop | None: ...
 
 Global___EngineWalk: _TypeAlias = EngineWalk  # noqa: Y015
@@ -739,26 +730,20 @@ class EngineViewed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VIEW_FIELD_NUMBER: _builtins.int
-    SEGMENTS_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     view: _builtins.int
     """Its number."""
     position: _builtins.int
     """The next offset that the store needed when it was opened."""
-    @_builtins.property
-    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The segments of time that may have entries, in order."""
-
     def __init__(
         self,
         *,
         view: _builtins.int = ...,
-        segments: _abc.Iterable[_builtins.int] | None = ...,
         position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "segments", b"segments", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

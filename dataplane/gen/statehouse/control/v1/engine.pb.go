@@ -1002,16 +1002,14 @@ type EngineWalk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The view's number.
 	View uint64 `protobuf:"varint,1,opt,name=view,proto3" json:"view,omitempty"`
-	// The segment of time; absent: the store's only family.
-	Segment *int64 `protobuf:"varint,2,opt,name=segment,proto3,oneof" json:"segment,omitempty"`
 	// The first key.
-	Start []byte `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
+	Start []byte `protobuf:"bytes,2,opt,name=start,proto3" json:"start,omitempty"`
 	// The key behind the last; absent: there is no end.
-	Stop []byte `protobuf:"bytes,4,opt,name=stop,proto3,oneof" json:"stop,omitempty"`
+	Stop []byte `protobuf:"bytes,3,opt,name=stop,proto3,oneof" json:"stop,omitempty"`
 	// Whether it goes from the last to the first.
-	Reverse bool `protobuf:"varint,5,opt,name=reverse,proto3" json:"reverse,omitempty"`
+	Reverse bool `protobuf:"varint,4,opt,name=reverse,proto3" json:"reverse,omitempty"`
 	// The most entries.
-	Limit         uint32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1049,13 +1047,6 @@ func (*EngineWalk) Descriptor() ([]byte, []int) {
 func (x *EngineWalk) GetView() uint64 {
 	if x != nil {
 		return x.View
-	}
-	return 0
-}
-
-func (x *EngineWalk) GetSegment() int64 {
-	if x != nil && x.Segment != nil {
-		return *x.Segment
 	}
 	return 0
 }
@@ -1589,10 +1580,8 @@ type EngineViewed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its number.
 	View uint64 `protobuf:"varint,1,opt,name=view,proto3" json:"view,omitempty"`
-	// The segments of time that may have entries, in order.
-	Segments []int64 `protobuf:"varint,2,rep,packed,name=segments,proto3" json:"segments,omitempty"`
 	// The next offset that the store needed when it was opened.
-	Position      int64 `protobuf:"varint,3,opt,name=position,proto3" json:"position,omitempty"`
+	Position      int64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1632,13 +1621,6 @@ func (x *EngineViewed) GetView() uint64 {
 		return x.View
 	}
 	return 0
-}
-
-func (x *EngineViewed) GetSegments() []int64 {
-	if x != nil {
-		return x.Segments
-	}
-	return nil
 }
 
 func (x *EngineViewed) GetPosition() int64 {
@@ -2090,17 +2072,14 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x03(\fR\x04keys\"\"\n" +
 	"\n" +
 	"EngineView\x12\x14\n" +
-	"\x05store\x18\x01 \x01(\x04R\x05store\"\xb3\x01\n" +
+	"\x05store\x18\x01 \x01(\x04R\x05store\"\x88\x01\n" +
 	"\n" +
 	"EngineWalk\x12\x12\n" +
-	"\x04view\x18\x01 \x01(\x04R\x04view\x12\x1d\n" +
-	"\asegment\x18\x02 \x01(\x03H\x00R\asegment\x88\x01\x01\x12\x14\n" +
-	"\x05start\x18\x03 \x01(\fR\x05start\x12\x17\n" +
-	"\x04stop\x18\x04 \x01(\fH\x01R\x04stop\x88\x01\x01\x12\x18\n" +
-	"\areverse\x18\x05 \x01(\bR\areverse\x12\x14\n" +
-	"\x05limit\x18\x06 \x01(\rR\x05limitB\n" +
-	"\n" +
-	"\b_segmentB\a\n" +
+	"\x04view\x18\x01 \x01(\x04R\x04view\x12\x14\n" +
+	"\x05start\x18\x02 \x01(\fR\x05start\x12\x17\n" +
+	"\x04stop\x18\x03 \x01(\fH\x00R\x04stop\x88\x01\x01\x12\x18\n" +
+	"\areverse\x18\x04 \x01(\bR\areverse\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limitB\a\n" +
 	"\x05_stop\"\"\n" +
 	"\fEngineUnview\x12\x12\n" +
 	"\x04view\x18\x01 \x01(\x04R\x04view\"#\n" +
@@ -2128,11 +2107,10 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\v2\".statehouse.control.v1.EngineValueR\x06values\"2\n" +
 	"\vEngineValue\x12\x19\n" +
 	"\x05value\x18\x01 \x01(\fH\x00R\x05value\x88\x01\x01B\b\n" +
-	"\x06_value\"Z\n" +
+	"\x06_value\">\n" +
 	"\fEngineViewed\x12\x12\n" +
 	"\x04view\x18\x01 \x01(\x04R\x04view\x12\x1a\n" +
-	"\bsegments\x18\x02 \x03(\x03R\bsegments\x12\x1a\n" +
-	"\bposition\x18\x03 \x01(\x03R\bposition\"N\n" +
+	"\bposition\x18\x02 \x01(\x03R\bposition\"N\n" +
 	"\rEngineEntries\x12&\n" +
 	"\x0fkeys_and_values\x18\x01 \x03(\fR\rkeysAndValues\x12\x15\n" +
 	"\x06is_all\x18\x02 \x01(\bR\x05isAll\"\x9e\x01\n" +
