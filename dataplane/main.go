@@ -30,6 +30,7 @@ import (
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/orders"
+	"statehouse-dataplane/serve"
 )
 
 const (
@@ -155,14 +156,15 @@ func run(given options) error {
 	express, tally := NewExpress(link, calls, given.maxMessageBytes), &Tally{}
 	doors := Doors{NewDoor(placesOfLookups), NewDoor(placesOfOthers)}
 	forward := link.Liveness.Guarded(Forward(upstream, requests, doors.others))
-	all := Handle(link, express, requests, doors, tally, given.isTraced, forward)
-	refused := func() { tally.Ended(controlv1.ProxyWay_PROXY_WAY_REFUSED, errTooMuch) }
-	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all, refused)))...)
-	bounded := NewBounded(listener, given.maxConnections, given.maxOfAddress, quotas)
 	held := orders.New(func(report *controlv1.EngineReport) { link.Send(storeReport, 0, serialized(report)) })
 	defer held.Close()
 	link.OnOrder = carried(held, link)
-	standing := &Standing{tally, link, quotas, express, doors.lookups, doors.others, bounded}
+	served := ofHeld(held, link, given.maxMessageBytes)
+	all := Handle(link, served, express, requests, doors, tally, given.isTraced, forward)
+	refused := func() { tally.Ended(controlv1.ProxyWay_PROXY_WAY_REFUSED, errTooMuch) }
+	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all, refused)))...)
+	bounded := NewBounded(listener, given.maxConnections, given.maxOfAddress, quotas)
+	standing := &Standing{tally, link, quotas, express, served, doors.lookups, doors.others, bounded}
 	ended := make(chan error, 2)
 	link.OnServe = func() {
 		go standing.Tell()
@@ -248,6 +250,26 @@ func carried(held *orders.Orders, link *Link) func(uint64, []byte) {
 		}
 		link.Send(orderEnded, number, serialized(held.Carry(&it)))
 	}
+}
+
+// ofHeld returns what answers lookups from the stores that are held, as far as the link says.
+func ofHeld(held *orders.Orders, link *Link, maxMessageBytes int) *serve.Served {
+	replicaOf := func(number uint64) (serve.Replica, bool) {
+		found := held.Replica(number)
+		return found, found != nil
+	}
+	served := serve.New(replicaOf, maxMessageBytes, func(sums []byte) { link.Send(servingSums, 0, sums) })
+	link.OnServing, link.OnHolds = served.Decide, served.Hold
+	link.OnFacts = func(data []byte) error {
+		var told controlv1.ServingFacts
+		if err := proto.Unmarshal(data, &told); err != nil {
+			return err
+		}
+		held.Know(told.Ends)
+		served.Report(told.Reports)
+		return nil
+	}
+	return served
 }
 
 // haveRoom takes all processors, and as much memory as stores need.

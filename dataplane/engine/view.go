@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"errors"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -26,6 +27,24 @@ func (d *Database) View() (*View, error) {
 func (v *View) Close() {
 	_ = v.snapshot.Close() // it fails if it is closed twice
 	v.database.end()
+}
+
+// State returns what was written with the newest of the entries; nil if nothing was.
+//
+// An error is of type *Fault.
+func (v *View) State() ([]byte, error) {
+	value, closer, err := v.snapshot.Get([]byte(stateKey))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, v.database.note(err)
+	}
+	state := append([]byte(nil), value...)
+	if err := closer.Close(); err != nil {
+		return nil, v.database.note(err)
+	}
+	return state, nil
 }
 
 // IsClosing says whether the database waits for its reads to end. Long ones are to end then.

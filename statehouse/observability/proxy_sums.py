@@ -22,6 +22,7 @@ _WAYS: Final = {
     proxy_sums_pb2.PROXY_WAY_LINK: "link",
     proxy_sums_pb2.PROXY_WAY_FORWARDED: "forwarded",
     proxy_sums_pb2.PROXY_WAY_REFUSED: "refused",
+    proxy_sums_pb2.PROXY_WAY_STORES: "stores",
 }
 
 _Gauges = dict[str, tuple[str, Callable[[proxy_sums_pb2.ProxySums], float]]]
@@ -36,12 +37,16 @@ _OF_EXPRESS: Final[_Gauges] = {
     "express_open": ("1 while the proxy may send lookups to nodes", lambda sums: sums.express_is_open),
 }
 
+_OF_STORES: Final[_Gauges] = {
+    "stores_open": ("1 while the proxy may answer from stores that it holds", lambda sums: sums.stores_are_open),
+}
+
 
 class ProxyCollector(Collector):
     """Shows the newest sums at each scrape; nothing without a proxy.
 
     `prefix` begins the metrics' names. `sums()` returns serialized ProxySums, empty while there are none.
-    `has_express`: whether the process is a router, whose proxy may send lookups to nodes.
+    `has_express`: whether the process is a router, whose proxy may send lookups to nodes. A node's may answer some.
     """
 
     def __init__(self, prefix: str, sums: Callable[[], bytes], *, has_express: bool) -> None:
@@ -53,7 +58,7 @@ class ProxyCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
-        prefix, gauges = self._prefix, _GAUGES | _OF_EXPRESS if self._has_express else _GAUGES
+        prefix, gauges = self._prefix, _GAUGES | (_OF_EXPRESS if self._has_express else _OF_STORES)
         calls = CounterMetricFamily(
             f"{prefix}_calls", "Calls that are over, by who answered and the status", labels=("way", "code")
         )
