@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
+	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/orders"
 	"statehouse-dataplane/serve"
@@ -72,6 +73,7 @@ type options struct {
 	serverName       string
 	maxAge           time.Duration
 	isTraced         bool
+	shownStore       string
 }
 
 // quotaBytes returns what all calls may take.
@@ -93,11 +95,16 @@ func main() {
 	flag.StringVar(&given.serverName, "tls-server-name", "", "a name that the certificates of called servers have, in place of their hosts")
 	flag.DurationVar(&given.maxAge, "max-connection-age", 0, "with TLS, when a connection is closed after its calls")
 	flag.BoolVar(&given.isTraced, "traced", false, "the server makes spans of calls that carry a trace's context")
+	flag.StringVar(&given.shownStore, "show-store", "", "write the checkpoint of a store that no process has open, as JSON, and end")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "statehouse-proxy is started by a query node or a router (--proxy), not by hand.")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
+	if given.shownStore != "" {
+		showStore(given.shownStore)
+		return
+	}
 	if given.maxMessageBytes < 1 || given.maxHeldBytes < 1 || given.maxConnections < 1 || given.maxOfAddress < 0 {
 		log.Fatal("a flag -max-... is missing")
 	}
@@ -112,6 +119,17 @@ func main() {
 	// Ctrl-C reaches the whole process group; when to end is the server's business.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	if err := run(given); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// showStore writes a store's checkpoint; nothing if it has none.
+func showStore(path string) {
+	state, err := engine.ReadClosed(path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := os.Stdout.Write(state); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -164,7 +182,7 @@ func run(given options) error {
 	refused := func() { tally.Ended(controlv1.ProxyWay_PROXY_WAY_REFUSED, errTooMuch) }
 	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all, refused)))...)
 	bounded := NewBounded(listener, given.maxConnections, given.maxOfAddress, quotas)
-	standing := &Standing{tally, link, quotas, express, served, doors.lookups, doors.others, bounded}
+	standing := &Standing{tally, link, quotas, express, served, held, doors.lookups, doors.others, bounded}
 	ended := make(chan error, 2)
 	link.OnServe = func() {
 		go standing.Tell()

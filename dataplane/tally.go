@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/orders"
 	"statehouse-dataplane/serve"
 )
 
@@ -54,6 +55,7 @@ type Standing struct {
 	Quotas          *Quotas
 	Express         *Express
 	Served          *serve.Served
+	Stores          *orders.Orders
 	Lookups, Others *Door
 	Listener        *Bounded
 }
@@ -75,6 +77,7 @@ func (s *Standing) sums() *controlv1.ProxySums {
 		ExpressLookups: uint32(s.Express.open.Load()),
 		ExpressIsOpen:  s.Express.valid() != nil,
 		StoresAreOpen:  s.Served.IsOpen(),
+		Stores:         s.Stores.Measures(),
 		HeldBytesMax:   uint64(s.Quotas.bytes),
 	}
 	s.Quotas.mutex.Lock()

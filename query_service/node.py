@@ -16,7 +16,7 @@ import structlog
 
 from query_service.collector import NodeCollector
 from query_service.control_topics import ControlTopics
-from query_service.dataplane.holding import start_order
+from query_service.dataplane.holding import is_wanted, start_order
 from query_service.dataplane.orders import DataPlane
 from query_service.heartbeat_process import HeartbeatOptions
 from query_service.heartbeats import Heartbeats
@@ -69,7 +69,7 @@ class QueryNode:
         self._ownership = new_ownership(settings, skipped)
         self._resources = new_resources(settings)
         client_id = f"{settings.application_id}-{self._ownership.instance_id}"
-        self._plane = DataPlane(self._loop) if settings.engine == "go" else None
+        self._plane = DataPlane(self._loop) if is_wanted(settings) else None
         self._start_plane = None if self._plane is None else start_order(settings, client_id)
         self._tasks = TaskManager(
             settings,
@@ -142,9 +142,9 @@ class QueryNode:
             self._control,
             self._heartbeats,
             self._reads,
+            sums := self._server.proxy_sums,
         )
         self._metrics.registry.register(collector)
-        sums = self._server.proxy_sums
         self._metrics.registry.register(ProxyCollector("statehouse_node", sums, has_express=False))
         return serve_metrics(self._metrics.registry, self._settings, self._metrics.security.denied)
 

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"errors"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -33,15 +32,8 @@ func (v *View) Close() {
 //
 // An error is of type *Fault.
 func (v *View) State() ([]byte, error) {
-	value, closer, err := v.snapshot.Get([]byte(stateKey))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil, nil
-	}
+	state, err := stateIn(v.snapshot)
 	if err != nil {
-		return nil, v.database.note(err)
-	}
-	state := append([]byte(nil), value...)
-	if err := closer.Close(); err != nil {
 		return nil, v.database.note(err)
 	}
 	return state, nil

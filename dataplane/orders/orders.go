@@ -170,6 +170,17 @@ func (o *Orders) of(number uint64) (*replica, error) {
 	return nil, engine.ErrClosed
 }
 
+// Measures returns what all stores together take and have counted; nil if there is none.
+func (o *Orders) Measures() map[string]int64 {
+	o.mutex.Lock()
+	resources := o.resources
+	o.mutex.Unlock()
+	if resources == nil {
+		return nil
+	}
+	return resources.Measures()
+}
+
 // Replica returns an open store, nil if there is none of that number.
 func (o *Orders) Replica(number uint64) *replica {
 	o.mutex.Lock()

@@ -67,7 +67,7 @@ class ProxyCollector(Collector):
         )
         refused = CounterMetricFamily(f"{prefix}_refused_connections", "Connections closed at once: too many")
         others = {name: GaugeMetricFamily(f"{prefix}_{name}", meaning) for name, (meaning, _) in gauges.items()}
-        sums = self._newest()
+        sums = newest(self._sums)
         if sums is not None:
             for each in sums.calls:
                 way, code = _WAYS.get(each.way, str(each.way)), _CODES.get(each.code, str(each.code))
@@ -79,11 +79,13 @@ class ProxyCollector(Collector):
                 others[name].add_metric((), value_in(sums))
         yield from (calls, queued, refused, *others.values())
 
-    def _newest(self) -> proxy_sums_pb2.ProxySums | None:
-        if not (data := self._sums()):
-            return None
-        try:
-            return proxy_sums_pb2.ProxySums.FromString(data)
-        except DecodeError as error:
-            log.warning("the proxy's sums can't be read", error=str(error))
-            return None
+
+def newest(sums: Callable[[], bytes]) -> proxy_sums_pb2.ProxySums | None:
+    """Return what a proxy last said of itself; None if it has said nothing, or something else."""
+    if not (data := sums()):
+        return None
+    try:
+        return proxy_sums_pb2.ProxySums.FromString(data)
+    except DecodeError as error:
+        log.warning("the proxy's sums can't be read", error=str(error))
+        return None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from query_service.inspect import stores_in
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
@@ -88,10 +89,21 @@ def test_restores_follows_and_keeps_its_state(fleet: Fleet) -> None:
 
     is_followed(fleet, node, "late", "1")
     node.kill()
+    assert_inspected(fleet, at)
     node.start()
     fleet.wait_running([node])
     assert restored_from(node) >= at
     assert scanned(node) == {**entries, "key-007": "8", "gone": "2", "late": "1"}
+
+
+def assert_inspected(fleet: Fleet, at_least: int) -> None:
+    """Assert that the store's files tell what they hold, and stay as they are."""
+    before = {path: path.read_bytes() for path in fleet.directory.rglob("*") if path.is_file()}
+    (found,) = stores_in(fleet.directory / "n1")
+    assert found.position is not None
+    assert found.position >= at_least
+    assert (found.store, found.keys, found.note) == (STORE, 301, "")
+    assert {path: path.read_bytes() for path in fleet.directory.rglob("*") if path.is_file()} == before
 
 
 def test_plain_lookups_are_answered_without_python(fleet: Fleet) -> None:

@@ -115,6 +115,9 @@ type ProxySums struct {
 	// Whether the proxy may answer from stores that it holds: it has a snapshot
 	// that holds.
 	StoresAreOpen bool `protobuf:"varint,11,opt,name=stores_are_open,json=storesAreOpen,proto3" json:"stores_are_open,omitempty"`
+	// What the stores that it holds take together and have counted, by the names
+	// of the node's metrics. Empty: it holds none.
+	Stores        map[string]int64 `protobuf:"bytes,12,rep,name=stores,proto3" json:"stores,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -226,6 +229,13 @@ func (x *ProxySums) GetStoresAreOpen() bool {
 	return false
 }
 
+func (x *ProxySums) GetStores() map[string]int64 {
+	if x != nil {
+		return x.Stores
+	}
+	return nil
+}
+
 // Calls that are over, of one way and one status.
 type ProxyCalls struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -294,7 +304,7 @@ var File_statehouse_control_v1_proxy_sums_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_proxy_sums_proto_rawDesc = "" +
 	"\n" +
-	"&statehouse/control/v1/proxy_sums.proto\x12\x15statehouse.control.v1\"\xcb\x03\n" +
+	"&statehouse/control/v1/proxy_sums.proto\x12\x15statehouse.control.v1\"\xcc\x04\n" +
 	"\tProxySums\x127\n" +
 	"\x05calls\x18\x01 \x03(\v2!.statehouse.control.v1.ProxyCallsR\x05calls\x12 \n" +
 	"\vconnections\x18\x02 \x01(\rR\vconnections\x12/\n" +
@@ -308,7 +318,11 @@ const file_statehouse_control_v1_proxy_sums_proto_rawDesc = "" +
 	"held_bytes\x18\t \x01(\x04R\theldBytes\x12$\n" +
 	"\x0eheld_bytes_max\x18\n" +
 	" \x01(\x04R\fheldBytesMax\x12&\n" +
-	"\x0fstores_are_open\x18\v \x01(\bR\rstoresAreOpen\"i\n" +
+	"\x0fstores_are_open\x18\v \x01(\bR\rstoresAreOpen\x12D\n" +
+	"\x06stores\x18\f \x03(\v2,.statehouse.control.v1.ProxySums.StoresEntryR\x06stores\x1a9\n" +
+	"\vStoresEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"i\n" +
 	"\n" +
 	"ProxyCalls\x121\n" +
 	"\x03way\x18\x01 \x01(\x0e2\x1f.statehouse.control.v1.ProxyWayR\x03way\x12\x12\n" +
@@ -336,20 +350,22 @@ func file_statehouse_control_v1_proxy_sums_proto_rawDescGZIP() []byte {
 }
 
 var file_statehouse_control_v1_proxy_sums_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_statehouse_control_v1_proxy_sums_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_statehouse_control_v1_proxy_sums_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_statehouse_control_v1_proxy_sums_proto_goTypes = []any{
 	(ProxyWay)(0),      // 0: statehouse.control.v1.ProxyWay
 	(*ProxySums)(nil),  // 1: statehouse.control.v1.ProxySums
 	(*ProxyCalls)(nil), // 2: statehouse.control.v1.ProxyCalls
+	nil,                // 3: statehouse.control.v1.ProxySums.StoresEntry
 }
 var file_statehouse_control_v1_proxy_sums_proto_depIdxs = []int32{
 	2, // 0: statehouse.control.v1.ProxySums.calls:type_name -> statehouse.control.v1.ProxyCalls
-	0, // 1: statehouse.control.v1.ProxyCalls.way:type_name -> statehouse.control.v1.ProxyWay
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	3, // 1: statehouse.control.v1.ProxySums.stores:type_name -> statehouse.control.v1.ProxySums.StoresEntry
+	0, // 2: statehouse.control.v1.ProxyCalls.way:type_name -> statehouse.control.v1.ProxyWay
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_proxy_sums_proto_init() }
@@ -363,7 +379,7 @@ func file_statehouse_control_v1_proxy_sums_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_proxy_sums_proto_rawDesc), len(file_statehouse_control_v1_proxy_sums_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
