@@ -77,6 +77,9 @@ const (
 	mayServe   = 11 // statehouse.control.v1.ServingSnapshot
 	holds      = 12 // the snapshot of that number holds; until when by the monotonic clock, in microseconds, in eight bytes
 	facts      = 13 // statehouse.control.v1.ServingFacts
+	permit     = 14 // statehouse.control.v1.ServingPermit
+	// All permits.
+	withdraw = 15
 
 	noDeadline = math.MaxUint32
 	// What may wait to be written: a server that is frozen must not fill the memory.
@@ -112,6 +115,11 @@ type Link struct {
 	OnServing func(data []byte) error
 	OnHolds   func(number uint64, until int64)
 	OnFacts   func(data []byte) error
+	OnPermit  func(data []byte) error
+	// Withdraws all permits.
+	OnWithdraw func()
+	// The caller of that number is gone.
+	OnGone    func(caller uint64)
 	Elsewhere func() uint32
 	Liveness  *Liveness
 
@@ -139,6 +147,7 @@ func NewLink(conn net.Conn, calls *Calls) *Link {
 	l := &Link{
 		OnSnapshot: func([]byte) error { return nil }, OnAlive: func(uint64) {}, OnOrder: func(uint64, []byte) {},
 		OnServing: func([]byte) error { return nil }, OnHolds: func(uint64, int64) {}, OnFacts: func([]byte) error { return nil },
+		OnPermit: func([]byte) error { return nil }, OnWithdraw: func() {}, OnGone: func(uint64) {},
 		Elsewhere: func() uint32 { return 0 },
 		conn:      conn, calls: calls, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
 		waiting: map[uint64]chan outcome{}, making: map[uint64]context.CancelFunc{},
@@ -397,6 +406,7 @@ func (l *Link) numberOf(who *Caller, authorization string) (uint64, error) {
 	l.callers++
 	if gone := who.add(authorization, l.callers); gone != 0 {
 		l.appendHead(callerGone, gone, 0)
+		l.OnGone(gone)
 	}
 	l.appendHead(callerShown, l.callers, 1+len(who.address)+2+len(authorization)+len(who.shown))
 	l.out = append(l.out, byte(len(who.address)))
@@ -407,12 +417,25 @@ func (l *Link) numberOf(who *Caller, authorization string) (uint64, error) {
 	return l.callers, nil
 }
 
+// KnownNumber returns the number of a caller with an authorization; not of one of whom the server has not heard. It is 0 where
+// nothing is known of callers.
+func (l *Link) KnownNumber(who *Caller, authorization string) (number uint64, isKnown bool) {
+	if who == nil {
+		return 0, true
+	}
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	number, isKnown = who.numbers[authorization]
+	return number, isKnown
+}
+
 // Forget tells that a caller's connection is closed.
 func (l *Link) Forget(who *Caller) {
 	l.mutex.Lock()
 	who.isGone = true
 	for _, number := range who.numbers {
 		l.appendHead(callerGone, number, 0)
+		l.OnGone(number)
 	}
 	clear(who.numbers)
 	l.mutex.Unlock()
@@ -539,6 +562,12 @@ func (l *Link) receive() error {
 			if err := l.OnFacts(content); err != nil {
 				return fmt.Errorf("facts can't be read: %w", err)
 			}
+		case permit:
+			if err := l.OnPermit(content); err != nil {
+				return fmt.Errorf("a permit can't be read: %w", err)
+			}
+		case withdraw:
+			l.OnWithdraw()
 		default:
 			return fmt.Errorf("a frame of kind %d: is the proxy of the same version as its server?", kind)
 		}

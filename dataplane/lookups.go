@@ -151,20 +151,22 @@ func Handle(
 func ofStores(
 	ctx context.Context, link *Link, served *serve.Served, who *Caller, authorization string, kind byte, it *request,
 ) ([]byte, error, bool) {
-	if it.isLarge() {
+	number, isKnown := link.KnownNumber(who, authorization)
+	if it.isLarge() || !isKnown {
 		return nil, nil, false
 	}
+	call := serve.Call{Caller: number, Kind: kind}
 	switch kind {
 	case get:
-		data, is := served.Get(it.data)
+		data, is := served.Get(call, it.data)
 		return data, nil, is
 	case scan:
-		data, is := served.Scan(it.data)
+		data, is := served.Scan(call, it.data)
 		return data, nil, is
 	case scanWindows, scanSessions:
 		return nil, nil, false
 	}
-	return served.BatchGet(it.data, func(some []byte) ([]byte, error) {
+	return served.BatchGet(call, it.data, func(some []byte) ([]byte, error) {
 		return link.Call(ctx, who, authorization, batchGet, &request{data: some})
 	})
 }

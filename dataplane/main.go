@@ -278,6 +278,7 @@ func ofHeld(held *orders.Orders, link *Link, maxMessageBytes int) *serve.Served 
 	}
 	served := serve.New(replicaOf, maxMessageBytes, func(sums []byte) { link.Send(servingSums, 0, sums) })
 	link.OnServing, link.OnHolds = served.Decide, served.Hold
+	link.OnPermit, link.OnWithdraw, link.OnGone = served.Permit, served.Withdraw, served.Forget
 	link.OnFacts = func(data []byte) error {
 		var told controlv1.ServingFacts
 		if err := proto.Unmarshal(data, &told); err != nil {

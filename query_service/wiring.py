@@ -142,11 +142,13 @@ def new_serving(
 ) -> Serving | None:
     """Return what has the data plane answer on its own; None if each lookup is Python's.
 
-    So it is where callers are judged call by call, or a share of the lookups is logged.
+    So it is where a share of the lookups is logged.
     """
-    if plane is None or gates_named(settings) or settings.lookup_log_sample:
+    if plane is None or settings.lookup_log_sample:
         return None
-    compiler = SnapshotCompiler(admission, max_batch_entries=settings.max_batch_entries)
+    compiler = SnapshotCompiler(
+        admission, max_batch_entries=settings.max_batch_entries, needs_permits=bool(gates_named(settings))
+    )
     return Serving(plane, compiler, control.confirmed_for_s, control.reports.latest, metrics)
 
 

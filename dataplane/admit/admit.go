@@ -42,10 +42,11 @@ type Store[R Held] struct {
 }
 
 type replica[R Held] struct {
-	isHere   bool
-	isActive bool
-	head     []byte
-	held     R
+	isHere        bool
+	isActive      bool
+	head          []byte
+	concealedHead []byte
+	held          R
 }
 
 // Granted is a lookup that may be answered.
@@ -72,20 +73,25 @@ type Snapshot[R Held] struct {
 	Number      uint64
 	epoch       uint64
 	MostEntries int
-	stores      map[string]*Store[R]
+	// Whether only those are answered who have a permit.
+	NeedsPermits bool
+	stores       map[string]*Store[R]
 }
 
 // New returns a snapshot. `heldBy` returns the replica of a number, and whether it is open; `reportOf` what tells of a store.
 func New[R Held](
 	decided *controlv1.ServingSnapshot, heldBy func(uint64) (R, bool), reportOf func(string) func() *controlv1.ServingReport,
 ) *Snapshot[R] {
-	s := &Snapshot[R]{decided.Number, decided.Epoch, int(decided.MaxBatchEntries), map[string]*Store[R]{}}
+	s := &Snapshot[R]{
+		Number: decided.Number, epoch: decided.Epoch, MostEntries: int(decided.MaxBatchEntries),
+		NeedsPermits: decided.NeedsPermits, stores: map[string]*Store[R]{},
+	}
 	for _, each := range decided.Stores {
 		store := &Store[R]{name: each.Name, keyForm: each.KeyForm, valueForm: each.ValueForm, report: reportOf(each.Name)}
 		store.partitions = make([]replica[R], each.PartitionCount)
 		for _, of := range each.Replicas {
 			if held, isOpen := heldBy(of.Store); isOpen && of.Partition < each.PartitionCount {
-				store.partitions[of.Partition] = replica[R]{true, of.IsActive, of.Head, held}
+				store.partitions[of.Partition] = replica[R]{true, of.IsActive, of.Head, of.ConcealedHead, held}
 			}
 		}
 		if each.PartitionCount > 0 {
@@ -140,6 +146,9 @@ func (s *Store[R]) stamp(number uint32, terms *Terms, now int64, stamped *Stampe
 		return partition
 	}
 	stamped.Held, stamped.head = of.held, of.head
+	if terms.Conceals {
+		stamped.head = of.concealedHead
+	}
 	end := of.held.End()
 	if end == nil {
 		return noEnd

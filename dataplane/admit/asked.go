@@ -33,6 +33,10 @@ type Terms struct {
 	atLeast []byte
 
 	epoch uint64
+	// Whether a router has passed it on.
+	Forwarded bool
+	// Whether the stamp must not say where the node is; whoever judges the caller sets it.
+	Conceals bool
 	// Whether the keys of a page's entries are to be there once more.
 	WithKeys bool
 }
@@ -215,6 +219,7 @@ func (a *Terms) readForwarding(data []byte) bool {
 			if found.varint > mostHops {
 				return false
 			}
+			a.Forwarded = found.varint > 0
 		default:
 			return false
 		}

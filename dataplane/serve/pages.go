@@ -40,7 +40,7 @@ const (
 var errLong = errors.New("the page takes too long")
 
 // Scan answers a serialized ScanRequest; false if that is for Python to do.
-func (s *Served) Scan(request []byte) ([]byte, bool) {
+func (s *Served) Scan(call Call, request []byte) ([]byte, bool) {
 	began := time.Now()
 	us := admit.At(began)
 	by := s.now(us)
@@ -48,7 +48,7 @@ func (s *Served) Scan(request []byte) ([]byte, bool) {
 		return nil, false
 	}
 	page, isRead := admit.ReadPage(request)
-	if !isRead {
+	if !isRead || !s.isPermitted(by, call, &page.Terms, us) {
 		return nil, false
 	}
 	granted, obstacle := by.AdmitPage(page, us)

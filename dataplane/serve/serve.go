@@ -55,6 +55,7 @@ type Served struct {
 	maxMessageBytes int
 
 	decided atomic.Pointer[decided]
+	permits permits
 	reports sync.Map // of *atomic.Pointer[controlv1.ServingReport], by the store's name
 	reading atomic.Int64
 	sums    *sums
@@ -138,7 +139,7 @@ func (s *Served) now(us int64) *decided {
 }
 
 // Get answers a serialized GetRequest; false if that is for Python to do.
-func (s *Served) Get(request []byte) ([]byte, bool) {
+func (s *Served) Get(call Call, request []byte) ([]byte, bool) {
 	began := time.Now()
 	us := admit.At(began)
 	by := s.now(us)
@@ -146,7 +147,7 @@ func (s *Served) Get(request []byte) ([]byte, bool) {
 		return nil, false
 	}
 	defer s.leave()
-	data, from, bytes := s.answer(make([]byte, 0, usualBytes), by, request, us)
+	data, from, bytes := s.answer(make([]byte, 0, usualBytes), by, call, request, us)
 	if from == nil || len(data) > s.maxMessageBytes {
 		return nil, false
 	}
@@ -168,9 +169,9 @@ func (s *Served) leave() { s.reading.Add(-1) }
 
 // answer appends the answer to a serialized GetRequest. It returns from where it was read, nil if Python has to answer, and
 // the size of the value.
-func (s *Served) answer(to []byte, by *decided, request []byte, us int64) ([]byte, *source, int) {
+func (s *Served) answer(to []byte, by *decided, call Call, request []byte, us int64) ([]byte, *source, int) {
 	asked, isRead := admit.Read(request)
-	if !isRead {
+	if !isRead || !s.isPermitted(by, call, &asked.Terms, us) {
 		return to, nil, 0
 	}
 	var granted admit.Granted[*source]
@@ -219,7 +220,7 @@ func formOf(form controlv1.ValueForm, exact bool) values.Form {
 
 // BatchGet answers a serialized BatchGetRequest; false if that is for Python to do, as if nothing had been asked. `ask` has
 // Python answer a batch of the lookups that are its own.
-func (s *Served) BatchGet(request []byte, ask func(request []byte) ([]byte, error)) ([]byte, error, bool) {
+func (s *Served) BatchGet(call Call, request []byte, ask func(request []byte) ([]byte, error)) ([]byte, error, bool) {
 	us := admit.Now()
 	by := s.now(us)
 	if by == nil {
@@ -229,7 +230,7 @@ func (s *Served) BatchGet(request []byte, ask func(request []byte) ([]byte, erro
 	if len(lookups) == 0 || !s.enter() {
 		return nil, nil, false
 	}
-	data, left, fits := s.answers(by, lookups, us)
+	data, left, fits := s.answers(by, call, lookups, us)
 	s.leave()
 	s.sums.due()
 	if !fits || len(left) == len(lookups) {
@@ -251,7 +252,7 @@ func (s *Served) BatchGet(request []byte, ask func(request []byte) ([]byte, erro
 type missing struct{ place, at int }
 
 // answers returns the framed results of a batch, and which are missing; not if they are more than a message may have.
-func (s *Served) answers(by *decided, lookups [][]byte, us int64) ([]byte, []missing, bool) {
+func (s *Served) answers(by *decided, call Call, lookups [][]byte, us int64) ([]byte, []missing, bool) {
 	data := make([]byte, 0, len(lookups)*usualBytes)
 	var left []missing
 	began := time.Now()
@@ -259,7 +260,7 @@ func (s *Served) answers(by *decided, lookups [][]byte, us int64) ([]byte, []mis
 		start := len(data)
 		next, outer := wire.Begin(data, elementTag)
 		next, inner := wire.Begin(next, responseTag)
-		next, from, bytes := s.answer(next, by, lookup, us)
+		next, from, bytes := s.answer(next, by, call, lookup, us)
 		if from == nil {
 			data, left = next[:start], append(left, missing{place, start})
 			continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -16,15 +17,24 @@ from statehouse.contract.consistency import ANSWERS_AS_ACTIVE
 from statehouse.control.v1 import serving_pb2
 from statehouse.errors import LookupFailure
 from statehouse.link.forms import key_form, value_form
+from statehouse.security.concealed import concealed_message
+from statehouse.v1 import types_pb2
 
+_HEADS_MAX: Final = 8_192
 _READ_BOUNDS_US: Final = tuple(round(bound * 1e6) for bound in READ_BUCKETS_S)
+
+
+@lru_cache(_HEADS_MAX)
+def _concealed(head: bytes) -> bytes:
+    return concealed_message(types_pb2.ReplicaStamp.FromString(head)).SerializeToString()
 
 
 class SnapshotCompiler:
     """Compiles snapshots of what the admission of a node lets answer. Lives on the event loop."""
 
-    def __init__(self, admission: Admission, *, max_batch_entries: int) -> None:
-        self._admission, self._max_batch_entries = admission, max_batch_entries
+    def __init__(self, admission: Admission, *, max_batch_entries: int, needs_permits: bool = False) -> None:
+        """`needs_permits`: callers are judged, and answered only with a permit."""
+        self._admission, self._max_batch_entries, self._needs_permits = admission, max_batch_entries, needs_permits
         self.latest = serving_pb2.ServingSnapshot()
         """The last snapshot; the first has the number 1."""
         self.replicas: Mapping[int, StoreReplica] = MappingProxyType({})
@@ -33,7 +43,10 @@ class SnapshotCompiler:
     def changed(self) -> serving_pb2.ServingSnapshot | None:
         """Return the snapshot if it differs from the last one."""
         snapshot = serving_pb2.ServingSnapshot(
-            number=self.latest.number, max_batch_entries=self._max_batch_entries, read_bounds_us=_READ_BOUNDS_US
+            number=self.latest.number,
+            max_batch_entries=self._max_batch_entries,
+            read_bounds_us=_READ_BOUNDS_US,
+            needs_permits=self._needs_permits,
         )
         replicas: dict[int, StoreReplica] = {}
         view = self._admission.view
@@ -72,7 +85,8 @@ class SnapshotCompiler:
                 partition=partition,
                 store=number,
                 is_active=claimed in ANSWERS_AS_ACTIVE,
-                head=self._admission.head(replica, snapshot.epoch, claimed),
+                head=(head := self._admission.head(replica, snapshot.epoch, claimed)),
+                concealed_head=_concealed(head),
             )
         if store.replicas:
             snapshot.stores.append(store)

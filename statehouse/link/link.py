@@ -127,6 +127,10 @@ class ToProxy(IntEnum):
     """The snapshot of that number holds. Content: until when, by the monotonic clock, in microseconds (8 bytes)."""
     FACTS = 13
     """What stamps say: statehouse.control.v1.ServingFacts."""
+    PERMIT = 14
+    """What a caller may read without being judged again: statehouse.control.v1.ServingPermit."""
+    WITHDRAW = 15
+    """All permits."""
 
 
 CALLS: Final = {
@@ -143,12 +147,14 @@ class LinkContext:
     """The context of a call over the link, in place of gRPC's. `until`: the caller's deadline, in the loop's time.
 
     `shown`: what the caller has shown; the same object for all their calls on one connection. `handed`: calls
-    that the proxy has made for it already, of a Get one; None if it comes from the caller straight.
+    that the proxy has made for it already, of a Get one; None if it comes from the caller straight. `caller`: their
+    number on the link.
     """
 
     until: float | None
     shown: Shown = NOTHING_SHOWN
     handed: tuple[HandedLookup, ...] | None = None
+    caller: int = 0
 
     def time_remaining(self) -> float | None:
         """Return the seconds left, None if the caller set no deadline."""
@@ -449,7 +455,7 @@ class Link(asyncio.Protocol):
             self._break_off(f"a call of caller {caller}, of whom nothing is known")
             return
         until = None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000
-        remaining = LinkContext(until, shown, handed)
+        remaining = LinkContext(until, shown, handed, caller)
         try:
             answer = handler(request, remaining)
         except BaseException as caught:  # noqa: BLE001 - the caller learns of it, and the log has it

@@ -154,12 +154,15 @@ class ServingSnapshot(_message.Message):
     STORES_FIELD_NUMBER: _builtins.int
     MAX_BATCH_ENTRIES_FIELD_NUMBER: _builtins.int
     READ_BOUNDS_US_FIELD_NUMBER: _builtins.int
+    NEEDS_PERMITS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Grows with each snapshot of a node's process."""
     epoch: _builtins.int
     """The epoch of the newest assignment that the node knows."""
     max_batch_entries: _builtins.int
     """The most lookups of a batch."""
+    needs_permits: _builtins.bool
+    """Whether callers are judged: then only those are answered who have a permit."""
     @_builtins.property
     def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingStore]:
         """The stores of which it may answer. Empty: none."""
@@ -178,14 +181,59 @@ class ServingSnapshot(_message.Message):
         stores: _abc.Iterable[Global___ServingStore] | None = ...,
         max_batch_entries: _builtins.int = ...,
         read_bounds_us: _abc.Iterable[_builtins.int] | None = ...,
+        needs_permits: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_batch_entries", b"max_batch_entries", "number", b"number", "read_bounds_us", b"read_bounds_us", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_batch_entries", b"max_batch_entries", "needs_permits", b"needs_permits", "number", b"number", "read_bounds_us", b"read_bounds_us", "stores", b"stores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ServingSnapshot: _TypeAlias = ServingSnapshot  # noqa: Y015
+
+@_typing.final
+class ServingPermit(_message.Message):
+    """That a caller may read a store by a method, as the rules say. It holds until
+    it is withdrawn with all others, or its time is up.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    UNTIL_US_FIELD_NUMBER: _builtins.int
+    MAY_FORWARD_FIELD_NUMBER: _builtins.int
+    CONCEALS_FIELD_NUMBER: _builtins.int
+    caller: _builtins.int
+    """The caller's number on the link."""
+    call: _builtins.int
+    """The method, by the kind of its frames on the link."""
+    store: _builtins.str
+    """The store's name."""
+    until_us: _builtins.int
+    """Until when, by the monotonic clock, in microseconds."""
+    may_forward: _builtins.bool
+    """Whether the caller may pass on what others ask."""
+    conceals: _builtins.bool
+    """Whether answers must not say where nodes are."""
+    def __init__(
+        self,
+        *,
+        caller: _builtins.int = ...,
+        call: _builtins.int = ...,
+        store: _builtins.str = ...,
+        until_us: _builtins.int = ...,
+        may_forward: _builtins.bool = ...,
+        conceals: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "caller", b"caller", "conceals", b"conceals", "may_forward", b"may_forward", "store", b"store", "until_us", b"until_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServingPermit: _TypeAlias = ServingPermit  # noqa: Y015
 
 @_typing.final
 class ServingStore(_message.Message):
@@ -237,6 +285,7 @@ class ServingReplica(_message.Message):
     STORE_FIELD_NUMBER: _builtins.int
     IS_ACTIVE_FIELD_NUMBER: _builtins.int
     HEAD_FIELD_NUMBER: _builtins.int
+    CONCEALED_HEAD_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Its number."""
     store: _builtins.int
@@ -247,6 +296,8 @@ class ServingReplica(_message.Message):
     """The fields of the stamp that stay as they are as long as the snapshot
     holds: a serialized statehouse.v1.ReplicaStamp.
     """
+    concealed_head: _builtins.bytes
+    """The same for callers that may not see where nodes are."""
     def __init__(
         self,
         *,
@@ -254,10 +305,11 @@ class ServingReplica(_message.Message):
         store: _builtins.int = ...,
         is_active: _builtins.bool = ...,
         head: _builtins.bytes = ...,
+        concealed_head: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "is_active", b"is_active", "partition", b"partition", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["concealed_head", b"concealed_head", "head", b"head", "is_active", b"is_active", "partition", b"partition", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -243,7 +243,9 @@ type ServingSnapshot struct {
 	MaxBatchEntries uint32 `protobuf:"varint,4,opt,name=max_batch_entries,json=maxBatchEntries,proto3" json:"max_batch_entries,omitempty"`
 	// Reads are counted by how long they take, up to each of these times, in
 	// microseconds, and beyond the last.
-	ReadBoundsUs  []uint32 `protobuf:"varint,5,rep,packed,name=read_bounds_us,json=readBoundsUs,proto3" json:"read_bounds_us,omitempty"`
+	ReadBoundsUs []uint32 `protobuf:"varint,5,rep,packed,name=read_bounds_us,json=readBoundsUs,proto3" json:"read_bounds_us,omitempty"`
+	// Whether callers are judged: then only those are answered who have a permit.
+	NeedsPermits  bool `protobuf:"varint,6,opt,name=needs_permits,json=needsPermits,proto3" json:"needs_permits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,6 +315,105 @@ func (x *ServingSnapshot) GetReadBoundsUs() []uint32 {
 	return nil
 }
 
+func (x *ServingSnapshot) GetNeedsPermits() bool {
+	if x != nil {
+		return x.NeedsPermits
+	}
+	return false
+}
+
+// That a caller may read a store by a method, as the rules say. It holds until
+// it is withdrawn with all others, or its time is up.
+type ServingPermit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller's number on the link.
+	Caller uint64 `protobuf:"varint,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	// The method, by the kind of its frames on the link.
+	Call uint32 `protobuf:"varint,2,opt,name=call,proto3" json:"call,omitempty"`
+	// The store's name.
+	Store string `protobuf:"bytes,3,opt,name=store,proto3" json:"store,omitempty"`
+	// Until when, by the monotonic clock, in microseconds.
+	UntilUs int64 `protobuf:"varint,4,opt,name=until_us,json=untilUs,proto3" json:"until_us,omitempty"`
+	// Whether the caller may pass on what others ask.
+	MayForward bool `protobuf:"varint,5,opt,name=may_forward,json=mayForward,proto3" json:"may_forward,omitempty"`
+	// Whether answers must not say where nodes are.
+	Conceals      bool `protobuf:"varint,6,opt,name=conceals,proto3" json:"conceals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServingPermit) Reset() {
+	*x = ServingPermit{}
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServingPermit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServingPermit) ProtoMessage() {}
+
+func (x *ServingPermit) ProtoReflect() protoreflect.Message {
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServingPermit.ProtoReflect.Descriptor instead.
+func (*ServingPermit) Descriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ServingPermit) GetCaller() uint64 {
+	if x != nil {
+		return x.Caller
+	}
+	return 0
+}
+
+func (x *ServingPermit) GetCall() uint32 {
+	if x != nil {
+		return x.Call
+	}
+	return 0
+}
+
+func (x *ServingPermit) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *ServingPermit) GetUntilUs() int64 {
+	if x != nil {
+		return x.UntilUs
+	}
+	return 0
+}
+
+func (x *ServingPermit) GetMayForward() bool {
+	if x != nil {
+		return x.MayForward
+	}
+	return false
+}
+
+func (x *ServingPermit) GetConceals() bool {
+	if x != nil {
+		return x.Conceals
+	}
+	return false
+}
+
 // A store of which a data plane may answer.
 type ServingStore struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -332,7 +433,7 @@ type ServingStore struct {
 
 func (x *ServingStore) Reset() {
 	*x = ServingStore{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[1]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +445,7 @@ func (x *ServingStore) String() string {
 func (*ServingStore) ProtoMessage() {}
 
 func (x *ServingStore) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[1]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +458,7 @@ func (x *ServingStore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingStore.ProtoReflect.Descriptor instead.
 func (*ServingStore) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{1}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ServingStore) GetName() string {
@@ -406,14 +507,16 @@ type ServingReplica struct {
 	IsActive bool `protobuf:"varint,3,opt,name=is_active,json=isActive,proto3" json:"is_active,omitempty"`
 	// The fields of the stamp that stay as they are as long as the snapshot
 	// holds: a serialized statehouse.v1.ReplicaStamp.
-	Head          []byte `protobuf:"bytes,4,opt,name=head,proto3" json:"head,omitempty"`
+	Head []byte `protobuf:"bytes,4,opt,name=head,proto3" json:"head,omitempty"`
+	// The same for callers that may not see where nodes are.
+	ConcealedHead []byte `protobuf:"bytes,5,opt,name=concealed_head,json=concealedHead,proto3" json:"concealed_head,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServingReplica) Reset() {
 	*x = ServingReplica{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[2]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +528,7 @@ func (x *ServingReplica) String() string {
 func (*ServingReplica) ProtoMessage() {}
 
 func (x *ServingReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[2]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +541,7 @@ func (x *ServingReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingReplica.ProtoReflect.Descriptor instead.
 func (*ServingReplica) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{2}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ServingReplica) GetPartition() uint32 {
@@ -469,6 +572,13 @@ func (x *ServingReplica) GetHead() []byte {
 	return nil
 }
 
+func (x *ServingReplica) GetConcealedHead() []byte {
+	if x != nil {
+		return x.ConcealedHead
+	}
+	return nil
+}
+
 // What a node has learned that stamps say. Later facts take the place of
 // earlier ones.
 type ServingFacts struct {
@@ -483,7 +593,7 @@ type ServingFacts struct {
 
 func (x *ServingFacts) Reset() {
 	*x = ServingFacts{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[3]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +605,7 @@ func (x *ServingFacts) String() string {
 func (*ServingFacts) ProtoMessage() {}
 
 func (x *ServingFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[3]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +618,7 @@ func (x *ServingFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingFacts.ProtoReflect.Descriptor instead.
 func (*ServingFacts) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{3}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ServingFacts) GetEnds() []*ServingEnd {
@@ -543,7 +653,7 @@ type ServingEnd struct {
 
 func (x *ServingEnd) Reset() {
 	*x = ServingEnd{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[4]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +665,7 @@ func (x *ServingEnd) String() string {
 func (*ServingEnd) ProtoMessage() {}
 
 func (x *ServingEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[4]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +678,7 @@ func (x *ServingEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingEnd.ProtoReflect.Descriptor instead.
 func (*ServingEnd) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{4}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ServingEnd) GetStore() uint64 {
@@ -614,7 +724,7 @@ type ServingReport struct {
 
 func (x *ServingReport) Reset() {
 	*x = ServingReport{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[5]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +736,7 @@ func (x *ServingReport) String() string {
 func (*ServingReport) ProtoMessage() {}
 
 func (x *ServingReport) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[5]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +749,7 @@ func (x *ServingReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingReport.ProtoReflect.Descriptor instead.
 func (*ServingReport) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{5}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ServingReport) GetStore() string {
@@ -680,7 +790,7 @@ type ServingSums struct {
 
 func (x *ServingSums) Reset() {
 	*x = ServingSums{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[6]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +802,7 @@ func (x *ServingSums) String() string {
 func (*ServingSums) ProtoMessage() {}
 
 func (x *ServingSums) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[6]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +815,7 @@ func (x *ServingSums) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingSums.ProtoReflect.Descriptor instead.
 func (*ServingSums) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{6}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ServingSums) GetSums() []*ServingSum {
@@ -755,7 +865,7 @@ type ServingSum struct {
 
 func (x *ServingSum) Reset() {
 	*x = ServingSum{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[7]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -767,7 +877,7 @@ func (x *ServingSum) String() string {
 func (*ServingSum) ProtoMessage() {}
 
 func (x *ServingSum) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[7]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -780,7 +890,7 @@ func (x *ServingSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingSum.ProtoReflect.Descriptor instead.
 func (*ServingSum) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{7}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ServingSum) GetStore() uint64 {
@@ -822,25 +932,35 @@ var File_statehouse_control_v1_serving_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\n" +
-	"#statehouse/control/v1/serving.proto\x12\x15statehouse.control.v1\x1a#statehouse/control/v1/express.proto\"\xce\x01\n" +
+	"#statehouse/control/v1/serving.proto\x12\x15statehouse.control.v1\x1a#statehouse/control/v1/express.proto\"\xf3\x01\n" +
 	"\x0fServingSnapshot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12;\n" +
 	"\x06stores\x18\x03 \x03(\v2#.statehouse.control.v1.ServingStoreR\x06stores\x12*\n" +
 	"\x11max_batch_entries\x18\x04 \x01(\rR\x0fmaxBatchEntries\x12$\n" +
-	"\x0eread_bounds_us\x18\x05 \x03(\rR\freadBoundsUs\"\x8a\x02\n" +
+	"\x0eread_bounds_us\x18\x05 \x03(\rR\freadBoundsUs\x12#\n" +
+	"\rneeds_permits\x18\x06 \x01(\bR\fneedsPermits\"\xa9\x01\n" +
+	"\rServingPermit\x12\x16\n" +
+	"\x06caller\x18\x01 \x01(\x04R\x06caller\x12\x12\n" +
+	"\x04call\x18\x02 \x01(\rR\x04call\x12\x14\n" +
+	"\x05store\x18\x03 \x01(\tR\x05store\x12\x19\n" +
+	"\buntil_us\x18\x04 \x01(\x03R\auntilUs\x12\x1f\n" +
+	"\vmay_forward\x18\x05 \x01(\bR\n" +
+	"mayForward\x12\x1a\n" +
+	"\bconceals\x18\x06 \x01(\bR\bconceals\"\x8a\x02\n" +
 	"\fServingStore\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\bkey_form\x18\x02 \x01(\x0e2\x1e.statehouse.control.v1.KeyFormR\akeyForm\x12?\n" +
 	"\n" +
 	"value_form\x18\x03 \x01(\x0e2 .statehouse.control.v1.ValueFormR\tvalueForm\x12'\n" +
 	"\x0fpartition_count\x18\x04 \x01(\rR\x0epartitionCount\x12A\n" +
-	"\breplicas\x18\x05 \x03(\v2%.statehouse.control.v1.ServingReplicaR\breplicas\"u\n" +
+	"\breplicas\x18\x05 \x03(\v2%.statehouse.control.v1.ServingReplicaR\breplicas\"\x9c\x01\n" +
 	"\x0eServingReplica\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x14\n" +
 	"\x05store\x18\x02 \x01(\x04R\x05store\x12\x1b\n" +
 	"\tis_active\x18\x03 \x01(\bR\bisActive\x12\x12\n" +
-	"\x04head\x18\x04 \x01(\fR\x04head\"\x85\x01\n" +
+	"\x04head\x18\x04 \x01(\fR\x04head\x12%\n" +
+	"\x0econcealed_head\x18\x05 \x01(\fR\rconcealedHead\"\x85\x01\n" +
 	"\fServingFacts\x125\n" +
 	"\x04ends\x18\x01 \x03(\v2!.statehouse.control.v1.ServingEndR\x04ends\x12>\n" +
 	"\areports\x18\x02 \x03(\v2$.statehouse.control.v1.ServingReportR\areports\"\x8f\x01\n" +
@@ -910,29 +1030,30 @@ func file_statehouse_control_v1_serving_proto_rawDescGZIP() []byte {
 }
 
 var file_statehouse_control_v1_serving_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_statehouse_control_v1_serving_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_statehouse_control_v1_serving_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_statehouse_control_v1_serving_proto_goTypes = []any{
 	(ValueForm)(0),          // 0: statehouse.control.v1.ValueForm
 	(ServingObstacle)(0),    // 1: statehouse.control.v1.ServingObstacle
 	(ServingRead)(0),        // 2: statehouse.control.v1.ServingRead
 	(*ServingSnapshot)(nil), // 3: statehouse.control.v1.ServingSnapshot
-	(*ServingStore)(nil),    // 4: statehouse.control.v1.ServingStore
-	(*ServingReplica)(nil),  // 5: statehouse.control.v1.ServingReplica
-	(*ServingFacts)(nil),    // 6: statehouse.control.v1.ServingFacts
-	(*ServingEnd)(nil),      // 7: statehouse.control.v1.ServingEnd
-	(*ServingReport)(nil),   // 8: statehouse.control.v1.ServingReport
-	(*ServingSums)(nil),     // 9: statehouse.control.v1.ServingSums
-	(*ServingSum)(nil),      // 10: statehouse.control.v1.ServingSum
-	(KeyForm)(0),            // 11: statehouse.control.v1.KeyForm
+	(*ServingPermit)(nil),   // 4: statehouse.control.v1.ServingPermit
+	(*ServingStore)(nil),    // 5: statehouse.control.v1.ServingStore
+	(*ServingReplica)(nil),  // 6: statehouse.control.v1.ServingReplica
+	(*ServingFacts)(nil),    // 7: statehouse.control.v1.ServingFacts
+	(*ServingEnd)(nil),      // 8: statehouse.control.v1.ServingEnd
+	(*ServingReport)(nil),   // 9: statehouse.control.v1.ServingReport
+	(*ServingSums)(nil),     // 10: statehouse.control.v1.ServingSums
+	(*ServingSum)(nil),      // 11: statehouse.control.v1.ServingSum
+	(KeyForm)(0),            // 12: statehouse.control.v1.KeyForm
 }
 var file_statehouse_control_v1_serving_proto_depIdxs = []int32{
-	4,  // 0: statehouse.control.v1.ServingSnapshot.stores:type_name -> statehouse.control.v1.ServingStore
-	11, // 1: statehouse.control.v1.ServingStore.key_form:type_name -> statehouse.control.v1.KeyForm
+	5,  // 0: statehouse.control.v1.ServingSnapshot.stores:type_name -> statehouse.control.v1.ServingStore
+	12, // 1: statehouse.control.v1.ServingStore.key_form:type_name -> statehouse.control.v1.KeyForm
 	0,  // 2: statehouse.control.v1.ServingStore.value_form:type_name -> statehouse.control.v1.ValueForm
-	5,  // 3: statehouse.control.v1.ServingStore.replicas:type_name -> statehouse.control.v1.ServingReplica
-	7,  // 4: statehouse.control.v1.ServingFacts.ends:type_name -> statehouse.control.v1.ServingEnd
-	8,  // 5: statehouse.control.v1.ServingFacts.reports:type_name -> statehouse.control.v1.ServingReport
-	10, // 6: statehouse.control.v1.ServingSums.sums:type_name -> statehouse.control.v1.ServingSum
+	6,  // 3: statehouse.control.v1.ServingStore.replicas:type_name -> statehouse.control.v1.ServingReplica
+	8,  // 4: statehouse.control.v1.ServingFacts.ends:type_name -> statehouse.control.v1.ServingEnd
+	9,  // 5: statehouse.control.v1.ServingFacts.reports:type_name -> statehouse.control.v1.ServingReport
+	11, // 6: statehouse.control.v1.ServingSums.sums:type_name -> statehouse.control.v1.ServingSum
 	2,  // 7: statehouse.control.v1.ServingSum.read:type_name -> statehouse.control.v1.ServingRead
 	8,  // [8:8] is the sub-list for method output_type
 	8,  // [8:8] is the sub-list for method input_type
@@ -947,15 +1068,15 @@ func file_statehouse_control_v1_serving_proto_init() {
 		return
 	}
 	file_statehouse_control_v1_express_proto_init()
-	file_statehouse_control_v1_serving_proto_msgTypes[4].OneofWrappers = []any{}
 	file_statehouse_control_v1_serving_proto_msgTypes[5].OneofWrappers = []any{}
+	file_statehouse_control_v1_serving_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_serving_proto_rawDesc), len(file_statehouse_control_v1_serving_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
