@@ -49,7 +49,7 @@ def start_order(settings: NodeSettings, client_id: str) -> engine_pb2.EngineOrde
         ca=security.ca,
         certificate=security.certificate,
         key=security.key,
-        block_cache_bytes=settings.block_cache_bytes,
+        block_cache_bytes=settings.block_cache_bytes - settings.write_buffer_bytes,
         write_buffer_bytes=settings.write_buffer_bytes,
     )
     if security.has_login:
