@@ -16,6 +16,7 @@ from statehouse.errors import StatehouseError
 
 _ANSWERS_WITHIN_S: Final = 60.0
 """A disk that is well answers within it. A restart of the program ends every order at once."""
+_GONE: Final = "the data plane is gone"
 _FAULTS: Final = {
     engine_pb2.ENGINE_FAULT_KIND_REFUSED: Fault.DISK_REFUSED,
     engine_pb2.ENGINE_FAULT_KIND_FULL: Fault.DISK_FULL,
@@ -64,6 +65,7 @@ class DataPlane:
         """`loop`: the event loop that the link lives on, and this is called on."""
         self._loop, self._loops_thread = loop, threading.get_ident()
         self._link: OrderLink | None = None
+        self._is_lost = False
         self._numbers, self._stores = itertools.count(1), itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[engine_pb2.EngineAnswer]] = {}
@@ -152,7 +154,9 @@ class DataPlane:
         self._link = link
 
     def _send(self, number: int, order: bytes) -> None:
-        if self._link is None:
+        if self._is_lost:
+            self._end(number, DataPlaneFailed(_GONE))
+        elif self._link is None:
             self._end(number, DataPlaneFailed("the data plane has not been started"))
         else:
             self._link.send_order(number, order)
@@ -180,8 +184,9 @@ class DataPlane:
             take(report)
 
     def lost(self) -> None:
-        """Fail what is under way: the program is gone."""
+        """Fail what is under way, and what is ordered from now on: the program is gone."""
+        self._is_lost = True
         with self._lock:
             waiting = list(self._waiting)
         for number in waiting:
-            self._end(number, DataPlaneFailed("the data plane is gone"))
+            self._end(number, DataPlaneFailed(_GONE))
