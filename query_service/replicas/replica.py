@@ -145,7 +145,7 @@ class StoreReplica:
         self._confirmation = Confirmation(checkpoint.at_end_ms)
         self._pinned = pinned
         self._swap_lock = threading.Lock()  # held for a few instructions only, as the event loop takes it too
-        self._write_lock = threading.Lock()
+        self._write_lock = threading.Lock()  # held while the store writes; the event loop doesn't wait for it
 
     @property
     def task_id(self) -> AnyTaskId:
@@ -267,7 +267,7 @@ class StoreReplica:
     def advanced_to(self, progress: Progress) -> None:
         """Note what the data plane has read and written. Only one thread calls this, and none calls `apply`."""
         self._confirm()
-        with self._write_lock:
+        with self._swap_lock:  # a save may wait for the data plane, whose answer the event loop brings
             checkpoint = replace(self._checkpoint_at(progress.position), stream_time_ms=progress.stream_time_ms)
             if progress.misplaced:
                 checkpoint = replace(checkpoint, misplaced=(checkpoint.misplaced or 0) + progress.misplaced)
@@ -380,13 +380,14 @@ class StoreReplica:
         """Write the checkpoint into the store and return it."""
         self._confirm()
         with self._write_lock:
-            self._checkpoint = self._checkpoint_at(self._checkpoint.position)
-            if self.store.checkpoint() != self._checkpoint:
+            with self._swap_lock:
+                self._checkpoint = checkpoint = self._checkpoint_at(self._checkpoint.position)
+            if self.store.checkpoint() != checkpoint:
                 began = time.monotonic()
-                self.store.apply((), self._checkpoint)
+                self.store.apply((), checkpoint)
                 ended = time.monotonic()
                 self.metrics.writes.flushed(ended - began, ended)
-            return self._checkpoint
+            return checkpoint
 
     def outran_retention(self) -> LogLost | None:
         """Return the error if tombstones may have left the log before they were read, otherwise None.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from query_service.replicas.replica import LogLost, Progress, StoreReplica, mono
 from query_service.replicas.tail import Compaction, Tail
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.lifecycle import InvalidTransition, StoreState
-from query_service.stores.base import ChangelogRecord
+from query_service.stores.base import Applied, ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.walk import Walk, WalkTooLong
@@ -225,6 +226,31 @@ def test_what_the_data_plane_writes_leaves_a_replica_as_if_it_had_written_it_its
         assert (replica.restored_records, replica.had_records, replica.late) == (2, False, 0)
     assert replace(told.present_checkpoint(), at_end_ms=0) == replace(applying.present_checkpoint(), at_end_ms=0)
     assert told.tail.read(0, 10, 100) is None, "its records are read from the log"
+
+
+def test_a_save_that_waits_for_the_data_plane_keeps_no_report_from_being_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop takes both from one link: it would never get to the answer."""
+    replica = replica_at(0)
+    saves, answered = threading.Event(), threading.Event()
+
+    def save(records: Sequence[ChangelogRecord], checkpoint: Checkpoint) -> Applied:  # noqa: ARG001 - as the real one
+        saves.set()
+        assert answered.wait(30)
+        return Applied()
+
+    monkeypatch.setattr(replica.store, "apply", save)
+    saving = threading.Thread(target=replica.save_checkpoint, daemon=True)
+    saving.start()
+    assert saves.wait(20)
+    noting = threading.Thread(target=replica.advanced_to, args=(Progress(5, puts=5),), daemon=True)
+    noting.start()
+    noting.join(20)
+    assert not noting.is_alive()
+    answered.set()
+    saving.join(20)
+    assert replica.present_checkpoint().position == 5
 
 
 def test_who_is_lost_says_so_once() -> None:
