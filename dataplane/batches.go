@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"time"
+
+	"statehouse-dataplane/wire"
 )
 
 // batch is a BatchGet whose lookups go to the nodes that they are decided for.
@@ -32,7 +34,7 @@ func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization strin
 	if known == nil {
 		return nil, nil, false
 	}
-	lookups := elements(it.data, int(known.MaxBatchEntries))
+	lookups := wire.Elements(it.data, int(known.MaxBatchEntries))
 	if s := e.now(ctx); s != nil && !it.isLarge() {
 		if b := e.split(s, lookups); len(b.groups) > 0 && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
 			data, err := e.answer(ctx, who, authorization, microseconds(s.BatchLateAfterUs), b)
@@ -64,7 +66,7 @@ func (e *Express) split(s *snapshot, lookups [][]byte) *batch {
 			last[to.node.Address] = g
 			b.groups = append(b.groups, g)
 		}
-		g.request = appendElement(g.request, append(lookup[:len(lookup):len(lookup)], s.Forwarding...))
+		g.request = wire.AppendElement(g.request, append(lookup[:len(lookup):len(lookup)], s.Forwarding...))
 		g.places = append(g.places, place)
 		b.stores[place] = to.store
 	}
@@ -109,11 +111,11 @@ func (e *Express) answer(
 		for i, place := range places {
 			lookups[i], b.stores[place] = b.lookups[place], nil
 		}
-		data, err := e.link.Hand(ctx, who, authorization, batchGet, calls, done, framed(lookups))
+		data, err := e.link.Hand(ctx, who, authorization, batchGet, calls, done, wire.Framed(lookups))
 		if err != nil {
 			return nil, err
 		}
-		for i, result := range elements(data, len(places)) {
+		for i, result := range wire.Elements(data, len(places)) {
 			b.put(places[i], result)
 		}
 	}
@@ -129,7 +131,7 @@ func (e *Express) answer(
 			e.sums.Add(sumKey{of: sumOfBatchLookups, store: each.Name}, count)
 		}
 	}
-	return framed(b.results), nil
+	return wire.Framed(b.results), nil
 }
 
 // unanswered returns the calls that the router has to know of, and the places of the lookups that are for it to answer:
@@ -161,7 +163,7 @@ func (b *batch) take(g *group) []int {
 			b.stores[place].isLarge.Store(true)
 		}
 	}
-	results := elements(g.came.content, len(g.places))
+	results := wire.Elements(g.came.content, len(g.places))
 	if g.came.kind != answered || len(results) != len(g.places) {
 		return g.places
 	}
@@ -171,7 +173,7 @@ func (b *batch) take(g *group) []int {
 		if len(result) > 0 && result[0] == responseTag {
 			b.put(g.places[i], result)
 		} else {
-			missing, theirs = append(missing, g.places[i]), appendElement(theirs, result)
+			missing, theirs = append(missing, g.places[i]), wire.AppendElement(theirs, result)
 		}
 	}
 	g.came.content = theirs

@@ -130,8 +130,8 @@ func TestOneAuthorizationOfBoundedLengthIsTaken(t *testing.T) {
 
 func TestAServerOfAnotherVersionIsLeft(t *testing.T) {
 	for name, first := range map[string][]byte{
-		"no version": {0, 0, 0, 9, serve, 0, 0, 0, 0, 0, 0, 0, 0},
-		"another":    {0, 0, 0, 10, serve, 0, 0, 0, 0, 0, 0, 0, 0, linkVersion + 1},
+		"no version": {0, 0, 0, 9, serveCalls, 0, 0, 0, 0, 0, 0, 0, 0},
+		"another":    {0, 0, 0, 10, serveCalls, 0, 0, 0, 0, 0, 0, 0, 0, linkVersion + 1},
 		"too late":   {0, 0, 0, 10, stop, 0, 0, 0, 0, 0, 0, 0, 0, linkVersion},
 	} {
 		t.Run(name, func(t *testing.T) {

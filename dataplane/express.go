@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/wire"
 )
 
 const (
@@ -255,7 +256,6 @@ const (
 	// What framing adds to an entry, rounded up.
 	entryOverhead = 32
 	// Tags of the elements of a batch, and of what a BatchGetResult has.
-	elementTag              = 0x0a
 	responseTag, refusalTag = 0x0a, 0x12
 )
 
@@ -349,7 +349,7 @@ func (s *Shared) begin(to *controlv1.ExpressNode, entries []*asked) {
 			for i, each := range entries {
 				bodies[i] = each.body
 			}
-			data, err = s.send(ctx, to.Address, batchGetPath, framed(bodies), s.maxMessageBytes)
+			data, err = s.send(ctx, to.Address, batchGetPath, wire.Framed(bodies), s.maxMessageBytes)
 		}
 		timer.Stop()
 		next()
@@ -366,7 +366,7 @@ func give(entries []*asked, data []byte, err error) {
 			all = found{kind: unknown}
 		}
 		if err == nil {
-			results = elements(data, len(entries))
+			results = wire.Elements(data, len(entries))
 		}
 	}
 	for i, entry := range entries {
@@ -402,37 +402,4 @@ func resultIn(data []byte) found {
 		}
 	}
 	return found{kind: unknown}
-}
-
-// framed returns the message whose repeated field 1 has these elements.
-func framed(elements [][]byte) []byte {
-	size := 0
-	for _, each := range elements {
-		size += 1 + protowire.SizeBytes(len(each))
-	}
-	data := make([]byte, 0, size)
-	for _, each := range elements {
-		data = appendElement(data, each)
-	}
-	return data
-}
-
-func appendElement(data, element []byte) []byte {
-	return append(protowire.AppendVarint(append(data, elementTag), uint64(len(element))), element...)
-}
-
-// elements returns those of field 1 of a message; nil if it has anything else, or more of them.
-func elements(data []byte, most int) [][]byte {
-	found := make([][]byte, 0, min(most, 1+len(data)/16))
-	for len(data) > 0 {
-		if data[0] != elementTag || len(found) == most {
-			return nil
-		}
-		content, size := protowire.ConsumeBytes(data[1:])
-		if size < 0 {
-			return nil
-		}
-		found, data = append(found, content), data[1+size:]
-	}
-	return found
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/wire"
 )
 
 func TestAMessageTakesNoMoreThanItsElements(t *testing.T) {
@@ -19,7 +20,7 @@ func TestAMessageTakesNoMoreThanItsElements(t *testing.T) {
 	for i := range elements[1:] {
 		elements[i+1] = make([]byte, i)
 	}
-	if data := framed(elements); cap(data) > len(data)+len(data)/4 {
+	if data := wire.Framed(elements); cap(data) > len(data)+len(data)/4 {
 		t.Errorf("%d bytes for %d", cap(data), len(data))
 	}
 }
@@ -86,7 +87,7 @@ func FuzzBatchesAreSplitAndKeptWhole(f *testing.F) {
 	f.Add([]byte(plain+"a\x0a\x00\x0a\x01x"), 20)
 	f.Add([]byte(plain+"a\x10\x01"), 1000)
 	f.Fuzz(func(t *testing.T, data []byte, maxMessageBytes int) {
-		lookups := elements(data, 50)
+		lookups := wire.Elements(data, 50)
 		if len(lookups) > 50 {
 			t.Fatal("too many")
 		}
@@ -94,7 +95,7 @@ func FuzzBatchesAreSplitAndKeptWhole(f *testing.F) {
 		b := e.split(s, lookups)
 		places := map[int]int{}
 		for _, g := range b.groups {
-			sent := elements(g.request, len(g.places))
+			sent := wire.Elements(g.request, len(g.places))
 			if len(sent) != len(g.places) || (len(g.request) > maxMessageBytes && len(sent) > 1) {
 				t.Fatalf("%d lookups in %d bytes for %d places", len(sent), len(g.request), len(g.places))
 			}
@@ -111,7 +112,7 @@ func FuzzBatchesAreSplitAndKeptWhole(f *testing.F) {
 				t.Fatalf("lookup %d of %x is in %d calls", place, data, places[place])
 			}
 		}
-		if len(lookups) > 0 && !bytes.Equal(framed(lookups), framed(elements(framed(lookups), 50))) {
+		if len(lookups) > 0 && !bytes.Equal(wire.Framed(lookups), wire.Framed(wire.Elements(wire.Framed(lookups), 50))) {
 			t.Fatal("not put together as it was")
 		}
 	})
@@ -132,7 +133,7 @@ func FuzzResultsAreTakenWholeOrLeft(f *testing.F) {
 				taken++
 			}
 		}
-		if taken+len(missing) != 2 || (taken > 0 && len(elements(g.came.content, 2)) != len(missing)) {
+		if taken+len(missing) != 2 || (taken > 0 && len(wire.Elements(g.came.content, 2)) != len(missing)) {
 			t.Fatalf("%d taken, %d missing, %x left", taken, len(missing), g.came.content)
 		}
 		resultIn(data)
@@ -146,7 +147,7 @@ func TestWhoLeavesIsNotAskedForAndACallEndsWithTheLastOne(t *testing.T) {
 	}
 	calls := make(chan call)
 	shared := NewShared(func(ctx context.Context, _, _ string, request []byte, _ int) ([]byte, error) {
-		calls <- call{ctx, elements(request, maxEntries)}
+		calls <- call{ctx, wire.Elements(request, maxEntries)}
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}, NewSums(func([]byte) {}), 1<<20)

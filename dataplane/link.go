@@ -27,7 +27,7 @@ import (
 // are big-endian. The other end is statehouse/link/link.py.
 const (
 	// Each end gives its own in its first frame, and is alone when they differ.
-	linkVersion = 9
+	linkVersion = 10
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
@@ -61,18 +61,25 @@ const (
 	orderEnded   = 19 // what came of the order of that number: statehouse.control.v1.EngineAnswer
 	storeReport  = 20 // what has become of a store: statehouse.control.v1.EngineReport
 	callsEnded   = 21 // after stop, all calls; stores are open until the link is closed
+	servingSums  = 22 // statehouse.control.v1.ServingSums
 
 	// To the proxy.
-	serve   = 1 // the version, in one byte
-	stop    = 2
-	answer  = 3
-	failure = 4  // a serialized google.rpc.Status
-	call    = 5  // to be made: its time, the address and the method, each after its length in a byte, and the request
-	leave   = 6  // the call of that number, which nobody waits for
-	drop    = 7  // a connection: the milliseconds that calls may go on, and the address
-	routes  = 8  // statehouse.control.v1.ExpressSnapshot
-	alive   = 9  // the server lives; the number of the snapshot that holds, or 0
-	order   = 10 // statehouse.control.v1.EngineOrder
+	serveCalls = 1 // the version, in one byte
+	stop       = 2
+	answer     = 3
+	failure    = 4  // a serialized google.rpc.Status
+	call       = 5  // to be made: its time, the address and the method, each after its length in a byte, and the request
+	leave      = 6  // the call of that number, which nobody waits for
+	drop       = 7  // a connection: the milliseconds that calls may go on, and the address
+	routes     = 8  // statehouse.control.v1.ExpressSnapshot
+	alive      = 9  // the server lives; the number of the snapshot that holds, or 0
+	order      = 10 // statehouse.control.v1.EngineOrder
+	mayServe   = 11 // statehouse.control.v1.ServingSnapshot
+	holds      = 12 // the snapshot of that number holds; until when by the monotonic clock, in microseconds, in eight bytes
+	facts      = 13 // statehouse.control.v1.ServingFacts
+	permit     = 14 // statehouse.control.v1.ServingPermit
+	// All permits.
+	withdraw = 15
 
 	noDeadline = math.MaxUint32
 	// What may wait to be written: a server that is frozen must not fill the memory.
@@ -103,7 +110,16 @@ type Link struct {
 	OnSnapshot func(data []byte) error
 	OnAlive    func(number uint64)
 	// Takes an order about stores, and says later what came of it.
-	OnOrder   func(number uint64, content []byte)
+	OnOrder func(number uint64, content []byte)
+	// Of a node. What can't be read is an error.
+	OnServing func(data []byte) error
+	OnHolds   func(number uint64, until int64)
+	OnFacts   func(data []byte) error
+	OnPermit  func(data []byte) error
+	// Withdraws all permits.
+	OnWithdraw func()
+	// The caller of that number is gone.
+	OnGone    func(caller uint64)
 	Elsewhere func() uint32
 	Liveness  *Liveness
 
@@ -129,8 +145,11 @@ type Link struct {
 // NewLink makes the link of a connection. `calls` makes those that are asked for.
 func NewLink(conn net.Conn, calls *Calls) *Link {
 	l := &Link{
-		OnSnapshot: func([]byte) error { return nil }, OnAlive: func(uint64) {}, OnOrder: func(uint64, []byte) {}, Elsewhere: func() uint32 { return 0 },
-		conn: conn, calls: calls, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
+		OnSnapshot: func([]byte) error { return nil }, OnAlive: func(uint64) {}, OnOrder: func(uint64, []byte) {},
+		OnServing: func([]byte) error { return nil }, OnHolds: func(uint64, int64) {}, OnFacts: func([]byte) error { return nil },
+		OnPermit: func([]byte) error { return nil }, OnWithdraw: func() {}, OnGone: func(uint64) {},
+		Elsewhere: func() uint32 { return 0 },
+		conn:      conn, calls: calls, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
 		waiting: map[uint64]chan outcome{}, making: map[uint64]context.CancelFunc{},
 	}
 	l.Liveness = NewLiveness(l.endWaiting)
@@ -387,6 +406,7 @@ func (l *Link) numberOf(who *Caller, authorization string) (uint64, error) {
 	l.callers++
 	if gone := who.add(authorization, l.callers); gone != 0 {
 		l.appendHead(callerGone, gone, 0)
+		l.OnGone(gone)
 	}
 	l.appendHead(callerShown, l.callers, 1+len(who.address)+2+len(authorization)+len(who.shown))
 	l.out = append(l.out, byte(len(who.address)))
@@ -397,12 +417,25 @@ func (l *Link) numberOf(who *Caller, authorization string) (uint64, error) {
 	return l.callers, nil
 }
 
+// KnownNumber returns the number of a caller with an authorization; not of one of whom the server has not heard. It is 0 where
+// nothing is known of callers.
+func (l *Link) KnownNumber(who *Caller, authorization string) (number uint64, isKnown bool) {
+	if who == nil {
+		return 0, true
+	}
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	number, isKnown = who.numbers[authorization]
+	return number, isKnown
+}
+
 // Forget tells that a caller's connection is closed.
 func (l *Link) Forget(who *Caller) {
 	l.mutex.Lock()
 	who.isGone = true
 	for _, number := range who.numbers {
 		l.appendHead(callerGone, number, 0)
+		l.OnGone(number)
 	}
 	clear(who.numbers)
 	l.mutex.Unlock()
@@ -482,11 +515,11 @@ func (l *Link) receive() error {
 			return err
 		}
 		l.Liveness.Heard()
-		if isFirst && (kind != serve || !bytes.Equal(content, []byte{linkVersion})) {
+		if isFirst && (kind != serveCalls || !bytes.Equal(content, []byte{linkVersion})) {
 			return errors.New("the server is of another version than this program: build it again")
 		}
 		switch kind {
-		case serve:
+		case serveCalls:
 			l.OnServe()
 		case stop:
 			l.OnStop()
@@ -519,6 +552,22 @@ func (l *Link) receive() error {
 			l.OnAlive(number)
 		case order:
 			go l.OnOrder(number, content)
+		case mayServe:
+			if err := l.OnServing(content); err != nil {
+				return fmt.Errorf("what a node may answer can't be read: %w", err)
+			}
+		case holds:
+			l.OnHolds(number, int64(binary.BigEndian.Uint64(content)))
+		case facts:
+			if err := l.OnFacts(content); err != nil {
+				return fmt.Errorf("facts can't be read: %w", err)
+			}
+		case permit:
+			if err := l.OnPermit(content); err != nil {
+				return fmt.Errorf("a permit can't be read: %w", err)
+			}
+		case withdraw:
+			l.OnWithdraw()
 		default:
 			return fmt.Errorf("a frame of kind %d: is the proxy of the same version as its server?", kind)
 		}

@@ -130,7 +130,7 @@ func TestTheRestOfARequestThatIsRefusedByItsBeginningIsNotSent(t *testing.T) {
 	}
 	refusal, _ := proto.Marshal(status.New(codes.InvalidArgument, "too much").Proto())
 	frames := binary.BigEndian.AppendUint32(nil, headBytes-4+1)
-	frames = append(binary.BigEndian.AppendUint64(append(frames, serve), 0), linkVersion)
+	frames = append(binary.BigEndian.AppendUint64(append(frames, serveCalls), 0), linkVersion)
 	frames = binary.BigEndian.AppendUint32(frames, uint32(headBytes-4+len(refusal)))
 	frames = append(binary.BigEndian.AppendUint64(append(frames, failure), 1), refusal...)
 	// No further part is read meanwhile, so the refusal is there before the last of them is sent.

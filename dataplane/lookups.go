@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"math"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/serve"
 )
 
 // message is the bytes of one, whatever is in them.
@@ -73,10 +75,11 @@ var linked = map[string]byte{
 // Doors are those to the server: of lookups, and of all other calls.
 type Doors struct{ lookups, others *Door }
 
-// Handle has lookups answered by nodes, where that is decided, or over the link, and pages over the link. It passes on all
-// else. Pages go in by the same door as that. `isTraced`: a call that carries a trace's context is passed on with it.
+// Handle has lookups answered from stores that are held here, or by nodes, where that is decided, or over the link, and pages
+// over the link. It passes on all else. Pages go in by the same door as that. `isTraced`: a call that carries a trace's
+// context is passed on with it.
 func Handle(
-	link *Link, express *Express, requests *Requests, doors Doors, tally *Tally, isTraced bool, forward grpc.StreamHandler,
+	link *Link, served *serve.Served, express *Express, requests *Requests, doors Doors, tally *Tally, isTraced bool, forward grpc.StreamHandler,
 ) grpc.StreamHandler {
 	return func(service any, caller grpc.ServerStream) (err error) {
 		method, _ := grpc.MethodFromServerStream(caller)
@@ -113,6 +116,13 @@ func Handle(
 			return err
 		}
 		through, places, longest := doors.others, 1, longestPage
+		if data, err, is := ofStores(caller.Context(), link, served, who, authorization, kind, request); is {
+			way = controlv1.ProxyWay_PROXY_WAY_STORES
+			if err != nil {
+				return err
+			}
+			return held.Answer(caller, data)
+		}
 		if kind == get || kind == batchGet {
 			if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
 				way = controlv1.ProxyWay_PROXY_WAY_EXPRESS
@@ -135,4 +145,28 @@ func Handle(
 		}
 		return held.Answer(caller, data)
 	}
+}
+
+// ofStores answers lookups and pages from stores that are held here; false if that is for the server to do.
+func ofStores(
+	ctx context.Context, link *Link, served *serve.Served, who *Caller, authorization string, kind byte, it *request,
+) ([]byte, error, bool) {
+	number, isKnown := link.KnownNumber(who, authorization)
+	if it.isLarge() || !isKnown {
+		return nil, nil, false
+	}
+	call := serve.Call{Caller: number, Kind: kind}
+	switch kind {
+	case get:
+		data, is := served.Get(call, it.data)
+		return data, nil, is
+	case scan:
+		data, is := served.Scan(call, it.data)
+		return data, nil, is
+	case scanWindows, scanSessions:
+		return nil, nil, false
+	}
+	return served.BatchGet(call, it.data, func(some []byte) ([]byte, error) {
+		return link.Call(ctx, who, authorization, batchGet, &request{data: some})
+	})
 }

@@ -29,8 +29,10 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
+	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/orders"
+	"statehouse-dataplane/serve"
 )
 
 const (
@@ -72,6 +74,7 @@ type options struct {
 	serverName       string
 	maxAge           time.Duration
 	isTraced         bool
+	shownStore       string
 }
 
 // quotaBytes returns what all calls may take.
@@ -93,11 +96,16 @@ func main() {
 	flag.StringVar(&given.serverName, "tls-server-name", "", "a name that the certificates of called servers have, in place of their hosts")
 	flag.DurationVar(&given.maxAge, "max-connection-age", 0, "with TLS, when a connection is closed after its calls")
 	flag.BoolVar(&given.isTraced, "traced", false, "the server makes spans of calls that carry a trace's context")
+	flag.StringVar(&given.shownStore, "show-store", "", "write the checkpoint of a store that no process has open, as JSON, and end")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "statehouse-proxy is started by a query node or a router (--proxy), not by hand.")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
+	if given.shownStore != "" {
+		showStore(given.shownStore)
+		return
+	}
 	if given.maxMessageBytes < 1 || given.maxHeldBytes < 1 || given.maxConnections < 1 || given.maxOfAddress < 0 {
 		log.Fatal("a flag -max-... is missing")
 	}
@@ -112,6 +120,17 @@ func main() {
 	// Ctrl-C reaches the whole process group; when to end is the server's business.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	if err := run(given); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// showStore writes a store's checkpoint; nothing if it has none.
+func showStore(path string) {
+	state, err := engine.ReadClosed(path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := os.Stdout.Write(state); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -156,14 +175,15 @@ func run(given options) error {
 	express, tally := NewExpress(link, calls, given.maxMessageBytes), &Tally{}
 	doors := Doors{NewDoor(placesOfLookups), NewDoor(placesOfOthers)}
 	forward := link.Liveness.Guarded(Forward(upstream, requests, doors.others))
-	all := Handle(link, express, requests, doors, tally, given.isTraced, forward)
-	refused := func() { tally.Ended(controlv1.ProxyWay_PROXY_WAY_REFUSED, errTooMuch) }
-	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all, refused)))...)
-	bounded := NewBounded(listener, given.maxConnections, given.maxOfAddress, quotas)
 	held := orders.New(func(report *controlv1.EngineReport) { link.Send(storeReport, 0, serialized(report)) })
 	defer held.Close()
 	link.OnOrder = carried(held, link)
-	standing := &Standing{tally, link, quotas, express, doors.lookups, doors.others, bounded}
+	served := ofHeld(held, link, given.maxMessageBytes)
+	all := Handle(link, served, express, requests, doors, tally, given.isTraced, forward)
+	refused := func() { tally.Ended(controlv1.ProxyWay_PROXY_WAY_REFUSED, errTooMuch) }
+	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all, refused)))...)
+	bounded := NewBounded(listener, given.maxConnections, given.maxOfAddress, quotas)
+	standing := &Standing{tally, link, quotas, express, served, held, doors.lookups, doors.others, bounded}
 	ended := make(chan error, 2)
 	link.OnServe = func() {
 		go standing.Tell()
@@ -253,6 +273,27 @@ func carried(held *orders.Orders, link *Link) func(uint64, []byte) {
 		}
 		link.Send(orderEnded, number, serialized(held.Carry(&it)))
 	}
+}
+
+// ofHeld returns what answers lookups from the stores that are held, as far as the link says.
+func ofHeld(held *orders.Orders, link *Link, maxMessageBytes int) *serve.Served {
+	replicaOf := func(number uint64) (serve.Replica, bool) {
+		found := held.Replica(number)
+		return found, found != nil
+	}
+	served := serve.New(replicaOf, maxMessageBytes, func(sums []byte) { link.Send(servingSums, 0, sums) })
+	link.OnServing, link.OnHolds = served.Decide, served.Hold
+	link.OnPermit, link.OnWithdraw, link.OnGone = served.Permit, served.Withdraw, served.Forget
+	link.OnFacts = func(data []byte) error {
+		var told controlv1.ServingFacts
+		if err := proto.Unmarshal(data, &told); err != nil {
+			return err
+		}
+		held.Know(told.Ends)
+		served.Report(told.Reports)
+		return nil
+	}
+	return served
 }
 
 // haveRoom takes all processors, and as much memory as stores need.

@@ -9,12 +9,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/orders"
+	"statehouse-dataplane/serve"
 )
 
 const (
 	// How often the server hears how the proxy stands.
 	betweenTallies = time.Second
-	ways           = int(controlv1.ProxyWay_PROXY_WAY_REFUSED) + 1
+	ways           = int(controlv1.ProxyWay_PROXY_WAY_STORES) + 1
 	// gRPC's codes are 0 to 16.
 	statuses = int(codes.Unauthenticated) + 1
 )
@@ -52,6 +54,8 @@ type Standing struct {
 	Link            *Link
 	Quotas          *Quotas
 	Express         *Express
+	Served          *serve.Served
+	Stores          *orders.Orders
 	Lookups, Others *Door
 	Listener        *Bounded
 }
@@ -72,6 +76,8 @@ func (s *Standing) sums() *controlv1.ProxySums {
 		CallsAtProcess: uint32(s.Link.Waiting()),
 		ExpressLookups: uint32(s.Express.open.Load()),
 		ExpressIsOpen:  s.Express.valid() != nil,
+		StoresAreOpen:  s.Served.IsOpen(),
+		Stores:         s.Stores.Measures(),
 		HeldBytesMax:   uint64(s.Quotas.bytes),
 	}
 	s.Quotas.mutex.Lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import structlog
 from prometheus_client import Metric
@@ -25,6 +25,7 @@ from query_service.telemetry.metrics import READ_BUCKETS_S, NodeMetrics, WriteKi
 from query_service.wiring import ReadHandlers
 from statehouse.contract.membership import NodeState, TaskState
 from statehouse.observability.histograms import exposed
+from statehouse.observability.proxy_sums import newest
 
 log = structlog.get_logger(__name__)
 
@@ -78,10 +79,12 @@ class NodeCollector(Collector):
         control: ControlTopics,
         heartbeats: Heartbeats,
         reads: ReadHandlers,
+        sums: Callable[[], bytes],
     ) -> None:
+        """`sums()` returns what the program in front of the node last said of itself, as `ProxyCollector` takes it."""
         self._metrics, self._listeners, self._resources = metrics, listeners, resources
         self._ownership, self._tasks, self._control = ownership, tasks, control
-        self._heartbeats, self._reads = heartbeats, reads
+        self._heartbeats, self._reads, self._sums = heartbeats, reads, sums
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering the collector does not collect."""
@@ -96,6 +99,9 @@ class NodeCollector(Collector):
         yield from self._writes()
         yield from self._listeners.metrics("node")
         yield from _statistics("rocksdb", NODE_STATISTICS, self._resources.statistics())
+        if (sums := newest(self._sums)) is not None and sums.stores:
+            known = {name: meaning for name, meaning in NODE_STATISTICS.items() if name in sums.stores}
+            yield from _statistics("pebble", known, sums.stores)
 
     def _node(self) -> Iterator[Metric]:
         present = self._ownership.state

@@ -42,7 +42,8 @@ class ControlTopics:
     `commits_read` is whether they have all that was in the commits topic at the start.
 
     These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
-    `on_assignment(assignment)` for each newer epoch, `on_superseded(newer)` when another process uses our instance id,
+    `on_assignment(assignment)` for each newer epoch, `on_report(store)` when the processor has reported for a store or
+    nothing is known of it any more, `on_superseded(newer)` when another process uses our instance id,
     `on_defect(error)` when a record could not be handled. `on_thread_defect(error)` runs on the thread that the defect
     ended.
     """
@@ -59,6 +60,7 @@ class ControlTopics:
         on_superseded: Callable[[Member], None],
         on_defect: Callable[[Exception], None],
         on_thread_defect: Callable[[Exception], None],
+        on_report: Callable[[str], None],
     ) -> None:
         self.members_known = asyncio.Event()
         self.reports = ProcessorReports()
@@ -70,7 +72,7 @@ class ControlTopics:
         self._own: Member | None = None
         self._serdes = Serdes(settings.serde_options)
         self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
-        self._on_defect = on_defect
+        self._on_defect, self._on_report = on_defect, on_report
         self._assignment_log = ControlLogReader(
             settings.brokers,
             assignment_topic(settings.application_id),
@@ -116,6 +118,10 @@ class ControlTopics:
     def is_confirmed(self) -> bool:
         """Whether the node has been in touch with Kafka within the session timeout, and may claim to be active."""
         return self._ownership.is_confirmed(self.silence_s)
+
+    def confirmed_for_s(self) -> float:
+        """Return for how many seconds more that will be so without news; 0 or less if it isn't."""
+        return self._ownership.confirmed_for_s(self.silence_s)
 
     def start(self) -> None:
         """Start to read the topics."""
@@ -172,6 +178,7 @@ class ControlTopics:
             store = (key or b"").decode(errors="replace")
             self.reports.forget(store)
             self.batch_spans.forget(store)
+            self._on_report(store)
             return
         try:
             commit = decode_commit(key, value)
@@ -181,6 +188,7 @@ class ControlTopics:
         self.batch_spans.take(commit)
         at_s = self._report_times.written_at_s(commit, timestamp_ms, now_s, wall_ms, silence_s)
         self.reports.take(commit, at_s)
+        self._on_report(commit.store)
 
     def _commits_were_read(self) -> None:
         self.commits_read = True

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from query_service.dataplane.closed import is_of_data_plane, read_closed_in_data_plane
 from query_service.disk.directory import LOCK_FILE, CheckpointUnreadable, TaskDirectory
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.engine import StoreUnusable
@@ -37,7 +38,7 @@ class StoreOnDisk:
         at_end: when the state was last known to hold everything in the log, ISO 8601 in UTC.
         format_version: format of the checkpoint.
         size_bytes: size of the files.
-        keys: RocksDB's estimate of the number of entries.
+        keys: number of entries; RocksDB's is an estimate.
         locked_by: process id of the node that has the store open.
         note: the source of the facts if it is not the store itself, or why there are no facts.
 
@@ -127,8 +128,9 @@ def _borrowed(path: Path) -> Iterator[str | None]:
 
 
 def _from_store(task: AnyTaskId, path: Path, name: str) -> StoreOnDisk:
+    read = read_closed_in_data_plane if is_of_data_plane(path / name) else read_closed_store
     try:
-        checkpoint, keys = read_closed_store(path / name)
+        checkpoint, keys = read(path / name)
     except StoreUnusable as error:
         return _described(task, path, name, None, None, None, f"can't be read: {error}")
     return _described(

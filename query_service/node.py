@@ -16,7 +16,7 @@ import structlog
 
 from query_service.collector import NodeCollector
 from query_service.control_topics import ControlTopics
-from query_service.dataplane.holding import start_order
+from query_service.dataplane.holding import is_wanted, start_order
 from query_service.dataplane.orders import DataPlane
 from query_service.heartbeat_process import HeartbeatOptions
 from query_service.heartbeats import Heartbeats
@@ -27,7 +27,7 @@ from query_service.service import NodeServicer
 from query_service.states.ownership import InstanceIdTaken, active_tasks
 from query_service.telemetry.listeners import Listener
 from query_service.telemetry.metrics import NodeMetrics
-from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server
+from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server, new_serving
 from statehouse.contract.assignment import Assignment
 from statehouse.contract.membership import Member, NodeState
 from statehouse.contract.topology import TaskId, members_topic
@@ -69,7 +69,7 @@ class QueryNode:
         self._ownership = new_ownership(settings, skipped)
         self._resources = new_resources(settings)
         client_id = f"{settings.application_id}-{self._ownership.instance_id}"
-        self._plane = DataPlane(self._loop) if settings.engine == "go" else None
+        self._plane = DataPlane(self._loop) if is_wanted(settings) else None
         self._start_plane = None if self._plane is None else start_order(settings, client_id)
         self._tasks = TaskManager(
             settings,
@@ -99,6 +99,7 @@ class QueryNode:
             on_superseded=self._superseded,
             on_defect=self._break,
             on_thread_defect=self._thread_broke,
+            on_report=self._reported,
         )
         self._close_s = settings.stop_grace_ms / 1000 + CLOSE_S
         options = HeartbeatOptions(
@@ -120,6 +121,7 @@ class QueryNode:
         self._reads = new_reads(
             settings, client_id, self._host, self._tasks.replicas, self._control, self._metrics, self._tracing
         )
+        self._serving = new_serving(settings, self._plane, self._reads.admission, self._control, self._metrics)
         answers = NodeServicer(
             self._host, self._ownership, self._tasks, self._control, self._heartbeats, self.drain, self._metrics
         )
@@ -140,9 +142,9 @@ class QueryNode:
             self._control,
             self._heartbeats,
             self._reads,
+            sums := self._server.proxy_sums,
         )
         self._metrics.registry.register(collector)
-        sums = self._server.proxy_sums
         self._metrics.registry.register(ProxyCollector("statehouse_node", sums, has_express=False))
         return serve_metrics(self._metrics.registry, self._settings, self._metrics.security.denied)
 
@@ -209,6 +211,8 @@ class QueryNode:
         if self._plane is not None and self._start_plane is not None:
             self._server.connect(self._plane)
             await asyncio.wrap_future(self._plane.begin(self._start_plane))
+        if self._serving is not None:
+            self._chores.start(self._or_break(self._serving.hold_forever()), "serving")
         log.info(
             "listening",
             host=self._host.host,
@@ -329,9 +333,20 @@ class QueryNode:
         self._state_changed(self._ownership.settle(states))
         self._heartbeats.due()
         self._server.health.set(serving=self._ownership.is_serving(states), ready=self._ownership.is_ready(states))
+        self._decided()
+
+    def _decided(self) -> None:
+        """Have the data plane act on what is decided now."""
+        if self._serving is not None:
+            self._serving.due()
+
+    def _reported(self, store: str) -> None:
+        if self._serving is not None:
+            self._serving.reported(store)
 
     def _take_view(self, view: FleetView) -> None:
         self._reads.admission.view = view
+        self._decided()
 
     def _take_assignment(self, assignment: Assignment) -> None:
         self._tasks.assign(assignment, self._ownership.wanted)

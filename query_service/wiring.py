@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from query_service.control_topics import ControlTopics
+from query_service.dataplane.orders import DataPlane
 from query_service.reads.admission import Admission
 from query_service.reads.first_batch import FirstBatches
 from query_service.reads.lookups import LookupHandler
@@ -19,6 +20,8 @@ from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import TaskReplica, monotonic_and_wall_ms
 from query_service.service import SERVICES, NodeServicer, QueryServicer, register
+from query_service.serving.serving import Serving
+from query_service.serving.snapshots import SnapshotCompiler
 from query_service.states.ownership import NodeOwnership
 from query_service.stores.resources import StoreResources
 from query_service.telemetry.listeners import Listener, Listeners
@@ -38,6 +41,7 @@ from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.server import RpcServer
 from statehouse.security.draining import LocalGate, is_drain_local
+from statehouse.security.settings_gate import gates_named
 from statehouse.settings import NodeSettings
 from statehouse.v1 import types_pb2
 
@@ -127,6 +131,25 @@ def new_reads(
         fetches,
         observer,
     )
+
+
+def new_serving(
+    settings: NodeSettings,
+    plane: DataPlane | None,
+    admission: Admission,
+    control: ControlTopics,
+    metrics: NodeMetrics,
+) -> Serving | None:
+    """Return what has the data plane answer on its own; None if each lookup is Python's.
+
+    So it is where a share of the lookups is logged.
+    """
+    if plane is None or settings.lookup_log_sample:
+        return None
+    compiler = SnapshotCompiler(
+        admission, max_batch_entries=settings.max_batch_entries, needs_permits=bool(gates_named(settings))
+    )
+    return Serving(plane, compiler, control.confirmed_for_s, control.reports.latest, metrics)
 
 
 def new_server(

@@ -36,6 +36,7 @@ type Database struct {
 	reads   sync.RWMutex
 	closing atomic.Bool
 	fault   atomic.Pointer[Fault]
+	stalled atomic.Int64 // microseconds for which the writer has waited
 	// The segments that may have entries, in order. A segment comes before its first entry is written, and goes after
 	// its last one is dropped. So whoever takes a snapshot and reads this then misses none that the snapshot has.
 	segments atomic.Pointer[[]int64]
@@ -56,8 +57,9 @@ func Open(path string, resources *Resources, stores int) (*Database, error) {
 	if _, err := os.Stat(filepath.Join(path, damageMark)); err == nil {
 		return nil, &Fault{Damaged, path, errors.New("it was found to be damaged")}
 	}
+	d := &Database{path: path, resources: resources, moved: make(chan struct{})}
 	memtable := resources.begin(stores)
-	d := &Database{path: path, resources: resources, memtable: int(memtable), moved: make(chan struct{})}
+	d.memtable = int(memtable)
 	options := resources.options(memtable)
 	options.Logger = logger{path}
 	options.EventListener = &pebble.EventListener{
@@ -69,29 +71,23 @@ func Open(path string, resources *Resources, stores int) (*Database, error) {
 	options.EventListener.EnsureDefaults(options.Logger)
 	opened, err := pebble.Open(path, options)
 	if err != nil {
-		resources.end()
+		resources.end(d, nil)
 		return nil, faultOf(path, err)
 	}
 	d.pebble = opened
 	if err := d.load(); err != nil {
-		resources.end()
+		resources.end(d, nil)
 		return nil, errors.Join(faultOf(path, err), opened.Close())
 	}
+	resources.opened(d)
 	return d, nil
 }
 
 // load reads the state and which segments there are.
 func (d *Database) load() error {
-	value, closer, err := d.pebble.Get([]byte(stateKey))
-	switch {
-	case errors.Is(err, pebble.ErrNotFound):
-	case err != nil:
+	var err error
+	if d.state, err = stateIn(d.pebble); err != nil {
 		return err
-	default:
-		d.state = append([]byte(nil), value...)
-		if err := closer.Close(); err != nil {
-			return err
-		}
 	}
 	entries, err := d.pebble.NewIter(&pebble.IterOptions{LowerBound: []byte(segmentsPrefix), UpperBound: following([]byte(segmentsPrefix))})
 	if err != nil {
@@ -269,6 +265,8 @@ func (d *Database) await(bytes int) error {
 		return nil
 	}
 	d.unchecked = 0
+	began := time.Now()
+	defer func() { d.stalled.Add(time.Since(began).Microseconds()) }()
 	for {
 		moved := d.movement()
 		metrics := d.pebble.Metrics()
@@ -341,12 +339,39 @@ func (d *Database) Close() error {
 	d.wake()
 	d.reads.Lock()
 	defer d.reads.Unlock()
-	defer d.resources.end()
 	failed := d.flush()
+	d.resources.end(d, d.counted(d.pebble.Metrics()))
 	if err := d.pebble.Close(); err != nil && failed == nil {
 		failed = faultOf(d.path, err)
 	}
 	return failed
+}
+
+// measure adds what the database takes and has counted to the measures of all; nothing if it is being closed.
+func (d *Database) measure(all map[string]int64) {
+	if d.begin() != nil {
+		return
+	}
+	defer d.end()
+	metrics := d.pebble.Metrics()
+	for name, number := range d.counted(metrics) {
+		all[name] += number
+	}
+	all["write_buffer_bytes"] += int64(metrics.MemTable.Size)
+	// All have one cache.
+	all["block_cache_bytes"] = metrics.BlockCache.Size
+	all["block_cache_hits_total"] = metrics.BlockCache.Hits
+	all["block_cache_misses_total"] = metrics.BlockCache.Misses
+}
+
+func (d *Database) counted(metrics *pebble.Metrics) map[string]int64 {
+	total := metrics.Total()
+	return map[string]int64{
+		"flush_bytes_total":              int64(total.TableBytesFlushed),
+		"compaction_read_bytes_total":    int64(total.TableBytesRead),
+		"compaction_written_bytes_total": int64(total.TableBytesCompacted),
+		"write_stall_microseconds_total": d.stalled.Load(),
+	}
 }
 
 // Measures returns what the store takes, by the names of the node's metrics. The error is ErrClosed.

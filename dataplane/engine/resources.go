@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -29,7 +30,10 @@ type Resources struct {
 	writeBytes int64
 
 	mutex sync.Mutex
-	open  int
+	count int
+	open  map[*Database]bool // to be measured
+	// What databases have counted that are closed.
+	former map[string]int64
 }
 
 // NewResources returns the resources of a node. To be closed after the last store.
@@ -37,7 +41,10 @@ type Resources struct {
 //	cacheBytes: what blocks of files may take in memory
 //	writeBytes: what entries that are not in files yet may take, of all stores together
 func NewResources(cacheBytes, writeBytes int64) *Resources {
-	return &Resources{cache: pebble.NewCache(cacheBytes + writeBytes), writeBytes: writeBytes}
+	return &Resources{
+		cache: pebble.NewCache(cacheBytes + writeBytes), writeBytes: writeBytes,
+		open: map[*Database]bool{}, former: map[string]int64{},
+	}
 }
 
 // Close gives the cache back.
@@ -53,14 +60,39 @@ func memtableBytes(writeBytes int64, stores int) uint64 {
 func (r *Resources) begin(expected int) uint64 {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	r.open++
-	return memtableBytes(r.writeBytes, max(r.open, expected))
+	r.count++
+	return memtableBytes(r.writeBytes, max(r.count, expected))
 }
 
-func (r *Resources) end() {
+// opened takes a database that is to be measured.
+func (r *Resources) opened(d *Database) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	r.open--
+	r.open[d] = true
+}
+
+// end takes a database that is about to be closed, or could not be opened, and what it has counted.
+func (r *Resources) end(d *Database, counted map[string]int64) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.count--
+	delete(r.open, d)
+	for name, number := range counted {
+		r.former[name] += number
+	}
+}
+
+// Measures returns what all stores together take and have counted, by the names of query_service/stores/statistics.py.
+func (r *Resources) Measures() map[string]int64 {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	all := maps.Clone(r.former)
+	all["write_buffer_capacity_bytes"] = r.writeBytes
+	all["block_cache_capacity_bytes"] = r.cache.MaxSize()
+	for d := range r.open {
+		d.measure(all)
+	}
+	return all
 }
 
 // options returns what all stores have in common.

@@ -28,6 +28,17 @@ func (v *View) Close() {
 	v.database.end()
 }
 
+// State returns what was written with the newest of the entries; nil if nothing was.
+//
+// An error is of type *Fault.
+func (v *View) State() ([]byte, error) {
+	state, err := stateIn(v.snapshot)
+	if err != nil {
+		return nil, v.database.note(err)
+	}
+	return state, nil
+}
+
 // IsClosing says whether the database waits for its reads to end. Long ones are to end then.
 func (v *View) IsClosing() bool { return v.database.closing.Load() }
 

@@ -166,12 +166,37 @@ func (o *Orders) open(order *controlv1.EngineOpen) (*controlv1.EngineAnswer, err
 
 // of returns an open store.
 func (o *Orders) of(number uint64) (*replica, error) {
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	if found := o.stores[number]; found != nil {
+	if found := o.Replica(number); found != nil {
 		return found, nil
 	}
 	return nil, engine.ErrClosed
+}
+
+// Measures returns what all stores together take and have counted; nil if there is none.
+func (o *Orders) Measures() map[string]int64 {
+	o.mutex.Lock()
+	resources := o.resources
+	o.mutex.Unlock()
+	if resources == nil {
+		return nil
+	}
+	return resources.Measures()
+}
+
+// Replica returns an open store, nil if there is none of that number.
+func (o *Orders) Replica(number uint64) *replica {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.stores[number]
+}
+
+// Know takes note of the last known ends of logs. Those of stores that are not open don't matter.
+func (o *Orders) Know(ends []*controlv1.ServingEnd) {
+	for _, end := range ends {
+		if r := o.Replica(end.Store); r != nil {
+			r.end.Store(end)
+		}
+	}
 }
 
 func (o *Orders) follow(order *controlv1.EngineFollow) error {
@@ -258,7 +283,7 @@ func (o *Orders) view(store uint64) (*controlv1.EngineAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	view, position, err := r.view()
+	view, position, err := r.viewed()
 	if err != nil {
 		return nil, err
 	}

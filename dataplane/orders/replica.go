@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"statehouse-dataplane/engine"
@@ -35,6 +36,10 @@ type replica struct {
 	// By order, one after the other.
 	reader *follow.Reader
 	place  follow.Place
+
+	// Everything before it is there to read.
+	readable atomic.Int64
+	end      atomic.Pointer[controlv1.ServingEnd]
 
 	mutex      sync.Mutex // a save and what is read come from two goroutines
 	checkpoint stores.Checkpoint
@@ -94,6 +99,7 @@ func (r *replica) begin(order *controlv1.EngineFollow) error {
 	defer r.mutex.Unlock()
 	r.checkpoint = checkpoint
 	r.position, r.partitions = checkpoint.Position, order.PartitionCount
+	r.readable.Store(r.position)
 	r.place = follow.Place{Topic: order.Topic, ID: follow.ID(order.TopicId), Partition: int32(order.Partition)}
 	r.tail = tail{start: r.position, end: r.position}
 	if !order.Restores { // nobody watches before
@@ -115,6 +121,7 @@ func (r *replica) Take(slice follow.Slice) error {
 		report.Fault = told(err)
 	} else {
 		r.tail.take(slice)
+		r.readable.Store(slice.Next)
 	}
 	r.report(report)
 	return err
@@ -206,8 +213,8 @@ func (r *replica) save(atEndMS int64) ([]byte, error) {
 	return r.database.State(), r.database.Save()
 }
 
-// view returns a view, and the next offset that the store needs then.
-func (r *replica) view() (*engine.View, int64, error) {
+// viewed returns a view, and the next offset that the store needs then.
+func (r *replica) viewed() (*engine.View, int64, error) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	view, err := r.database.View()
@@ -231,4 +238,32 @@ func (r *replica) latest(start int64, most int) *controlv1.EngineRecords {
 		}
 	}
 	return found
+}
+
+// Position returns the next offset that the store needs. Everything before it is there to read.
+func (r *replica) Position() int64 { return r.readable.Load() }
+
+// End returns the last known end of the log, nil if none is known.
+func (r *replica) End() *controlv1.ServingEnd { return r.end.Load() }
+
+// View opens a view of a key-value store, and returns it with the next offset that its entries need.
+//
+// Errors are engine.ErrClosed, or of type *engine.Fault.
+func (r *replica) View() (*engine.View, int64, error) {
+	kept, isKept := r.store.(*stores.KeyValue)
+	if !isKept {
+		return nil, 0, fmt.Errorf("store %d has no plain keys", r.number)
+	}
+	return kept.View()
+}
+
+// Get has `take` see a key's value and its record's time, and returns whether there is one. The value is gone after that.
+//
+// Errors are engine.ErrClosed, or of type *engine.Fault.
+func (r *replica) Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error) {
+	kept, isKept := r.store.(*stores.KeyValue)
+	if !isKept {
+		return false, fmt.Errorf("store %d has no plain keys", r.number)
+	}
+	return kept.Get(key, take)
 }

@@ -138,6 +138,45 @@ func (s *KeyValue) Scan(keys Range, room Room, walk *Walk, take func(key, value 
 	return false, found.Err()
 }
 
+// View opens a view, and returns it with the next offset that its entries need.
+func (s *KeyValue) View() (*engine.View, int64, error) {
+	view, err := s.database.View()
+	if err != nil {
+		return nil, 0, err
+	}
+	state, err := view.State()
+	if err != nil {
+		view.Close()
+		return nil, 0, err
+	}
+	var written struct{ Position int64 }
+	if state != nil {
+		if err := json.Unmarshal(state, &written); err != nil {
+			view.Close()
+			return nil, 0, fmt.Errorf("damaged checkpoint: %w", err)
+		}
+	}
+	return view, written.Position, nil
+}
+
+// Pages walks over the entries of views of key-value stores that have no key in common, as one sequence.
+type Pages struct{ entries }
+
+// Over begins a walk in front of the first entry.
+func Over(views []*engine.View, keys Range) Pages {
+	walks := make([]entries, len(views))
+	for at, view := range views {
+		walks[at] = within(view, engine.Default, keys)
+	}
+	return Pages{merge(walks, keys.Reverse)}
+}
+
+// Value returns the entry's value. It is gone at the next step.
+func (p Pages) Value() []byte { return p.entries.Value()[timeBytes:] }
+
+// TimestampMS returns the time of the entry's record.
+func (p Pages) TimestampMS() int64 { return timeIn(p.entries.Value()) }
+
 // Count returns the number of keys. It walks over all only if the number is not kept.
 func (s *KeyValue) Count(walk *Walk) (int64, error) {
 	if count := s.tally.after(0); count != nil {

@@ -14,6 +14,7 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import EngineView, StoreUnusable, Unknown, Writes
 from statehouse.control.v1 import engine_pb2
+from statehouse.errors import LookupFailure, Reason
 
 _DEFAULT: Final = "default"
 _ENTRIES_A_TURN: Final = 256
@@ -74,11 +75,12 @@ class DataPlaneEngine:
 
         Raises:
             StoreClosed: the engine is closed.
+            LookupFailure: TASK_FAILED, the store is damaged.
 
         """
         _refuse_other(family)
         order = engine_pb2.EngineOrder(get=engine_pb2.EngineGet(store=self._store, keys=keys))
-        values = self._plane.carry(order).values.values
+        values = _read(self._plane, order).values.values
         return [each.value if each.HasField("value") else None for each in values]
 
     @contextmanager
@@ -179,6 +181,14 @@ class DataPlaneEngine:
         self._plane.carry(engine_pb2.EngineOrder(close=engine_pb2.EngineClose(store=self._store)))
 
 
+def _read(plane: DataPlane, order: engine_pb2.EngineOrder) -> engine_pb2.EngineAnswer:
+    """Have something read for a caller. A task stops by its next write."""
+    try:
+        return plane.carry(order)
+    except StoreUnusable as error:
+        raise LookupFailure(Reason.TASK_FAILED, f"the store is damaged: {error}") from error
+
+
 def _refuse_other(family: str) -> None:
     """Refuse to read a family that no store of the data plane has."""
     if family != _DEFAULT:
@@ -198,7 +208,7 @@ class _View:
             walk = engine_pb2.EngineWalk(
                 view=self._view, start=start, stop=stop, reverse=reverse, limit=_ENTRIES_A_TURN
             )
-            found = self._plane.carry(engine_pb2.EngineOrder(walk=walk)).entries
+            found = _read(self._plane, engine_pb2.EngineOrder(walk=walk)).entries
             keys, values = found.keys_and_values[::2], found.keys_and_values[1::2]
             yield from zip(keys, values, strict=True)
             if found.is_all:

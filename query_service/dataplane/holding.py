@@ -12,10 +12,21 @@ from query_service.stores.key_value import KeyValueStore
 from statehouse.contract.topology import KEY_VALUE, StoreSpec
 from statehouse.control.v1 import engine_pb2
 from statehouse.kafka.security import read_credentials
+from statehouse.link.proxy import find_program
 from statehouse.settings import NodeSettings
 
-_FOLDER: Final = "pebble"
+FOLDER: Final = "pebble"
 """Within a store's folder: so neither engine takes the other's files for its own."""
+
+
+def is_wanted(settings: NodeSettings) -> bool:
+    """Whether a node has a data plane: the settings ask for it, or leave it open and there is a program.
+
+    Raises:
+        ConfigurationError: they name a program that does not exist.
+
+    """
+    return settings.engine == "go" or (settings.engine == "auto" and find_program(settings.proxy) is not None)
 
 
 def holds(spec: StoreSpec) -> bool:
@@ -38,7 +49,7 @@ def start_order(settings: NodeSettings, client_id: str) -> engine_pb2.EngineOrde
         ca=security.ca,
         certificate=security.certificate,
         key=security.key,
-        block_cache_bytes=settings.block_cache_bytes,
+        block_cache_bytes=settings.block_cache_bytes - settings.write_buffer_bytes,
         write_buffer_bytes=settings.write_buffer_bytes,
     )
     if security.has_login:
@@ -73,7 +84,7 @@ def open_in_data_plane(plane: DataPlane, path: Path, *, stores: int, tail_bytes:
     path.mkdir(parents=True, exist_ok=True)
     opening = engine_pb2.EngineOpen(
         store=plane.new_store(),
-        path=str(path / _FOLDER),
+        path=str(path / FOLDER),
         kind=engine_pb2.ENGINE_KIND_KEY_VALUE,
         stores=stores,
         tail_bytes=tail_bytes,

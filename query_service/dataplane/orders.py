@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from query_service.states.faults import Fault, TaskFault
 from query_service.stores.engine import StoreClosed, StoreUnusable
-from statehouse.control.v1 import engine_pb2
+from statehouse.control.v1 import engine_pb2, serving_pb2
 from statehouse.errors import StatehouseError
 
 _ANSWERS_WITHIN_S: Final = 60.0
@@ -39,14 +39,26 @@ def error_of(fault: engine_pb2.EngineFault) -> Exception:
 
 
 class OrderLink(Protocol):
-    """Carries orders. Belongs to the event loop."""
+    """Carries orders, and what the data plane may answer. Belongs to the event loop."""
 
     def send_order(self, number: int, order: bytes) -> None:
         """Send an order; what comes of it is brought to `take_answer`."""
 
+    def send_serving(self, snapshot: bytes) -> None:
+        """Send a serialized ServingSnapshot."""
+
+    def send_holds(self, number: int, until_us: int) -> None:
+        """Say until when the snapshot of a number holds: monotonic clock, in microseconds."""
+
+    def send_facts(self, facts: bytes) -> None:
+        """Send serialized ServingFacts."""
+
 
 class DataPlane:
-    """Has orders carried out. Safe to use from any thread."""
+    """Has orders carried out. Safe to use from any thread, but for what is said to belong to the event loop.
+
+    `on_sums(sums)` is called on the event loop with what was answered from stores.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """`loop`: the event loop that the link lives on, and this is called on."""
@@ -56,6 +68,9 @@ class DataPlane:
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[engine_pb2.EngineAnswer]] = {}
         self._reported_to: dict[int, Callable[[engine_pb2.EngineReport], None]] = {}
+        self._ends: dict[int, serving_pb2.ServingEnd] = {}
+        self._reports: dict[str, serving_pb2.ServingReport] = {}
+        self.on_sums: Callable[[serving_pb2.ServingSums], None] = lambda _sums: None
 
     def new_store(self) -> int:
         """Return a number that no store has had."""
@@ -93,6 +108,44 @@ class DataPlane:
         except TimeoutError:
             kind = order.WhichOneof("order")
             raise DataPlaneFailed(f"the data plane has not answered {kind} in {_ANSWERS_WITHIN_S:.0f} s") from None
+
+    def know_end(self, end: serving_pb2.ServingEnd) -> None:
+        """Tell the last known end of a store's log."""
+        with self._lock:
+            is_first = not self._ends and not self._reports
+            self._ends[end.store] = end
+        if is_first:
+            self._loop.call_soon_threadsafe(self._tell_facts)
+
+    def know_report(self, report: serving_pb2.ServingReport) -> None:
+        """Tell what a processor has reported."""
+        with self._lock:
+            is_first = not self._ends and not self._reports
+            self._reports[report.store] = report
+        if is_first:
+            self._loop.call_soon_threadsafe(self._tell_facts)
+
+    def _tell_facts(self) -> None:
+        with self._lock:
+            ends, reports = self._ends, self._reports
+            self._ends, self._reports = {}, {}
+        if self._link is not None:
+            facts = serving_pb2.ServingFacts(ends=ends.values(), reports=reports.values())
+            self._link.send_facts(facts.SerializeToString())
+
+    def decide(self, snapshot: serving_pb2.ServingSnapshot) -> None:
+        """Say what may be answered from stores. Belongs to the event loop."""
+        if self._link is not None:
+            self._link.send_serving(snapshot.SerializeToString())
+
+    def hold(self, number: int, until_us: int) -> None:
+        """Say until when the snapshot of a number holds: monotonic clock, in µs. Belongs to the event loop."""
+        if self._link is not None:
+            self._link.send_holds(number, until_us)
+
+    def take_sums(self, content: bytes) -> None:
+        """Take what was answered from stores."""
+        self.on_sums(serving_pb2.ServingSums.FromString(content))
 
     def connect(self, link: OrderLink) -> None:
         """Send orders over a link."""

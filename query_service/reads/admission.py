@@ -18,7 +18,7 @@ from statehouse.contract.membership import TaskState
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.placement import Claim, refusal
 from statehouse.contract.processor_reports import ProcessorReport
-from statehouse.contract.topology import AnyTaskId, StoreSpec, TaskId
+from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, TaskId
 from statehouse.errors import LookupFailure, Reason, unknown_store
 from statehouse.kafka.partitioner import Partitioner
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
@@ -238,17 +238,7 @@ class Admission:
             raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from error
         assignment = self.view.assignment
         assert assignment is not None  # noqa: S101 - store() has checked
-        task = self._replicas.get(served.task_ids[partition])
-        if task is None:
-            raise self._not_held(served.spec, partition)
-        replica = task.of(served.spec, partition)
-        if task.state is TaskState.ERROR:
-            raise LookupFailure(Reason.TASK_FAILED, f"task {task.task} stopped: {task.error}", {"task": str(task.task)})
-        if task.state is not TaskState.RUNNING or replica is None:
-            raise self._restoring(task, replica)
-        self._first_batches.require(served.spec, partition, replica)
-        if replica.topic_change:
-            raise _topic_changed(replica)
+        task, replica = self.standing(served, partition)
         confirmed = self._is_confirmed()
         position = replica.position
         now = time.monotonic()
@@ -263,8 +253,33 @@ class Admission:
             broken = consistency.violation(bound, known, served.spec.name, partition)
             if broken is not None:
                 raise self._outside(bound, broken, task, replica, position)
-        head = self._head(partition, assignment.epoch, claimed.value, served.spec.ephemeral, replica.since_ms)
-        return replica, _stamp(head, position, lag, staleness_ms, age_ms, backlog)
+        return replica, _stamp(
+            self.head(replica, assignment.epoch, claimed), position, lag, staleness_ms, age_ms, backlog
+        )
+
+    def standing(self, served: ServedStore, partition: int) -> tuple[TaskReplica, StoreReplica]:
+        """Return the task and the replica that may answer for a partition, whatever bounds a caller has.
+
+        Raises:
+            LookupFailure: the partition is not held, restoring or in error; or its store is not built yet.
+
+        """
+        task = self._replicas.get(served.task_ids[partition])
+        if task is None:
+            raise self._not_held(served.spec, partition)
+        replica = task.of(served.spec, partition)
+        if task.state is TaskState.ERROR:
+            raise LookupFailure(Reason.TASK_FAILED, f"task {task.task} stopped: {task.error}", {"task": str(task.task)})
+        if task.state is not TaskState.RUNNING or replica is None:
+            raise self._restoring(task, replica)
+        self._first_batches.require(served.spec, partition, replica)
+        if replica.topic_change:
+            raise _topic_changed(replica)
+        return task, replica
+
+    def head(self, replica: StoreReplica, epoch: int, claimed: Role) -> bytes:
+        """Return what all stamps of a replica have in common, serialized, as long as nothing of it changes."""
+        return self._head(replica.partition, epoch, claimed.value, replica.spec.ephemeral, replica.since_ms)
 
     def is_built(self, replica: StoreReplica) -> bool:
         """Whether something has been committed into the replica's store, or nobody says so of it."""

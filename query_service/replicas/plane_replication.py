@@ -6,14 +6,16 @@ import asyncio
 import base64
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from query_service.dataplane.engine import DataPlaneEngine
 from query_service.dataplane.holding import DataPlaneStore
 from query_service.dataplane.orders import DataPlane, error_of
 from query_service.replicas.replica import LogLost, Progress, StoreReplica
 from query_service.replicas.replication import OnApplied, OnEnd, OnFailure, Replicator
-from statehouse.control.v1 import engine_pb2
+from statehouse.control.v1 import engine_pb2, serving_pb2
+
+_FOR_EVER: Final = 2**63 - 1
 
 
 class DataPlaneReplicator:
@@ -40,6 +42,8 @@ class DataPlaneReplicator:
         """Start to read a replica's partition from its position on. The future is done once that is so."""
         self._plane.report_to(engine.store, partial(self._take, replica, engine))
         replica.on_lost = lambda: self._loop.call_soon_threadsafe(self._give_up, replica, engine)
+        replica.on_end_known = lambda: self._know_end(replica, engine)
+        self._know_end(replica, engine)
         topic, partition = replica.topic_partition
         follow = engine_pb2.EngineFollow(
             store=engine.store,
@@ -75,6 +79,17 @@ class DataPlaneReplicator:
         """Fail a replica that was marked as lost."""
         if replica.loss is not None:
             self._fail(replica, engine, replica.loss)
+
+    def _know_end(self, replica: StoreReplica, engine: DataPlaneEngine) -> None:
+        if (last := replica.last_end()) is not None:
+            self._plane.know_end(
+                serving_pb2.ServingEnd(
+                    store=engine.store,
+                    offset=last.offset,
+                    holds_until_us=_FOR_EVER if last.holds_until is None else int(last.holds_until * 1e6),
+                    at_end_us=None if last.at_end is None else int(last.at_end * 1e6),
+                )
+            )
 
     def _fail(self, replica: StoreReplica, engine: DataPlaneEngine, error: Exception) -> None:
         self._plane.forget(engine.store)

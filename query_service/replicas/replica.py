@@ -71,6 +71,22 @@ class Progress:
     first_misplaced: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LastEnd:
+    """What a replica knows of the end of its log, on the monotonic clock, in seconds.
+
+    Attributes:
+        offset: the last known end.
+        holds_until: until when it tells the lag; None: for ever.
+        at_end: when the replica was last known to have all of its log; None: it never was.
+
+    """
+
+    offset: int
+    holds_until: float | None
+    at_end: float | None
+
+
 class StoreReplica:
     """A store's replica of one changelog partition.
 
@@ -140,6 +156,7 @@ class StoreReplica:
         self.state = StoreState.RESTORING
         self.loss: LogLost | None = None  # why it is LOST
         self.on_lost: Callable[[], object] = lambda: None  # called when it becomes so, on any thread
+        self.on_end_known: Callable[[], object] = lambda: None  # called when `last_end` has changed, on any thread
         self._tombstones_kept_ms = tombstones_kept_ms
         self._ends_valid_s = ends_valid_s
         self._checkpoint = checkpoint
@@ -231,6 +248,14 @@ class StoreReplica:
         at_end = self._confirm().at_end
         return None if at_end is None else max(0, int((now - at_end) * 1000))
 
+    def last_end(self) -> LastEnd | None:
+        """Return what is known of the end of the log; None if nothing is."""
+        known = self._confirmation
+        if (end := known.newest) is None:
+            return None
+        holds_until = None if self._ends_valid_s is None else end.asked_at + self._ends_valid_s
+        return LastEnd(end.offset, holds_until, known.at_end)
+
     def note_end(self, offset: int, asked_at: float, wall_ms: int) -> None:
         """Note the end of the log as the broker named it.
 
@@ -243,6 +268,7 @@ class StoreReplica:
         with self._swap_lock:
             self._confirmation = self._confirmation.told(KnownEnd(offset, asked_at, wall_ms))
         self._confirm()
+        self.on_end_known()
 
     def apply(self, records: Sequence[ChangelogRecord], position: int) -> Sequence[tuple[int, str]]:
         """Write records in offset order and move to `position`. Return (index, reason) of each unreadable record."""
@@ -429,6 +455,7 @@ class StoreReplica:
                 self._confirmation = known = following
         if loss is not None:
             self.lose(loss)
+        self.on_end_known()
         return known
 
 

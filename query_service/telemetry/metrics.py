@@ -66,6 +66,12 @@ class ReadHistogram:
         self.seconds += seconds
         self.bytes += size
 
+    def add_counted(self, buckets: Sequence[int], seconds: float, size: int) -> None:
+        """Take reads that were counted elsewhere, in the same buckets."""
+        self.buckets = [mine + more for mine, more in zip(self.buckets, buckets, strict=True)]
+        self.seconds += seconds
+        self.bytes += size
+
 
 class WriteKind(StrEnum):
     """Kinds of writes whose times are measured separately."""
@@ -219,9 +225,9 @@ class NodeMetrics:
         if fault is not Fault.NO_STATE:
             self.fault(fault, FaultOutcome.STORE_WIPED)
 
-    def call(self, method: str, outcome: str) -> None:
-        """Count a gRPC call."""
-        self._calls(method, outcome).inc()
+    def call(self, method: str, outcome: str, count: int = 1) -> None:
+        """Count gRPC calls."""
+        self._calls(method, outcome).inc(count)
 
     def batch_entry_failed(self, reason: str) -> None:
         """Count an entry of a batch that failed with its own error."""

@@ -19,7 +19,8 @@ from router.fleet.table import PartitionRoutes, RoutedReplica, RoutingTable, Sto
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import Role
 from statehouse.control.v1 import express_pb2
-from statehouse.serdes import SERDES, LongSerde, StringSerde
+from statehouse.link.forms import key_form
+from statehouse.serdes import SERDES
 from statehouse.v1 import fleet_service_pb2
 
 _ADDRESS_MAX: Final = 255  # bytes, as in dataplane/snapshot.go
@@ -30,10 +31,6 @@ _TEXT_KEY, _RAW_KEY = 0x0A, 0x12
 # A length or a flag of more digits is nothing that a serializer writes for a lookup.
 _DIGITS_MAX: Final = 4
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
-_FORMS: Final[dict[type, express_pb2.KeyForm.ValueType]] = {
-    StringSerde: express_pb2.KEY_FORM_TEXT,
-    LongSerde: express_pb2.KEY_FORM_LONG,
-}
 
 
 class ObstacleKind(Enum):
@@ -143,7 +140,12 @@ class ExpressCompiler:
             first = [_place(snapshot, places, routes, suspects) for routes in store.partitions]
             if any(first):
                 late_after_us = _rounded(self._late_after_s(store) * _MICROSECONDS)
-                snapshot.stores.add(name=name, key_form=key_form(store), first=first, late_after_us=late_after_us)
+                snapshot.stores.add(
+                    name=name,
+                    key_form=key_form(SERDES.get(store.spec.key_serde)),
+                    first=first,
+                    late_after_us=late_after_us,
+                )
 
 
 def _place(
@@ -166,12 +168,6 @@ def _place(
 def _rounded(number: float) -> int:
     """Return a number with two digits that count: for less it isn't worth a new snapshot."""
     return int(float(f"{number:.1e}"))
-
-
-def key_form(store: StoreRoutes) -> express_pb2.KeyForm.ValueType:
-    """Return how text keys of a store are serialized, as far as the proxy can do it."""
-    serde = SERDES.get(store.spec.key_serde)
-    return _FORMS.get(type(serde), express_pb2.KEY_FORM_UNSPECIFIED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from statehouse.security.shown import NOTHING_SHOWN, Shown
 
 log = structlog.get_logger(__name__)
 
-VERSION: Final = bytes((9,))
+VERSION: Final = bytes((10,))
 """The link's version. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
@@ -38,6 +38,7 @@ _TIME: Final = struct.Struct(">I")
 _LOOKUP: Final = struct.Struct(">IQI")
 # What a call that is handed over has: its kind, and how long what is known of it is.
 _HANDED: Final = struct.Struct(">BI")
+_MOMENT: Final = struct.Struct(">q")
 _AUTHORIZATION_LENGTH: Final = struct.Struct(">H")
 _NO_DEADLINE: Final = 0xFFFF_FFFF
 # A proxy that takes nothing: it has as much for calls that nobody reads (dataplane/link.go).
@@ -94,6 +95,8 @@ class FromProxy(IntEnum):
     """What has become of a store: statehouse.control.v1.EngineReport."""
     CALLS_ENDED = 21
     """After STOP, all calls. Stores are open until the link is closed."""
+    SERVING_SUMS = 22
+    """Lookups that the proxy answered from stores: statehouse.control.v1.ServingSums."""
 
 
 class ToProxy(IntEnum):
@@ -118,6 +121,16 @@ class ToProxy(IntEnum):
     three seconds without a word of it the proxy acts on no snapshot, and without any word it fails all calls."""
     ORDER = 10
     """Carry out what is decided about stores: statehouse.control.v1.EngineOrder."""
+    SERVING = 11
+    """What the proxy may answer from stores: statehouse.control.v1.ServingSnapshot."""
+    HOLDS = 12
+    """The snapshot of that number holds. Content: until when, by the monotonic clock, in microseconds (8 bytes)."""
+    FACTS = 13
+    """What stamps say: statehouse.control.v1.ServingFacts."""
+    PERMIT = 14
+    """What a caller may read without being judged again: statehouse.control.v1.ServingPermit."""
+    WITHDRAW = 15
+    """All permits."""
 
 
 CALLS: Final = {
@@ -134,12 +147,14 @@ class LinkContext:
     """The context of a call over the link, in place of gRPC's. `until`: the caller's deadline, in the loop's time.
 
     `shown`: what the caller has shown; the same object for all their calls on one connection. `handed`: calls
-    that the proxy has made for it already, of a Get one; None if it comes from the caller straight.
+    that the proxy has made for it already, of a Get one; None if it comes from the caller straight. `caller`: their
+    number on the link.
     """
 
     until: float | None
     shown: Shown = NOTHING_SHOWN
     handed: tuple[HandedLookup, ...] | None = None
+    caller: int = 0
 
     def time_remaining(self) -> float | None:
         """Return the seconds left, None if the caller set no deadline."""
@@ -231,6 +246,8 @@ class Link(asyncio.Protocol):
         """Called with the number of an order, and what came of it."""
         self.on_report: Callable[[bytes], None] = lambda _report: None
         """Called with serialized EngineReports."""
+        self.on_serving_sums: Callable[[bytes], None] = lambda _sums: None
+        """Called with serialized ServingSums."""
         self.calls_ended = asyncio.Event()
         self.proxy_sums = b""
         """What the proxy last said of itself: serialized ProxySums, empty before the first."""
@@ -309,6 +326,18 @@ class Link(asyncio.Protocol):
         """Have an order about stores carried out; `on_order_ended` learns what came of it."""
         self.send(ToProxy.ORDER, number, order)
 
+    def send_serving(self, snapshot: bytes) -> None:
+        """Say what may be answered from stores: a serialized ServingSnapshot, which `send_holds` puts into force."""
+        self.send(ToProxy.SERVING, 0, snapshot)
+
+    def send_holds(self, number: int, until_us: int) -> None:
+        """Say until when the snapshot of a number holds: monotonic clock, in microseconds."""
+        self.send(ToProxy.HOLDS, number, _MOMENT.pack(until_us))
+
+    def send_facts(self, facts: bytes) -> None:
+        """Say what stamps need: serialized ServingFacts."""
+        self.send(ToProxy.FACTS, 0, facts)
+
     def drop(self, target: str, grace_s: float) -> None:
         """Use a new connection for further calls to an address; those under way may go on for `grace_s` seconds."""
         self.send(ToProxy.DROP, 0, _TIME.pack(round(grace_s * 1_000)) + target.encode())
@@ -361,6 +390,8 @@ class Link(asyncio.Protocol):
                 self.on_order_ended(number, content)
             case FromProxy.STORE_REPORT:
                 self.on_report(content)
+            case FromProxy.SERVING_SUMS:
+                self.on_serving_sums(content)
             case FromProxy.CALLS_ENDED:
                 self.calls_ended.set()
             case FromProxy.CALLER:
@@ -424,7 +455,7 @@ class Link(asyncio.Protocol):
             self._break_off(f"a call of caller {caller}, of whom nothing is known")
             return
         until = None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000
-        remaining = LinkContext(until, shown, handed)
+        remaining = LinkContext(until, shown, handed, caller)
         try:
             answer = handler(request, remaining)
         except BaseException as caught:  # noqa: BLE001 - the caller learns of it, and the log has it

@@ -172,6 +172,9 @@ class DataPlane(Protocol):
     def take_report(self, content: bytes) -> None:
         """Take a report about a store."""
 
+    def take_sums(self, content: bytes) -> None:
+        """Take what was answered from stores."""
+
     def lost(self) -> None:
         """Learn that the program is gone."""
 
@@ -258,6 +261,7 @@ class Proxy:
     def connect(self, plane: DataPlane) -> None:
         """Have orders about stores go to the proxy, and what comes of them back. After `serve`."""
         self.link.on_order_ended, self.link.on_report = plane.take_answer, plane.take_report
+        self.link.on_serving_sums = plane.take_sums
         self._plane = plane
         plane.connect(self.link)
 

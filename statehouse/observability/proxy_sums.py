@@ -22,6 +22,7 @@ _WAYS: Final = {
     proxy_sums_pb2.PROXY_WAY_LINK: "link",
     proxy_sums_pb2.PROXY_WAY_FORWARDED: "forwarded",
     proxy_sums_pb2.PROXY_WAY_REFUSED: "refused",
+    proxy_sums_pb2.PROXY_WAY_STORES: "stores",
 }
 
 _Gauges = dict[str, tuple[str, Callable[[proxy_sums_pb2.ProxySums], float]]]
@@ -36,12 +37,16 @@ _OF_EXPRESS: Final[_Gauges] = {
     "express_open": ("1 while the proxy may send lookups to nodes", lambda sums: sums.express_is_open),
 }
 
+_OF_STORES: Final[_Gauges] = {
+    "stores_open": ("1 while the proxy may answer from stores that it holds", lambda sums: sums.stores_are_open),
+}
+
 
 class ProxyCollector(Collector):
     """Shows the newest sums at each scrape; nothing without a proxy.
 
     `prefix` begins the metrics' names. `sums()` returns serialized ProxySums, empty while there are none.
-    `has_express`: whether the process is a router, whose proxy may send lookups to nodes.
+    `has_express`: whether the process is a router, whose proxy may send lookups to nodes. A node's may answer some.
     """
 
     def __init__(self, prefix: str, sums: Callable[[], bytes], *, has_express: bool) -> None:
@@ -53,7 +58,7 @@ class ProxyCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
-        prefix, gauges = self._prefix, _GAUGES | _OF_EXPRESS if self._has_express else _GAUGES
+        prefix, gauges = self._prefix, _GAUGES | (_OF_EXPRESS if self._has_express else _OF_STORES)
         calls = CounterMetricFamily(
             f"{prefix}_calls", "Calls that are over, by who answered and the status", labels=("way", "code")
         )
@@ -62,7 +67,7 @@ class ProxyCollector(Collector):
         )
         refused = CounterMetricFamily(f"{prefix}_refused_connections", "Connections closed at once: too many")
         others = {name: GaugeMetricFamily(f"{prefix}_{name}", meaning) for name, (meaning, _) in gauges.items()}
-        sums = self._newest()
+        sums = newest(self._sums)
         if sums is not None:
             for each in sums.calls:
                 way, code = _WAYS.get(each.way, str(each.way)), _CODES.get(each.code, str(each.code))
@@ -74,11 +79,13 @@ class ProxyCollector(Collector):
                 others[name].add_metric((), value_in(sums))
         yield from (calls, queued, refused, *others.values())
 
-    def _newest(self) -> proxy_sums_pb2.ProxySums | None:
-        if not (data := self._sums()):
-            return None
-        try:
-            return proxy_sums_pb2.ProxySums.FromString(data)
-        except DecodeError as error:
-            log.warning("the proxy's sums can't be read", error=str(error))
-            return None
+
+def newest(sums: Callable[[], bytes]) -> proxy_sums_pb2.ProxySums | None:
+    """Return what a proxy last said of itself; None if it has said nothing, or something else."""
+    if not (data := sums()):
+        return None
+    try:
+        return proxy_sums_pb2.ProxySums.FromString(data)
+    except DecodeError as error:
+        log.warning("the proxy's sums can't be read", error=str(error))
+        return None

@@ -20,6 +20,7 @@ from statehouse.rpc.authorized import AuthorizedServer, asked_again, shown_direc
 from statehouse.rpc.channels import KEEPALIVE
 from statehouse.rpc.concealing import ConcealingServer, concealing_handler
 from statehouse.rpc.health import Health
+from statehouse.rpc.permits import Permits
 from statehouse.rpc.reflection import Reflection
 from statehouse.rpc.requests import ServicesServer, TolerantServer
 from statehouse.rpc.server_credentials import server_credentials
@@ -107,6 +108,7 @@ class RpcServer:
         self.health = Health(services)
         self._proxy, self._proxied, self._gate = proxy, proxied, gate
         self._local_gate = local_gate
+        self._permits: Permits | None = None
         self._check_beginning = partial(refuse_beginning, most=max_batch_entries)
         self._background = BackgroundWork()
         side = self._refusing(TolerantServer(self._server, _NAME_BYTES_MAX))
@@ -148,6 +150,8 @@ class RpcServer:
 
         def admitted(data: bytes, context: LinkContext) -> bytes | Awaitable[bytes]:
             admit(path, data, context.shown)
+            if self._permits is not None:
+                self._permits.admitted(name, path, data, context)
             answer = (concealing if conceals(path, context.shown) else handler)(data, context)
             if isinstance(answer, bytes):
                 return answer
@@ -172,6 +176,8 @@ class RpcServer:
                 "path"
             )
         self._proxy.connect(plane)
+        if self._gate is not None:
+            self._permits = Permits(self._gate, self._proxy.link)
 
     async def start(self) -> None:
         """Begin to accept calls."""

@@ -40,6 +40,17 @@ class _Identities(NamedTuple):
     forwarder: str = ""
 
 
+class Permit(NamedTuple):
+    """For how many seconds more what a caller has shown holds, and whether they may pass on what others ask.
+
+    `conceals`: answers must say nothing of where nodes are.
+    """
+
+    holds_s: float
+    may_forward: bool
+    conceals: bool
+
+
 class Gate:
     """Decides for each call whether its caller may make it. Lives on the event loop.
 
@@ -78,6 +89,7 @@ class Gate:
         self._callers: OrderedDict[tuple[bytes, str | None], KnownCaller] = OrderedDict()
         self._overdue: frozenset[str] = frozenset()
         self._say_overdue()
+        self.on_changed: Callable[[], None] = lambda: None  # called when who may do what has changed
 
     def admit(self, method: str, request: object, shown: Shown, *, again: bool = False) -> None:
         """Return if the caller may make this call. Ask again, with the same, as long as a stream is open.
@@ -116,6 +128,20 @@ class Gate:
         except LookupFailure:  # they have lost all rights meanwhile
             return True
         return not may(caller.grants, Right.FLEET)
+
+    def permit(self, method: str, shown: Shown) -> Permit | None:
+        """Return what a call that has just been admitted says of further ones like it; None if each is to be judged.
+
+        So it is where somebody calls for somebody else.
+        """
+        if shown.on_behalf:
+            return None
+        try:
+            caller = self._by_own(shown)
+        except LookupFailure:  # they have lost all rights meanwhile
+            return None
+        may_forward = may(caller.grants, Right.FORWARD)
+        return Permit(caller.until - self._clock(), may_forward, self.conceals(method, shown))
 
     def may(self, method: str, shown: Shown) -> bool:
         """Return whether a caller that was admitted may make this call for any store, too. Nothing is noted of it."""
@@ -164,6 +190,7 @@ class Gate:
         self._known = self._files.known
         self._callers.clear()
         self._overdue = frozenset()
+        self.on_changed()
 
     def _caller(self, method: str, shown: Shown) -> KnownCaller:
         """Return who has shown this."""

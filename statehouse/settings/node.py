@@ -70,10 +70,10 @@ class NodeSettings(ServerSettings, HeartbeatPaceSettings, RegistrySettings):
     stop_grace_ms: int = setting(
         2_000, "How long calls under way may go on when the node stops.", SettingGroup.ADDRESS, ge=0
     )
-    engine: Literal["python", "go"] = setting(
-        "python",
-        "What holds key-value stores and reads their changelogs: this process, or the program that serves gRPC in "
-        "front of it.",
+    engine: Literal["auto", "go", "python"] = setting(
+        "auto",
+        "What holds key-value stores on disk: the program in front of the node, or the node itself. auto: the program "
+        "if there is one.",
         SettingGroup.STATE,
     )
     state_dir: Path = setting(

@@ -24,17 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&statehouse/control/v1/proxy_sums.proto\x12\x15statehouse.control.v1\"\x96\x02\n\tProxySums\x12\x30\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.ProxyCalls\x12\x13\n\x0b\x63onnections\x18\x02 \x01(\r\x12\x1b\n\x13\x63onnections_refused\x18\x03 \x01(\x04\x12\x16\n\x0equeued_lookups\x18\x04 \x01(\r\x12\x15\n\rqueued_others\x18\x05 \x01(\r\x12\x18\n\x10\x63\x61lls_at_process\x18\x06 \x01(\r\x12\x17\n\x0f\x65xpress_lookups\x18\x07 \x01(\r\x12\x17\n\x0f\x65xpress_is_open\x18\x08 \x01(\x08\x12\x12\n\nheld_bytes\x18\t \x01(\x04\x12\x16\n\x0eheld_bytes_max\x18\n \x01(\x04\"W\n\nProxyCalls\x12,\n\x03way\x18\x01 \x01(\x0e\x32\x1f.statehouse.control.v1.ProxyWay\x12\x0c\n\x04\x63ode\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\x04*\x80\x01\n\x08ProxyWay\x12\x19\n\x15PROXY_WAY_UNSPECIFIED\x10\x00\x12\x15\n\x11PROXY_WAY_EXPRESS\x10\x01\x12\x12\n\x0ePROXY_WAY_LINK\x10\x02\x12\x17\n\x13PROXY_WAY_FORWARDED\x10\x03\x12\x15\n\x11PROXY_WAY_REFUSED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&statehouse/control/v1/proxy_sums.proto\x12\x15statehouse.control.v1\"\x9c\x03\n\tProxySums\x12\x30\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.ProxyCalls\x12\x13\n\x0b\x63onnections\x18\x02 \x01(\r\x12\x1b\n\x13\x63onnections_refused\x18\x03 \x01(\x04\x12\x16\n\x0equeued_lookups\x18\x04 \x01(\r\x12\x15\n\rqueued_others\x18\x05 \x01(\r\x12\x18\n\x10\x63\x61lls_at_process\x18\x06 \x01(\r\x12\x17\n\x0f\x65xpress_lookups\x18\x07 \x01(\r\x12\x17\n\x0f\x65xpress_is_open\x18\x08 \x01(\x08\x12\x12\n\nheld_bytes\x18\t \x01(\x04\x12\x16\n\x0eheld_bytes_max\x18\n \x01(\x04\x12\x17\n\x0fstores_are_open\x18\x0b \x01(\x08\x12<\n\x06stores\x18\x0c \x03(\x0b\x32,.statehouse.control.v1.ProxySums.StoresEntry\x1a-\n\x0bStoresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"W\n\nProxyCalls\x12,\n\x03way\x18\x01 \x01(\x0e\x32\x1f.statehouse.control.v1.ProxyWay\x12\x0c\n\x04\x63ode\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\x04*\x96\x01\n\x08ProxyWay\x12\x19\n\x15PROXY_WAY_UNSPECIFIED\x10\x00\x12\x15\n\x11PROXY_WAY_EXPRESS\x10\x01\x12\x12\n\x0ePROXY_WAY_LINK\x10\x02\x12\x17\n\x13PROXY_WAY_FORWARDED\x10\x03\x12\x15\n\x11PROXY_WAY_REFUSED\x10\x04\x12\x14\n\x10PROXY_WAY_STORES\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.control.v1.proxy_sums_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROXYWAY']._serialized_start=436
-  _globals['_PROXYWAY']._serialized_end=564
+  _globals['_PROXYSUMS_STORESENTRY']._loaded_options = None
+  _globals['_PROXYSUMS_STORESENTRY']._serialized_options = b'8\001'
+  _globals['_PROXYWAY']._serialized_start=570
+  _globals['_PROXYWAY']._serialized_end=720
   _globals['_PROXYSUMS']._serialized_start=66
-  _globals['_PROXYSUMS']._serialized_end=344
-  _globals['_PROXYCALLS']._serialized_start=346
-  _globals['_PROXYCALLS']._serialized_end=433
+  _globals['_PROXYSUMS']._serialized_end=478
+  _globals['_PROXYSUMS_STORESENTRY']._serialized_start=433
+  _globals['_PROXYSUMS_STORESENTRY']._serialized_end=478
+  _globals['_PROXYCALLS']._serialized_start=480
+  _globals['_PROXYCALLS']._serialized_end=567
 # @@protoc_insertion_point(module_scope)

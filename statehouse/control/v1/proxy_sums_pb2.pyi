@@ -35,6 +35,8 @@ class _ProxyWayEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProxyWay.Val
     """That process, by a call that was passed on."""
     PROXY_WAY_REFUSED: _ProxyWay.ValueType  # 4
     """The proxy itself: its connection, or address, had too much under way."""
+    PROXY_WAY_STORES: _ProxyWay.ValueType  # 5
+    """The proxy, from stores that it holds."""
 
 class ProxyWay(_ProxyWay, metaclass=_ProxyWayEnumTypeWrapper):
     """Who answered a call."""
@@ -49,6 +51,8 @@ PROXY_WAY_FORWARDED: ProxyWay.ValueType  # 3
 """That process, by a call that was passed on."""
 PROXY_WAY_REFUSED: ProxyWay.ValueType  # 4
 """The proxy itself: its connection, or address, had too much under way."""
+PROXY_WAY_STORES: ProxyWay.ValueType  # 5
+"""The proxy, from stores that it holds."""
 Global___ProxyWay: _TypeAlias = ProxyWay  # noqa: Y015
 
 @_typing.final
@@ -58,6 +62,26 @@ class ProxySums(_message.Message):
     """
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StoresEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     CALLS_FIELD_NUMBER: _builtins.int
     CONNECTIONS_FIELD_NUMBER: _builtins.int
@@ -69,6 +93,8 @@ class ProxySums(_message.Message):
     EXPRESS_IS_OPEN_FIELD_NUMBER: _builtins.int
     HELD_BYTES_FIELD_NUMBER: _builtins.int
     HELD_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    STORES_ARE_OPEN_FIELD_NUMBER: _builtins.int
+    STORES_FIELD_NUMBER: _builtins.int
     connections: _builtins.int
     """Connections that are open."""
     connections_refused: _builtins.int
@@ -91,9 +117,19 @@ class ProxySums(_message.Message):
     """Bytes that calls take, and how many they may take."""
     held_bytes_max: _builtins.int
     """The most of them."""
+    stores_are_open: _builtins.bool
+    """Whether the proxy may answer from stores that it holds: it has a snapshot
+    that holds.
+    """
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProxyCalls]:
         """Calls that are over, one element for each way and status."""
+
+    @_builtins.property
+    def stores(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """What the stores that it holds take together and have counted, by the names
+        of the node's metrics. Empty: it holds none.
+        """
 
     def __init__(
         self,
@@ -108,10 +144,12 @@ class ProxySums(_message.Message):
         express_is_open: _builtins.bool = ...,
         held_bytes: _builtins.int = ...,
         held_bytes_max: _builtins.int = ...,
+        stores_are_open: _builtins.bool = ...,
+        stores: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "calls_at_process", b"calls_at_process", "connections", b"connections", "connections_refused", b"connections_refused", "express_is_open", b"express_is_open", "express_lookups", b"express_lookups", "held_bytes", b"held_bytes", "held_bytes_max", b"held_bytes_max", "queued_lookups", b"queued_lookups", "queued_others", b"queued_others"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "calls_at_process", b"calls_at_process", "connections", b"connections", "connections_refused", b"connections_refused", "express_is_open", b"express_is_open", "express_lookups", b"express_lookups", "held_bytes", b"held_bytes", "held_bytes_max", b"held_bytes_max", "queued_lookups", b"queued_lookups", "queued_others", b"queued_others", "stores", b"stores", "stores_are_open", b"stores_are_open"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from query_service.inspect import stores_in
 from statehouse.contract.assignment import TaskAssignment
+from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
 from statehouse.settings.brokers import Brokers, SaslMechanism, SecurityProtocol
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed
+from tests.support.metrics import scrape
 from tests.support.polling import poll_until
 from tests.support.secured_kafka import SecuredKafka
 
@@ -84,10 +89,78 @@ def test_restores_follows_and_keeps_its_state(fleet: Fleet) -> None:
 
     is_followed(fleet, node, "late", "1")
     node.kill()
+    assert_inspected(fleet, at)
     node.start()
     fleet.wait_running([node])
     assert restored_from(node) >= at
     assert scanned(node) == {**entries, "key-007": "8", "gone": "2", "late": "1"}
+
+
+def assert_inspected(fleet: Fleet, at_least: int) -> None:
+    """Assert that the store's files tell what they hold, and stay as they are."""
+    before = {path: path.read_bytes() for path in fleet.directory.rglob("*") if path.is_file()}
+    (found,) = stores_in(fleet.directory / "n1")
+    assert found.position is not None
+    assert found.position >= at_least
+    assert (found.store, found.keys, found.note) == (STORE, 301, "")
+    assert {path: path.read_bytes() for path in fleet.directory.rglob("*") if path.is_file()} == before
+
+
+def test_plain_lookups_are_answered_without_python(fleet: Fleet) -> None:
+    fleet.put({"a": "1", "b": "2"})
+    node = serving(fleet, metrics_port=(port := free_port()))
+
+    def counted(name: str, **labels: str) -> float:
+        return scrape(port).value(f"statehouse_node_{name}", **labels)
+
+    def calls(way: str) -> float:
+        return counted("proxy_calls_total", way=way, code="OK")
+
+    found = confirmed(node, "a")
+    assert (found.value.text, found.replica.lag, found.replica.host.port) == ("1", 0, node.port)
+    poll_until(lambda: counted("proxy_stores_open") and calls("stores") + calls("link"), 20, "the calls so far")
+    others = calls("link")
+    before = calls("stores")
+    for number in range(50):
+        assert node.get("ab"[number % 2], max_lag=10, active_only=True).value.text == "12"[number % 2]
+    assert node.get("absent").found is False
+    lookups = [query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=key)) for key in "ab"]
+    traced = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text="b"))
+    traced.forwarding.traceparent = "00-1-1-00"  # Python's to answer
+    unknown = query_service_pb2.GetRequest(store="unknown", key=types_pb2.Key(text="b"))
+    batch = query_service_pb2.BatchGetRequest(requests=[lookups[0], traced, unknown, lookups[1]])
+    results = node.call(node.query.BatchGet, batch).results
+    assert [each.response.value.text for each in results] == ["1", "2", "", "2"]
+    assert results[2].error.reason == errors_pb2.ERROR_REASON_UNKNOWN_STORE
+    poll_until(lambda: calls("stores") >= before + 52, 20, "the calls")
+    assert calls("link") == others
+
+    def is_counted_once() -> bool:
+        reads = counted("read_duration_seconds_count", store=STORE, role="ACTIVE", query="get")
+        ((store,),) = (task.stores for task in node.node().tasks)
+        return store.lookups == reads == others + calls("stores") - 1 + 3
+
+    poll_until(is_counted_once, 20, "each lookup to be counted once, whoever answered")
+
+
+def test_a_frozen_python_ends_the_answers(fleet: Fleet) -> None:
+    fleet.put({"a": "1"})
+    node = serving(fleet)
+    assert confirmed(node, "a").found
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        poll_until(lambda: not is_answered(node), 20, "the answers to end")
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+    poll_until(lambda: is_answered(node), 20, "answers again")
+
+
+def is_answered(node: ServerProcess) -> bool:
+    try:
+        return node.get("a", timeout=0.5).found
+    except LookupFailure as failure:
+        assert failure.reason is Reason.ATTEMPT_TIMED_OUT  # noqa: PT017 - nothing else is right
+        return False
 
 
 def test_a_watch_goes_on_from_what_a_scan_has_shown(fleet: Fleet) -> None:

@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from query_service.dataplane.holding import FOLDER
 from query_service.disk.directory import TaskDirectory
 from query_service.states.checkpoint import FORMAT_VERSION
 from query_service.states.faults import Fault, FaultOutcome
@@ -74,10 +75,10 @@ class Faulty(Fleet):
         self._producer.commit_transaction(30.0)
         return self.assignment.epoch
 
-    def serving(self, **entries: str | None) -> ServerProcess:
+    def serving(self, entries: Mapping[str, str | None], **options: object) -> ServerProcess:
         """Write entries; return a node that holds both tasks and serves them."""
         self.put(entries)
-        node = self.node("n1")
+        node = self.node("n1", **options)
         self.assign(TaskAssignment("n1"), TaskAssignment("n1"))
         self.wait_running([node])
         return node
@@ -114,6 +115,11 @@ class Faulty(Fleet):
     def folder(self, name: str = "n1") -> Path:
         """Return the state directory of the application on a node."""
         return self.directory / name / self.application_id
+
+    def files(self, engine: str) -> Path:
+        """Return where an engine keeps the faulty store on n1."""
+        store = self.folder() / "0_0" / STORE
+        return store / FOLDER if engine == "go" else store
 
     def truncate(self, offset: int = -1) -> None:
         """Delete the changelog's records before an offset, -1 all of them, whatever its policy says."""
@@ -192,7 +198,7 @@ def assert_neighbour_kept_its_state(node: ServerProcess) -> None:
 
 
 def test_damaged_checkpoint_file_costs_nothing(fleet: Faulty) -> None:
-    node = fleet.serving(a="1", b="2")
+    node = fleet.serving({"a": "1", "b": "2"})
     node.kill()
     (fleet.folder() / "0_0" / ".checkpoint").write_bytes(b"\xff\x00{")
     fleet.put({"a": "3"})
@@ -207,11 +213,20 @@ def test_damaged_checkpoint_file_costs_nothing(fleet: Faulty) -> None:
 
 @pytest.mark.feature("checkpoint-damaged-missing")
 @pytest.mark.feature("full-disk-stops")
-@pytest.mark.parametrize("pattern", ["CURRENT", pytest.param("MANIFEST-*", marks=pytest.mark.long), "*.sst"])
-def test_corrupt_database_is_wiped_and_restored(fleet: Faulty, pattern: str) -> None:
-    node = fleet.serving(a="1", b="2", gone="3")
+@pytest.mark.parametrize(
+    ("engine", "pattern"),
+    [
+        ("python", "CURRENT"),
+        pytest.param("python", "MANIFEST-*", marks=pytest.mark.long),
+        pytest.param("python", "*.sst", marks=pytest.mark.long),
+        ("go", "MANIFEST-*"),
+        ("go", "*.sst"),
+    ],
+)
+def test_corrupt_database_is_wiped_and_restored(fleet: Faulty, engine: str, pattern: str) -> None:
+    node = fleet.serving({"a": "1", "b": "2", "gone": "3"}, engine=engine)
     assert node.stop() == 0
-    files = list((fleet.folder() / "0_0" / STORE).glob(pattern))
+    files = list(fleet.files(engine).glob(pattern))
     assert files
     for file in files:
         file.write_bytes(b"garbage" * 10)
@@ -221,14 +236,13 @@ def test_corrupt_database_is_wiped_and_restored(fleet: Faulty, pattern: str) -> 
     assert content(node) == {"a": "1", "b": "2"}
     assert task_of(node).stores[0].restored_records == 4
     assert "store restored from the start" in node.log
-    assert "Corruption" in node.log
     assert_neighbour_kept_its_state(node)
     fleet.assert_faults(node, {(Fault.CORRUPT_STORE, STORE_WIPED): 1})
 
 
 @pytest.mark.feature("older-state-directories")
 def test_store_of_another_format_is_wiped_and_restored(fleet: Faulty) -> None:
-    node = fleet.serving(a="1", b="2")
+    node = fleet.serving({"a": "1", "b": "2"}, engine="python")
     assert node.stop() == 0
     engine = RocksDBEngine(fleet.folder() / "0_0" / STORE)
     checkpoint = engine.checkpoint()
@@ -248,7 +262,7 @@ def test_store_of_another_format_is_wiped_and_restored(fleet: Faulty) -> None:
 def test_a_directory_from_before_timestamps_is_restored_with_them(fleet: Faulty) -> None:
     """Format 1 has values only. Read as format 2, their first bytes would be taken for a time."""
     fleet.put_records([("a", b"a", b"first value", 1_000), ("b", b"b", b"second value", 2_000)])
-    node = fleet.serving()
+    node = fleet.serving({}, engine="python")
     at = poll_until(lambda: node.get("b").found and node.get("b").timestamp_ms, 20, "the values")
     assert (at, node.stop()) == (2_000, 0)
     path = fleet.folder() / "0_0" / STORE
@@ -292,7 +306,7 @@ def test_store_that_is_defined_anew_is_restored(
     with Faulty(kafka.bootstrap, unique_name("app"), tmp_path, retention_ms=20 * minute, **window) as fleet:
         starts = range(100 * minute, 110 * minute, minute)
         fleet.put_records(("k", WindowKey(b"k", start).to_bytes(), b"v", start) for start in starts)
-        node = fleet.serving()
+        node = fleet.serving({})
         assert node.stop() == 0
         node.start()
         fleet.wait_running([node])
@@ -310,19 +324,21 @@ def test_store_that_is_defined_anew_is_restored(
 
 
 @pytest.mark.feature("full-disk-stops")
-def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty) -> None:
+@pytest.mark.parametrize("engine", ["go", "python"])
+def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty, engine: str) -> None:
     rows = {f"k{nth:04d}": os.urandom(500).hex() for nth in range(2_000)}
-    node = fleet.serving(**rows)
+    node = fleet.serving(rows, engine=engine)
     assert node.stop() == 0
-    RocksDBEngine(fleet.folder() / "0_0" / STORE).close()  # makes the write-ahead log a file of entries
-    file = max((fleet.folder() / "0_0" / STORE).glob("*.sst"), key=lambda path: path.stat().st_size)
+    if engine == "python":
+        RocksDBEngine(fleet.files(engine)).close()  # makes the write-ahead log a file of entries
+    file = max(fleet.files(engine).glob("*.sst"), key=lambda path: path.stat().st_size)
     data = bytearray(file.read_bytes())
     middle = len(data) // 2
     data[middle : middle + 100] = b"x" * 100
     file.write_bytes(data)
     node.start()
     fleet.wait_running([node])
-    assert task_of(node).stores[0].restored_records == 0, "RocksDB opens it without reading it whole"
+    assert task_of(node).stores[0].restored_records == 0, "it is opened without being read whole"
 
     with pytest.raises(LookupFailure) as failure:
         content(node)
@@ -330,7 +346,7 @@ def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty) -> No
     fleet.put({"next": "1"})  # a write is refused: the store is known to be damaged
     poll_until(lambda: answers(node, "next"), 30, "the task to be restored")
     assert content(node) == rows | {"next": "1"}
-    assert "checksum mismatch" in node.log
+    assert "checksum" in node.log
     assert "lock hold by current process" not in node.log, "the failed scan let go of the database"
     assert_neighbour_serves(node)
     fleet.assert_faults(node, {(Fault.CORRUPT_STORE, TASK_STOPPED): 1, (Fault.CORRUPT_STORE, STORE_WIPED): 1})
@@ -338,7 +354,7 @@ def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty) -> No
 
 @pytest.mark.feature("checkpoint-damaged-missing")
 def test_truncated_log_is_restored_after_a_stop_and_while_running(fleet: Faulty) -> None:
-    node = fleet.serving(a="1", b="2")
+    node = fleet.serving({"a": "1", "b": "2"})
     assert node.stop() == 0
     fleet.put({"c": "3"})
     fleet.truncate()
@@ -369,7 +385,7 @@ def test_expired_part_of_a_log_is_passed_over(
     with Faulty(
         kafka.bootstrap, unique_name("app"), tmp_path, changelog_config={"cleanup.policy": "compact,delete"}
     ) as fleet:
-        node = fleet.serving(a="1", b="2")
+        node = fleet.serving({"a": "1", "b": "2"})
         assert node.stop() == 0
         fleet.put({"c": "3"})
         fleet.truncate()
@@ -384,7 +400,7 @@ def test_expired_part_of_a_log_is_passed_over(
 
 @pytest.mark.feature("checkpoint-damaged-missing")
 def test_recreated_topic_is_noticed_after_a_stop(fleet: Faulty) -> None:
-    node = fleet.serving(a="1", b="2")
+    node = fleet.serving({"a": "1", "b": "2"})
     assert node.stop() == 0
     fleet.recreate()
     fleet.put({"a": "9", "c": "3", "d": "4", "e": "5"})  # its end is beyond the old position
@@ -397,7 +413,7 @@ def test_recreated_topic_is_noticed_after_a_stop(fleet: Faulty) -> None:
 
 
 def test_recreated_topic_is_noticed_while_running(fleet: Faulty) -> None:
-    node = fleet.serving(a="1", b="2", c="3")
+    node = fleet.serving({"a": "1", "b": "2", "c": "3"})
     for times, fresh in enumerate(({"a": "9"}, {"a": "8"} | {f"n{nth}": "1" for nth in range(10)}), start=1):
         fleet.recreate()
         fleet.put(fresh)  # the end is before the old position, then beyond it
@@ -455,7 +471,7 @@ def test_deleted_keys_do_not_come_back_from_an_old_checkpoint(
         "delete.retention.ms": "3000",
     }
     with Faulty(kafka.bootstrap, unique_name("app"), tmp_path, changelog_config=eager) as fleet:
-        node = fleet.serving(kept="1", gone="1", frozen="1")
+        node = fleet.serving({"kept": "1", "gone": "1", "frozen": "1"})
         assert node.stop() == 0
         forget(fleet, "gone")
         node.start()
@@ -500,7 +516,7 @@ def refuses_or_lacks(node: ServerProcess, key: str) -> bool:
 @pytest.mark.feature("full-disk-stops")
 def test_full_disk_stops_its_node_s_tasks_alone_and_is_left_behind(fleet: Faulty) -> None:
     with small_disk(fleet.directory / "small", 8) as disk:
-        node = fleet.serving(a="1")
+        node = fleet.serving({"a": "1"})
         standby = fleet.node("n2", state_dir=disk)
         fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment("n1"))
         fleet.wait_running([node, standby])
@@ -508,7 +524,7 @@ def test_full_disk_stops_its_node_s_tasks_alone_and_is_left_behind(fleet: Faulty
         rows = {f"k{nth:03d}": os.urandom(1_000).hex() for nth in range(100)}
         fleet.put(rows)
         task = poll_until(lambda: (t := task_of(standby)).state == "error" and t, 30, "the task to stop")
-        assert "No space left on device" in task.error
+        assert "no space left on device" in task.error.lower()
         assert str(disk) in task.error
         with pytest.raises(LookupFailure) as failure:
             standby.get("a")

@@ -35,6 +35,8 @@ const (
 	ProxyWay_PROXY_WAY_FORWARDED ProxyWay = 3
 	// The proxy itself: its connection, or address, had too much under way.
 	ProxyWay_PROXY_WAY_REFUSED ProxyWay = 4
+	// The proxy, from stores that it holds.
+	ProxyWay_PROXY_WAY_STORES ProxyWay = 5
 )
 
 // Enum value maps for ProxyWay.
@@ -45,6 +47,7 @@ var (
 		2: "PROXY_WAY_LINK",
 		3: "PROXY_WAY_FORWARDED",
 		4: "PROXY_WAY_REFUSED",
+		5: "PROXY_WAY_STORES",
 	}
 	ProxyWay_value = map[string]int32{
 		"PROXY_WAY_UNSPECIFIED": 0,
@@ -52,6 +55,7 @@ var (
 		"PROXY_WAY_LINK":        2,
 		"PROXY_WAY_FORWARDED":   3,
 		"PROXY_WAY_REFUSED":     4,
+		"PROXY_WAY_STORES":      5,
 	}
 )
 
@@ -107,7 +111,13 @@ type ProxySums struct {
 	// Bytes that calls take, and how many they may take.
 	HeldBytes uint64 `protobuf:"varint,9,opt,name=held_bytes,json=heldBytes,proto3" json:"held_bytes,omitempty"`
 	// The most of them.
-	HeldBytesMax  uint64 `protobuf:"varint,10,opt,name=held_bytes_max,json=heldBytesMax,proto3" json:"held_bytes_max,omitempty"`
+	HeldBytesMax uint64 `protobuf:"varint,10,opt,name=held_bytes_max,json=heldBytesMax,proto3" json:"held_bytes_max,omitempty"`
+	// Whether the proxy may answer from stores that it holds: it has a snapshot
+	// that holds.
+	StoresAreOpen bool `protobuf:"varint,11,opt,name=stores_are_open,json=storesAreOpen,proto3" json:"stores_are_open,omitempty"`
+	// What the stores that it holds take together and have counted, by the names
+	// of the node's metrics. Empty: it holds none.
+	Stores        map[string]int64 `protobuf:"bytes,12,rep,name=stores,proto3" json:"stores,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +222,20 @@ func (x *ProxySums) GetHeldBytesMax() uint64 {
 	return 0
 }
 
+func (x *ProxySums) GetStoresAreOpen() bool {
+	if x != nil {
+		return x.StoresAreOpen
+	}
+	return false
+}
+
+func (x *ProxySums) GetStores() map[string]int64 {
+	if x != nil {
+		return x.Stores
+	}
+	return nil
+}
+
 // Calls that are over, of one way and one status.
 type ProxyCalls struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -280,7 +304,7 @@ var File_statehouse_control_v1_proxy_sums_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_proxy_sums_proto_rawDesc = "" +
 	"\n" +
-	"&statehouse/control/v1/proxy_sums.proto\x12\x15statehouse.control.v1\"\xa3\x03\n" +
+	"&statehouse/control/v1/proxy_sums.proto\x12\x15statehouse.control.v1\"\xcc\x04\n" +
 	"\tProxySums\x127\n" +
 	"\x05calls\x18\x01 \x03(\v2!.statehouse.control.v1.ProxyCallsR\x05calls\x12 \n" +
 	"\vconnections\x18\x02 \x01(\rR\vconnections\x12/\n" +
@@ -293,18 +317,24 @@ const file_statehouse_control_v1_proxy_sums_proto_rawDesc = "" +
 	"\n" +
 	"held_bytes\x18\t \x01(\x04R\theldBytes\x12$\n" +
 	"\x0eheld_bytes_max\x18\n" +
-	" \x01(\x04R\fheldBytesMax\"i\n" +
+	" \x01(\x04R\fheldBytesMax\x12&\n" +
+	"\x0fstores_are_open\x18\v \x01(\bR\rstoresAreOpen\x12D\n" +
+	"\x06stores\x18\f \x03(\v2,.statehouse.control.v1.ProxySums.StoresEntryR\x06stores\x1a9\n" +
+	"\vStoresEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"i\n" +
 	"\n" +
 	"ProxyCalls\x121\n" +
 	"\x03way\x18\x01 \x01(\x0e2\x1f.statehouse.control.v1.ProxyWayR\x03way\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\rR\x04code\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x04R\x05count*\x80\x01\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count*\x96\x01\n" +
 	"\bProxyWay\x12\x19\n" +
 	"\x15PROXY_WAY_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11PROXY_WAY_EXPRESS\x10\x01\x12\x12\n" +
 	"\x0ePROXY_WAY_LINK\x10\x02\x12\x17\n" +
 	"\x13PROXY_WAY_FORWARDED\x10\x03\x12\x15\n" +
-	"\x11PROXY_WAY_REFUSED\x10\x04B\xdb\x01\n" +
+	"\x11PROXY_WAY_REFUSED\x10\x04\x12\x14\n" +
+	"\x10PROXY_WAY_STORES\x10\x05B\xdb\x01\n" +
 	"\x19com.statehouse.control.v1B\x0eProxySumsProtoP\x01Z8statehouse-dataplane/gen/statehouse/control/v1;controlv1\xa2\x02\x03SCX\xaa\x02\x15Statehouse.Control.V1\xca\x02\x15Statehouse\\Control\\V1\xe2\x02!Statehouse\\Control\\V1\\GPBMetadata\xea\x02\x17Statehouse::Control::V1b\x06proto3"
 
 var (
@@ -320,20 +350,22 @@ func file_statehouse_control_v1_proxy_sums_proto_rawDescGZIP() []byte {
 }
 
 var file_statehouse_control_v1_proxy_sums_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_statehouse_control_v1_proxy_sums_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_statehouse_control_v1_proxy_sums_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_statehouse_control_v1_proxy_sums_proto_goTypes = []any{
 	(ProxyWay)(0),      // 0: statehouse.control.v1.ProxyWay
 	(*ProxySums)(nil),  // 1: statehouse.control.v1.ProxySums
 	(*ProxyCalls)(nil), // 2: statehouse.control.v1.ProxyCalls
+	nil,                // 3: statehouse.control.v1.ProxySums.StoresEntry
 }
 var file_statehouse_control_v1_proxy_sums_proto_depIdxs = []int32{
 	2, // 0: statehouse.control.v1.ProxySums.calls:type_name -> statehouse.control.v1.ProxyCalls
-	0, // 1: statehouse.control.v1.ProxyCalls.way:type_name -> statehouse.control.v1.ProxyWay
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	3, // 1: statehouse.control.v1.ProxySums.stores:type_name -> statehouse.control.v1.ProxySums.StoresEntry
+	0, // 2: statehouse.control.v1.ProxyCalls.way:type_name -> statehouse.control.v1.ProxyWay
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_proxy_sums_proto_init() }
@@ -347,7 +379,7 @@ func file_statehouse_control_v1_proxy_sums_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_proxy_sums_proto_rawDesc), len(file_statehouse_control_v1_proxy_sums_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

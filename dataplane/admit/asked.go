@@ -1,0 +1,305 @@
+// Package admit has the rule by which lookups are answered without asking Python: query_service/reads/admitted.py, in Go.
+// It knows a snapshot of what Python has decided and facts that Python has learned; it has no rule of its own, and leaves
+// whatever they don't cover to Python.
+package admit
+
+import (
+	"encoding/binary"
+	"math"
+	"strconv"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+)
+
+// Asked is a lookup: a statehouse.v1.GetRequest that has nothing else than what is here. Its bytes are the request's.
+type Asked struct {
+	Terms
+	key key
+}
+
+// Terms are what each read says of the store, of what is shown, and of how fresh it is to be.
+type Terms struct {
+	Store      []byte
+	Raw, Exact bool
+
+	activeOnly bool
+	// Those of `bounds` are set.
+	maxLag, maxStalenessMS, maxAgeMS, maxBacklog int64
+	bounds                                       bound
+	// A serialized statehouse.v1.Positions.
+	atLeast []byte
+
+	epoch uint64
+	// Whether a router has passed it on.
+	Forwarded bool
+	// Whether the stamp must not say where the node is; whoever judges the caller sets it.
+	Conceals bool
+	// Whether the keys of a page's entries are to be there once more.
+	WithKeys bool
+}
+
+// key is a statehouse.v1.Key.
+type key struct {
+	bytes  []byte
+	isText bool
+}
+
+// bound is a set of those that a caller has.
+type bound byte
+
+const (
+	lagBound bound = 1 << iota
+	stalenessBound
+	ageBound
+	backlogBound
+)
+
+// Fields of GetRequest, Key, Freshness, Positions, StorePosition and Forwarding.
+const (
+	requestStore, requestKey, requestFreshness, requestRaw, requestExact, requestForwarding = 1, 2, 3, 4, 14, 15
+
+	keyText, keyRaw = 1, 2
+
+	activeOnly, maxLag, maxStaleness, atLeast, maxAge, maxBacklog = 1, 2, 3, 4, 5, 6
+
+	positionsEach, positionStore, positionPartition, positionOffset = 1, 1, 2, 3
+
+	forwardingEpoch, forwardingHops, forwardingEntryKeys = 1, 2, 4
+)
+
+const (
+	mostHops = 1
+	// A token of more positions is Python's to refuse.
+	mostPositions = 1_000
+)
+
+// field is one of a message: its number, and what it has by its type.
+type field struct {
+	number  protowire.Number
+	isBytes bool
+	bytes   []byte
+	varint  uint64
+}
+
+// next returns the first field of a message, and what follows it. Each field that is known here has one of two types.
+func next(data []byte) (field, []byte, bool) {
+	number, kind, size := protowire.ConsumeTag(data)
+	if size < 0 {
+		return field{}, nil, false
+	}
+	data = data[size:]
+	found := field{number: number}
+	switch kind {
+	case protowire.BytesType:
+		found.isBytes = true
+		found.bytes, size = protowire.ConsumeBytes(data)
+	case protowire.VarintType:
+		found.varint, size = protowire.ConsumeVarint(data)
+	default:
+		return field{}, nil, false
+	}
+	if size < 0 {
+		return field{}, nil, false
+	}
+	return found, data[size:], true
+}
+
+// seen is the fields of a message that have come: a second one of a number is Python's to read.
+type seen uint32
+
+func (s *seen) isNew(number protowire.Number) bool {
+	bit := seen(1) << number
+	isFirst := number < 32 && *s&bit == 0
+	*s |= bit
+	return isFirst
+}
+
+// Read reads a serialized GetRequest; not if it has anything else than what Asked has, or anything twice.
+func Read(request []byte) (Asked, bool) {
+	var asked Asked
+	var fields seen
+	hasKey := false
+	for len(request) > 0 {
+		found, rest, isRead := next(request)
+		if !isRead || !fields.isNew(found.number) {
+			return asked, false
+		}
+		request = rest
+		switch {
+		case found.number == requestStore && found.isBytes:
+			asked.Store = found.bytes
+		case found.number == requestKey && found.isBytes:
+			asked.key, hasKey = readKey(found.bytes)
+			isRead = hasKey
+		case found.number == requestFreshness && found.isBytes:
+			isRead = asked.readFreshness(found.bytes)
+		case found.number == requestRaw && !found.isBytes:
+			asked.Raw, isRead = found.varint == 1, found.varint <= 1
+		case found.number == requestExact && !found.isBytes:
+			asked.Exact, isRead = found.varint == 1, found.varint <= 1
+		case found.number == requestForwarding && found.isBytes:
+			isRead = asked.readForwarding(found.bytes)
+		default:
+			isRead = false
+		}
+		if !isRead {
+			return asked, false
+		}
+	}
+	return asked, hasKey && utf8.Valid(asked.Store) && !asked.WithKeys
+}
+
+func readKey(data []byte) (key, bool) {
+	found, rest, isRead := next(data)
+	if !isRead || len(rest) > 0 || !found.isBytes || found.number != keyText && found.number != keyRaw {
+		return key{}, false
+	}
+	read := key{found.bytes, found.number == keyText}
+	return read, !read.isText || utf8.Valid(read.bytes)
+}
+
+func (a *Terms) readFreshness(data []byte) bool {
+	var fields seen
+	for len(data) > 0 {
+		found, rest, isRead := next(data)
+		if !isRead || !fields.isNew(found.number) || found.isBytes != (found.number == atLeast) {
+			return false
+		}
+		data = rest
+		value := int64(found.varint)
+		if value < 0 {
+			return false // Python refuses it
+		}
+		switch found.number {
+		case activeOnly:
+			if value > 1 {
+				return false
+			}
+			a.activeOnly = value == 1
+		case maxLag:
+			a.maxLag, a.bounds = value, a.bounds|lagBound
+		case maxStaleness:
+			a.maxStalenessMS, a.bounds = value, a.bounds|stalenessBound
+		case maxAge:
+			a.maxAgeMS, a.bounds = value, a.bounds|ageBound
+		case maxBacklog:
+			a.maxBacklog, a.bounds = value, a.bounds|backlogBound
+		case atLeast:
+			if !arePositions(found.bytes) {
+				return false
+			}
+			a.atLeast = found.bytes
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (a *Terms) readForwarding(data []byte) bool {
+	var fields seen
+	for len(data) > 0 {
+		found, rest, isRead := next(data)
+		if !isRead || !fields.isNew(found.number) || found.isBytes {
+			return false
+		}
+		data = rest
+		switch found.number {
+		case forwardingEpoch:
+			a.epoch = found.varint
+		case forwardingEntryKeys:
+			if found.varint > 1 {
+				return false
+			}
+			a.WithKeys = found.varint == 1
+		case forwardingHops:
+			if found.varint > mostHops {
+				return false
+			}
+			a.Forwarded = found.varint > 0
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// position is an entry of Positions.
+type position struct {
+	store     []byte
+	partition uint64
+	offset    int64
+}
+
+// nextPosition returns the first position, and what follows it.
+func nextPosition(data []byte) (position, []byte, bool) {
+	each, rest, isRead := next(data)
+	if !isRead || each.number != positionsEach || !each.isBytes {
+		return position{}, nil, false
+	}
+	var read position
+	var fields seen
+	for data = each.bytes; len(data) > 0; {
+		found, more, isRead := next(data)
+		if !isRead || !fields.isNew(found.number) {
+			return position{}, nil, false
+		}
+		data = more
+		switch {
+		case found.number == positionStore && found.isBytes:
+			read.store = found.bytes
+		case found.number == positionPartition && !found.isBytes:
+			read.partition = found.varint
+		case found.number == positionOffset && !found.isBytes:
+			read.offset = int64(found.varint)
+		default:
+			return position{}, nil, false
+		}
+	}
+	return read, rest, utf8.Valid(read.store) && read.partition <= math.MaxUint32 && read.offset >= 0
+}
+
+func arePositions(data []byte) bool {
+	for count := 0; len(data) > 0; count++ {
+		_, rest, isRead := nextPosition(data)
+		if !isRead || count == mostPositions {
+			return false
+		}
+		data = rest
+	}
+	return true
+}
+
+// isReached says whether a position of a store's partition is at least all that Positions have of it.
+func isReached(positions []byte, store string, partition uint32, at int64) bool {
+	for len(positions) > 0 {
+		wanted, rest, _ := nextPosition(positions)
+		if wanted.partition == uint64(partition) && wanted.offset > at && string(wanted.store) == store {
+			return false
+		}
+		positions = rest
+	}
+	return true
+}
+
+// serialized returns the bytes of a key. A text that has to be turned into bytes goes to `buffer`.
+func (k *key) serialized(form controlv1.KeyForm, buffer *[8]byte) ([]byte, bool) {
+	if !k.isText {
+		return k.bytes, true
+	}
+	switch form {
+	case controlv1.KeyForm_KEY_FORM_TEXT:
+		return k.bytes, true
+	case controlv1.KeyForm_KEY_FORM_LONG:
+		number, err := strconv.ParseInt(string(k.bytes), 10, 64)
+		if err != nil || strconv.FormatInt(number, 10) != string(k.bytes) {
+			return nil, false
+		}
+		binary.BigEndian.PutUint64(buffer[:], uint64(number))
+		return buffer[:], true
+	}
+	return nil, false
+}

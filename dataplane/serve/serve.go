@@ -1,0 +1,301 @@
+// Package serve answers lookups from the stores that the program holds, by the rule of package admit. What it can't answer is
+// Python's: it says so, and nothing of the lookup has happened then.
+package serve
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"statehouse-dataplane/admit"
+	"statehouse-dataplane/engine"
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/values"
+	"statehouse-dataplane/wire"
+)
+
+const (
+	// So many lookups may read at the same time. A disk that stalls must not use up the threads: further ones are Python's,
+	// which has a bound of its own and refuses.
+	mostReads = 256
+	// What an answer takes beside its value.
+	usualBytes = 160
+)
+
+// Tags of GetResponse's and BatchGetResult's fields.
+const (
+	foundTag     = 1<<3 | byte(protowire.VarintType)
+	valueTag     = 2<<3 | byte(protowire.BytesType)
+	replicaTag   = 3<<3 | byte(protowire.BytesType)
+	timestampTag = 4<<3 | byte(protowire.VarintType)
+
+	elementTag  = 1<<3 | byte(protowire.BytesType)
+	responseTag = 1<<3 | byte(protowire.BytesType)
+)
+
+// Replica is one that the program holds.
+type Replica interface {
+	admit.Held
+	View() (*engine.View, int64, error)
+	Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error)
+}
+
+// source is a replica, and the counts of what was read of it.
+type source struct {
+	Replica
+	counts
+}
+
+// Served answers lookups.
+type Served struct {
+	replicaOf       func(uint64) (Replica, bool)
+	maxMessageBytes int
+
+	decided atomic.Pointer[decided]
+	permits permits
+	reports sync.Map // of *atomic.Pointer[controlv1.ServingReport], by the store's name
+	reading atomic.Int64
+	sums    *sums
+	// Of the goroutine that takes snapshots.
+	sources map[uint64]*source
+}
+
+// decided is a snapshot, and until when it holds, by the monotonic clock in microseconds.
+type decided struct {
+	*admit.Snapshot[*source]
+	boundsNS []int64 // of the classes of reads
+	holds    atomic.Int64
+}
+
+// New returns one without a snapshot. `replicaOf` returns an open store; `tell` takes serialized ServingSums.
+func New(replicaOf func(uint64) (Replica, bool), maxMessageBytes int, tell func([]byte)) *Served {
+	return &Served{replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, sums: newSums(tell), sources: map[uint64]*source{}}
+}
+
+// Decide takes a serialized ServingSnapshot. It holds once Python has said so. Only one goroutine calls this and what follows.
+func (s *Served) Decide(data []byte) error {
+	var told controlv1.ServingSnapshot
+	if err := proto.Unmarshal(data, &told); err != nil {
+		return err
+	}
+	before := s.sources
+	s.sources = map[uint64]*source{}
+	next := &decided{}
+	next.Snapshot = admit.New(&told, func(number uint64) (*source, bool) {
+		replica, isOpen := s.replicaOf(number)
+		if !isOpen {
+			return nil, false
+		}
+		of := before[number]
+		if of == nil {
+			of = &source{Replica: replica}
+			of.begin(len(told.ReadBoundsUs))
+		}
+		s.sources[number] = of
+		return of, true
+	}, s.reportOf)
+	for _, bound := range told.ReadBoundsUs {
+		next.boundsNS = append(next.boundsNS, int64(bound)*int64(time.Microsecond))
+	}
+	s.decided.Store(next)
+	s.sums.of(s.sources)
+	return nil
+}
+
+// Hold takes until when the snapshot of a number holds, by the monotonic clock in microseconds.
+func (s *Served) Hold(number uint64, until int64) {
+	if now := s.decided.Load(); now != nil && now.Number == number {
+		now.holds.Store(until)
+	}
+}
+
+// Report takes what processors have reported.
+func (s *Served) Report(reports []*controlv1.ServingReport) {
+	for _, report := range reports {
+		s.reported(report.Store).Store(report)
+	}
+}
+
+func (s *Served) reported(store string) *atomic.Pointer[controlv1.ServingReport] {
+	found, _ := s.reports.LoadOrStore(store, &atomic.Pointer[controlv1.ServingReport]{})
+	return found.(*atomic.Pointer[controlv1.ServingReport])
+}
+
+func (s *Served) reportOf(store string) func() *controlv1.ServingReport {
+	return s.reported(store).Load
+}
+
+// IsOpen says whether there is a snapshot that holds.
+func (s *Served) IsOpen() bool { return s.now(admit.Now()) != nil }
+
+func (s *Served) now(us int64) *decided {
+	if found := s.decided.Load(); found != nil && us <= found.holds.Load() {
+		return found
+	}
+	return nil
+}
+
+// Get answers a serialized GetRequest; false if that is for Python to do.
+func (s *Served) Get(call Call, request []byte) ([]byte, bool) {
+	began := time.Now()
+	us := admit.At(began)
+	by := s.now(us)
+	if by == nil || !s.enter() {
+		return nil, false
+	}
+	defer s.leave()
+	data, from, bytes := s.answer(make([]byte, 0, usualBytes), by, call, request, us)
+	if from == nil || len(data) > s.maxMessageBytes {
+		return nil, false
+	}
+	from.add(by.boundsNS, controlv1.ServingRead_SERVING_READ_GET, time.Since(began), bytes)
+	s.sums.gets.Add(1)
+	s.sums.due()
+	return data, true
+}
+
+func (s *Served) enter() bool {
+	if s.reading.Add(1) > mostReads {
+		s.reading.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (s *Served) leave() { s.reading.Add(-1) }
+
+// answer appends the answer to a serialized GetRequest. It returns from where it was read, nil if Python has to answer, and
+// the size of the value.
+func (s *Served) answer(to []byte, by *decided, call Call, request []byte, us int64) ([]byte, *source, int) {
+	asked, isRead := admit.Read(request)
+	if !isRead || !s.isPermitted(by, call, &asked.Terms, us) {
+		return to, nil, 0
+	}
+	var granted admit.Granted[*source]
+	if by.Admit(&asked, us, &granted) != controlv1.ServingObstacle_SERVING_OBSTACLE_UNSPECIFIED {
+		return to, nil, 0
+	}
+	form, bytes, isShown := formOf(granted.Form, asked.Exact), 0, true
+	found, err := granted.Held.Get(granted.Key, func(value []byte, timestampMS int64) {
+		bytes = len(value)
+		to = append(to, foundTag, 1)
+		if timestampMS >= 0 {
+			to = protowire.AppendVarint(append(to, timestampTag), uint64(timestampMS))
+		}
+		var begun int
+		to, begun = wire.Begin(to, valueTag)
+		to, isShown = values.Append(to, form, value)
+		to = wire.End(to, begun)
+	})
+	if err != nil || !isShown { // a store that is being closed, or damaged; a value of another form
+		return to, nil, 0
+	}
+	if !found {
+		to = append(to, foundTag, 0)
+	}
+	to, begun := wire.Begin(to, replicaTag)
+	return wire.End(granted.AppendStamp(to), begun), granted.Held, bytes
+}
+
+// formOf returns how a value is shown.
+func formOf(form controlv1.ValueForm, exact bool) values.Form {
+	switch form {
+	case controlv1.ValueForm_VALUE_FORM_TEXT:
+		return values.Text
+	case controlv1.ValueForm_VALUE_FORM_LONG:
+		return values.Long
+	case controlv1.ValueForm_VALUE_FORM_DOUBLE:
+		return values.Double
+	case controlv1.ValueForm_VALUE_FORM_JSON:
+		if exact {
+			return values.JSONText
+		}
+		return values.JSON
+	}
+	return values.Raw
+}
+
+// BatchGet answers a serialized BatchGetRequest; false if that is for Python to do, as if nothing had been asked. `ask` has
+// Python answer a batch of the lookups that are its own.
+func (s *Served) BatchGet(call Call, request []byte, ask func(request []byte) ([]byte, error)) ([]byte, error, bool) {
+	us := admit.Now()
+	by := s.now(us)
+	if by == nil {
+		return nil, nil, false
+	}
+	lookups := wire.Elements(request, by.MostEntries)
+	if len(lookups) == 0 || !s.enter() {
+		return nil, nil, false
+	}
+	data, left, fits := s.answers(by, call, lookups, us)
+	s.leave()
+	s.sums.due()
+	if !fits || len(left) == len(lookups) {
+		return nil, nil, false
+	}
+	if len(left) == 0 {
+		s.sums.batchGets.Add(1)
+		return data, nil, true
+	}
+	answered, err := ask(wire.Framed(asked(lookups, left)))
+	if err != nil {
+		return nil, err, true
+	}
+	data, areAll := merged(data, left, answered)
+	return data, nil, areAll && len(data) <= s.maxMessageBytes
+}
+
+// missing is a lookup of a batch that is Python's: its place, and where its result belongs in the answer so far.
+type missing struct{ place, at int }
+
+// answers returns the framed results of a batch, and which are missing; not if they are more than a message may have.
+func (s *Served) answers(by *decided, call Call, lookups [][]byte, us int64) ([]byte, []missing, bool) {
+	data := make([]byte, 0, len(lookups)*usualBytes)
+	var left []missing
+	began := time.Now()
+	for place, lookup := range lookups {
+		start := len(data)
+		next, outer := wire.Begin(data, elementTag)
+		next, inner := wire.Begin(next, responseTag)
+		next, from, bytes := s.answer(next, by, call, lookup, us)
+		if from == nil {
+			data, left = next[:start], append(left, missing{place, start})
+			continue
+		}
+		data = wire.End(wire.End(next, inner), outer)
+		if len(data) > s.maxMessageBytes {
+			return nil, nil, false
+		}
+		ended := time.Now()
+		from.add(by.boundsNS, controlv1.ServingRead_SERVING_READ_GET, ended.Sub(began), bytes)
+		began = ended
+	}
+	return data, left, true
+}
+
+// asked returns the lookups that are missing.
+func asked(lookups [][]byte, left []missing) [][]byte {
+	some := make([][]byte, len(left))
+	for at, each := range left {
+		some[at] = lookups[each.place]
+	}
+	return some
+}
+
+// merged returns the answer with the results that were missing; not if they are not as many.
+func merged(data []byte, left []missing, answered []byte) ([]byte, bool) {
+	results := wire.Elements(answered, len(left))
+	if len(results) != len(left) {
+		return nil, false
+	}
+	all := make([]byte, 0, len(data)+len(answered))
+	done := 0
+	for place, each := range left {
+		all = wire.AppendElement(append(all, data[done:each.at]...), results[place])
+		done = each.at
+	}
+	return append(all, data[done:]...), true
+}

@@ -1,0 +1,241 @@
+package serve
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"statehouse-dataplane/admit"
+	"statehouse-dataplane/engine"
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/stores"
+	"statehouse-dataplane/wire"
+)
+
+const mostBytes = 4_000
+
+// held is a store as the program holds it.
+type held struct {
+	*stores.KeyValue
+	position int64
+	end      *controlv1.ServingEnd
+}
+
+func (h *held) Position() int64            { return h.position }
+func (h *held) End() *controlv1.ServingEnd { return h.end }
+
+// holding returns a store with these values by "k0", "k1" and so on.
+func holding(t *testing.T, values ...string) *held {
+	t.Helper()
+	resources := engine.NewResources(8<<20, 8<<20)
+	database, err := engine.Open(t.TempDir(), resources, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = database.Close()
+		resources.Close()
+	})
+	kept, _, err := stores.NewKeyValue(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := make([]stores.Record, len(values))
+	for number, value := range values {
+		records[number] = stores.Record{Key: fmt.Appendf(nil, "k%d", number), Value: []byte(value), TimestampMS: 5, Offset: int64(number)}
+	}
+	position := int64(len(values))
+	if _, err := kept.Apply(records, &stores.Checkpoint{Topic: "t", TopicID: "id", Position: position}); err != nil {
+		t.Fatal(err)
+	}
+	end := &controlv1.ServingEnd{Store: 1, Offset: position, HoldsUntilUs: 1 << 62}
+	return &held{kept, position, end}
+}
+
+// serving returns what serves a store of one partition, by a snapshot that holds, and what it tells of it.
+func serving(t *testing.T, of *held, decided *controlv1.ServingSnapshot) (*Served, <-chan *controlv1.ServingSums) {
+	t.Helper()
+	told := make(chan *controlv1.ServingSums, 10)
+	s := New(func(number uint64) (Replica, bool) { return of, number == 1 }, mostBytes, func(data []byte) {
+		var sums controlv1.ServingSums
+		if err := proto.Unmarshal(data, &sums); err != nil {
+			t.Error(err)
+		}
+		told <- &sums
+	})
+	decided.Number, decided.MaxBatchEntries, decided.ReadBoundsUs = 7, 100, []uint32{1_000_000, 2_000_000}
+	decided.Stores = []*controlv1.ServingStore{{
+		Name: "s", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT, ValueForm: controlv1.ValueForm_VALUE_FORM_TEXT, PartitionCount: 1,
+		Replicas: []*controlv1.ServingReplica{{Store: 1, IsActive: true, Head: []byte{8, 0}}},
+	}}
+	data, err := proto.Marshal(decided)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Decide(data); err != nil {
+		t.Fatal(err)
+	}
+	s.Hold(7, admit.Now()+int64(time.Minute/time.Microsecond))
+	return s, told
+}
+
+// get returns a serialized GetRequest.
+func get(store, key string) []byte {
+	text := protowire.AppendString([]byte{0x0a}, key)
+	return protowire.AppendBytes(append(protowire.AppendString([]byte{0x0a}, store), 0x12), text)
+}
+
+func TestASnapshotAnswersAsLongAsItHolds(t *testing.T) {
+	s, told := serving(t, holding(t, "v0"), &controlv1.ServingSnapshot{})
+	answer, answered := s.Get(Call{}, get("s", "k0"))
+	if want := []byte("\x08\x01\x20\x05\x12\x04\x12\x02v0\x1a\x06\x08\x00\x28\x01\x30\x00"); !answered || !bytes.Equal(answer, want) {
+		t.Fatalf("%q, %v", answer, answered)
+	}
+	if answer, answered := s.Get(Call{}, get("s", "none")); !answered || !bytes.HasPrefix(answer, []byte{8, 0, 0x1a}) {
+		t.Fatalf("of a key that isn't there: %q, %v", answer, answered)
+	}
+	sums := <-told
+	if sums.Gets != 2 || len(sums.Sums) != 1 || sums.Sums[0].Reads[0] != 2 || sums.Sums[0].Bytes != 2 {
+		t.Fatalf("told %v", sums)
+	}
+	s.Hold(6, 1<<62) // of another snapshot
+	s.Hold(7, admit.Now()-1)
+	if _, answered := s.Get(Call{}, get("s", "k0")); answered || s.IsOpen() {
+		t.Fatal("it answers by a snapshot that doesn't hold any more")
+	}
+}
+
+func TestABatchGoesOnWithWhatPythonAnswers(t *testing.T) {
+	s, _ := serving(t, holding(t, "v0", "v1"), &controlv1.ServingSnapshot{})
+	lookups := [][]byte{get("other", "a"), get("s", "k0"), get("other", "b"), get("s", "k1"), get("other", "c")}
+	asked := func(results ...string) func([]byte) ([]byte, error) {
+		return func(request []byte) ([]byte, error) {
+			if want := wire.Framed([][]byte{lookups[0], lookups[2], lookups[4]}); !bytes.Equal(request, want) {
+				t.Errorf("asked for %q", request)
+			}
+			var framed [][]byte
+			for _, result := range results {
+				framed = append(framed, []byte(result))
+			}
+			return wire.Framed(framed), nil
+		}
+	}
+	data, err, answered := s.BatchGet(Call{}, wire.Framed(lookups), asked("A", "B", "C"))
+	results := wire.Elements(data, 10)
+	if err != nil || !answered || len(results) != 5 || string(results[0])+string(results[2])+string(results[4]) != "ABC" {
+		t.Fatalf("%q, %v, %v", results, err, answered)
+	}
+	if !bytes.Contains(results[1], []byte("v0")) || !bytes.Contains(results[3], []byte("v1")) {
+		t.Fatalf("%q", results)
+	}
+	if _, _, answered := s.BatchGet(Call{}, wire.Framed(lookups), asked("A", "B")); answered {
+		t.Fatal("a result is missing")
+	}
+	failed := errors.New("refused")
+	if _, err, _ := s.BatchGet(Call{}, wire.Framed(lookups), func([]byte) ([]byte, error) { return nil, failed }); err != failed {
+		t.Fatal(err)
+	}
+	never := func([]byte) ([]byte, error) { t.Error("asked"); return nil, nil }
+	if _, _, answered := s.BatchGet(Call{}, wire.Framed(lookups[:1]), never); answered {
+		t.Fatal("there is nothing that it could answer")
+	}
+}
+
+func TestWhatIsTooLargeIsPythons(t *testing.T) {
+	large := string(bytes.Repeat([]byte("x"), mostBytes/2))
+	s, _ := serving(t, holding(t, large, large, large+large), &controlv1.ServingSnapshot{})
+	if _, answered := s.Get(Call{}, get("s", "k2")); answered {
+		t.Fatal("more than a message")
+	}
+	both := wire.Framed([][]byte{get("s", "k0"), get("s", "k1")})
+	if _, _, answered := s.BatchGet(Call{}, both, nil); answered {
+		t.Fatal("more than a message")
+	}
+	if _, answered := s.Get(Call{}, get("s", "k0")); !answered {
+		t.Fatal("it fits")
+	}
+}
+
+func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
+	s, _ := serving(t, holding(t, "v0"), &controlv1.ServingSnapshot{NeedsPermits: true})
+	ours := Call{Caller: 3, Kind: 9}
+	permit := func(changed func(*controlv1.ServingPermit)) {
+		given := &controlv1.ServingPermit{Caller: 3, Call: 9, Store: "s", UntilUs: 1 << 62}
+		changed(given)
+		data, _ := proto.Marshal(given)
+		if err := s.Permit(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answers := func(call Call) bool {
+		_, answered := s.Get(call, get("s", "k0"))
+		return answered
+	}
+	if answers(ours) {
+		t.Fatal("without a permit")
+	}
+	permit(func(*controlv1.ServingPermit) {})
+	if !answers(ours) || answers(Call{Caller: 4, Kind: 9}) || answers(Call{Caller: 3, Kind: 8}) {
+		t.Fatal("it is for a caller and a method")
+	}
+	forwarded := append(get("s", "k0"), 0x7a, 2, 0x10, 1)
+	if _, answered := s.Get(ours, forwarded); answered {
+		t.Fatal("they may not pass on what others ask")
+	}
+	permit(func(given *controlv1.ServingPermit) { given.MayForward = true })
+	if _, answered := s.Get(ours, forwarded); !answered {
+		t.Fatal("they may")
+	}
+	for what, end := range map[string]func(){
+		"withdrawn": s.Withdraw,
+		"gone":      func() { s.Forget(3) },
+		"over":      func() { permit(func(given *controlv1.ServingPermit) { given.UntilUs = admit.Now() - 1 }) },
+	} {
+		permit(func(*controlv1.ServingPermit) {})
+		end()
+		if answers(ours) {
+			t.Fatal(what)
+		}
+	}
+}
+
+func TestPagesFollowEachOther(t *testing.T) {
+	s, _ := serving(t, holding(t, "v0", "v1", "v2", "v3", "v4"), &controlv1.ServingSnapshot{})
+	for _, reverse := range []bool{false, true} {
+		var seen []byte
+		token := []byte{}
+		for range 3 {
+			request := append(protowire.AppendString([]byte{0x0a}, "s"), 0x30, 2, 0x50, 0) // two entries, of partition 0
+			if reverse {
+				request = append(request, 0x28, 1)
+			}
+			if len(token) > 0 {
+				request = protowire.AppendBytes(append(request, 0x3a), token)
+			}
+			page, answered := s.Scan(Call{}, request)
+			if !answered {
+				t.Fatal("it is not answered")
+			}
+			token = nil
+			for len(page) > 0 {
+				number, _, size := protowire.ConsumeTag(page)
+				content, more := protowire.ConsumeBytes(page[size:])
+				page = page[size+more:]
+				switch number {
+				case 1:
+					seen = append(seen, content[bytes.IndexByte(content, 'v')+1])
+				case 2:
+					token = content
+				}
+			}
+		}
+		if want := map[bool]string{false: "01234", true: "43210"}[reverse]; string(seen) != want || len(token) > 0 {
+			t.Fatalf("%q, and then %q", seen, token)
+		}
+	}
+}

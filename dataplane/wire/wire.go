@@ -1,0 +1,60 @@
+// Package wire writes and reads parts of messages as they are on the wire.
+package wire
+
+import "google.golang.org/protobuf/encoding/protowire"
+
+// elementTag is that of the elements of a batch: field 1, bytes.
+const elementTag = 0x0a
+
+// Framed returns the message whose repeated field 1 has these elements.
+func Framed(elements [][]byte) []byte {
+	size := 0
+	for _, each := range elements {
+		size += 1 + protowire.SizeBytes(len(each))
+	}
+	data := make([]byte, 0, size)
+	for _, each := range elements {
+		data = AppendElement(data, each)
+	}
+	return data
+}
+
+// AppendElement appends an element of field 1.
+func AppendElement(data, element []byte) []byte {
+	return append(protowire.AppendVarint(append(data, elementTag), uint64(len(element))), element...)
+}
+
+// Elements returns those of field 1 of a message; nil if it has anything else, or more of them.
+func Elements(data []byte, most int) [][]byte {
+	found := make([][]byte, 0, min(most, 1+len(data)/16))
+	for len(data) > 0 {
+		if data[0] != elementTag || len(found) == most {
+			return nil
+		}
+		content, size := protowire.ConsumeBytes(data[1:])
+		if size < 0 {
+			return nil
+		}
+		found, data = append(found, content), data[1+size:]
+	}
+	return found
+}
+
+// Begin appends the tag of a field of which nobody knows yet how long its content will be, which is to be appended then.
+// `End` takes what Begin returned.
+func Begin(data []byte, tag byte) ([]byte, int) {
+	data = append(data, tag, 0)
+	return data, len(data)
+}
+
+// End writes the length of the content that was appended since `begun`.
+func End(data []byte, begun int) []byte {
+	size := len(data) - begun
+	if more := protowire.SizeVarint(uint64(size)) - 1; more > 0 {
+		var room [9]byte
+		data = append(data, room[:more]...)
+		copy(data[begun+more:], data[begun:begun+size])
+	}
+	protowire.AppendVarint(data[:begun-1], uint64(size))
+	return data
+}
