@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 
@@ -258,6 +259,7 @@ func listen(given options) (net.Listener, error) {
 
 // carried returns what has orders about stores carried out.
 func carried(held *orders.Orders, link *Link) func(uint64, []byte) {
+	tails := &tailsRoom{}
 	return func(number uint64, content []byte) {
 		var it controlv1.EngineOrder
 		if err := proto.Unmarshal(content, &it); err != nil {
@@ -265,6 +267,9 @@ func carried(held *orders.Orders, link *Link) func(uint64, []byte) {
 		}
 		if start := it.GetStart(); start != nil {
 			haveRoom(start)
+		}
+		if open := it.GetOpen(); open != nil {
+			tails.haveFor(open)
 		}
 		link.Send(orderEnded, number, serialized(held.Carry(&it)))
 	}
@@ -295,6 +300,21 @@ func ofHeld(held *orders.Orders, link *Link, maxMessageBytes int) *serve.Served 
 func haveRoom(start *controlv1.EngineStart) {
 	runtime.GOMAXPROCS(runtime.NumCPU())
 	debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + int64(start.BlockCacheBytes+2*start.WriteBufferBytes) + storesBytes)
+}
+
+// tailsRoom has what the latest records of changelogs may take counted with the memory.
+type tailsRoom struct {
+	mutex  sync.Mutex
+	stores uint32 // the most there have been
+}
+
+func (t *tailsRoom) haveFor(open *controlv1.EngineOpen) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if open.Stores > t.stores {
+		debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + int64(open.Stores-t.stores)*int64(open.TailBytes))
+		t.stores = open.Stores
+	}
 }
 
 func serialized(it proto.Message) []byte {

@@ -92,6 +92,8 @@ func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer,
 		return o.count(one.Count.Store)
 	case *controlv1.EngineOrder_Measure:
 		return o.measure(one.Measure.Store)
+	case *controlv1.EngineOrder_Tail:
+		return o.tail(one.Tail)
 	}
 	return nil, fmt.Errorf("an order that is not known here: %T", order.Order)
 }
@@ -357,4 +359,12 @@ func (o *Orders) measure(store uint64) (*controlv1.EngineAnswer, error) {
 		return nil, err
 	}
 	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Measures{Measures: &controlv1.EngineMeasures{Measures: measures}}}, nil
+}
+
+func (o *Orders) tail(order *controlv1.EngineTail) (*controlv1.EngineAnswer, error) {
+	r, err := o.of(order.Store)
+	if err != nil {
+		return nil, err
+	}
+	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Records{Records: r.latest(order.Start, int(order.Limit))}}, nil
 }

@@ -46,6 +46,8 @@ type replica struct {
 	position   int64
 	partitions uint32
 	saved      stores.Checkpoint // what is in files
+	tailBytes  int
+	tail       tail
 }
 
 // openReplica opens a store.
@@ -54,7 +56,7 @@ func openReplica(order *controlv1.EngineOpen, resources *engine.Resources, repor
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &replica{number: order.Store, database: database, report: report}
+	r := &replica{number: order.Store, database: database, report: report, tailBytes: int(order.TailBytes)}
 	var checkpoint *stores.Checkpoint
 	switch order.Kind {
 	case controlv1.EngineKind_ENGINE_KIND_KEY_VALUE:
@@ -99,11 +101,17 @@ func (r *replica) begin(order *controlv1.EngineFollow) error {
 	r.position, r.partitions = checkpoint.Position, order.PartitionCount
 	r.readable.Store(r.position)
 	r.place = follow.Place{Topic: order.Topic, ID: follow.ID(order.TopicId), Partition: int32(order.Partition)}
+	r.tail = tail{start: r.position, end: r.position}
+	if !order.Restores { // nobody watches before
+		r.tail.most = r.tailBytes
+	}
 	return nil
 }
 
-// Take writes what was read of the changelog, and reports it.
+// Take writes what was read of the changelog, and reports it: before anybody sees it in the tail, or in a view.
 func (r *replica) Take(slice follow.Slice) error {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
 	report := &controlv1.EngineReport{Store: r.number, Position: slice.Next, AtEnd: slice.AtEnd}
 	for _, offset := range slice.Keyless {
 		report.Skipped = append(report.Skipped, &controlv1.EngineSkipped{Offset: offset, Reason: "a record without a key"})
@@ -112,15 +120,15 @@ func (r *replica) Take(slice follow.Slice) error {
 	if err != nil {
 		report.Fault = told(err)
 	} else {
+		r.tail.take(slice)
 		r.readable.Store(slice.Next)
 	}
 	r.report(report)
 	return err
 }
 
+// write is called with the mutex held.
 func (r *replica) write(slice follow.Slice, report *controlv1.EngineReport) error {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
 	r.position = slice.Next
 	report.StreamTimeMs = r.checkpoint.StreamTimeMS
 	if len(slice.Records) == 0 {
@@ -211,6 +219,25 @@ func (r *replica) viewed() (*engine.View, int64, error) {
 	defer r.mutex.Unlock()
 	view, err := r.database.View()
 	return view, r.position, err
+}
+
+// latest returns records of the tail from an offset on, `most` of them at most.
+func (r *replica) latest(start int64, most int) *controlv1.EngineRecords {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	start, records := r.tail.from(start)
+	end := r.tail.end
+	if len(records) > most {
+		records = records[:most]
+		end = records[most-1].Offset + 1
+	}
+	found := &controlv1.EngineRecords{Start: start, End: end, Records: make([]*controlv1.EngineRecord, len(records))}
+	for at, record := range records {
+		found.Records[at] = &controlv1.EngineRecord{
+			Key: record.Key, Value: record.Value, TimestampMs: record.TimestampMS, Offset: record.Offset,
+		}
+	}
+	return found
 }
 
 // Position returns the next offset that the store needs. Everything before it is there to read.

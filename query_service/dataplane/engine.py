@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from query_service.dataplane.orders import DataPlane
 from query_service.states.checkpoint import Checkpoint
+from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import EngineView, StoreUnusable, Unknown, Writes
 from statehouse.control.v1 import engine_pb2
 from statehouse.errors import LookupFailure, Reason
 
 _DEFAULT: Final = "default"
 _ENTRIES_A_TURN: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRecords:
+    """All records of a changelog from the offset `start` on, before `end`, in offset order."""
+
+    start: int
+    end: int
+    records: Sequence[ChangelogRecord]
 
 
 class DataPlaneEngine:
@@ -109,6 +121,24 @@ class DataPlaneEngine:
         finally:
             self._views -= 1
             self._plane.carry(engine_pb2.EngineOrder(unview=engine_pb2.EngineUnview(view=viewed.view)))
+
+    async def latest(self, start: int, limit: int) -> KeptRecords:
+        """Return records of the changelog from the offset `start` on, or the first that is kept; at most `limit`.
+
+        Reports have told of all of them before. Call it on the event loop.
+
+        Raises:
+            StoreClosed: the engine is closed.
+            DataPlaneFailed: the data plane is gone.
+
+        """
+        order = engine_pb2.EngineOrder(tail=engine_pb2.EngineTail(store=self._store, start=start, limit=limit))
+        found = (await asyncio.wrap_future(self._plane.begin(order))).records
+        records = [
+            ChangelogRecord(each.key, each.value if each.HasField("value") else None, each.timestamp_ms, each.offset)
+            for each in found.records
+        ]
+        return KeptRecords(found.start, found.end, records)
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
         """Have what was read of the changelog written into files, with the time of the checkpoint.

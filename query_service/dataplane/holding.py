@@ -68,10 +68,11 @@ class DataPlaneStore(KeyValueStore):
         self.engine = engine
 
 
-def open_in_data_plane(plane: DataPlane, path: Path, *, stores: int) -> DataPlaneStore:
+def open_in_data_plane(plane: DataPlane, path: Path, *, stores: int, tail_bytes: int) -> DataPlaneStore:
     """Open one partition of a store in a directory.
 
-    `stores`: how many the node has, or is about to have.
+    `stores`: how many the node has, or is about to have. `tail_bytes`: what the latest records of the changelog may
+    take.
 
     Raises:
         StoreUnusable: the directory holds no intact database of the data plane's.
@@ -86,5 +87,6 @@ def open_in_data_plane(plane: DataPlane, path: Path, *, stores: int) -> DataPlan
         path=str(path / FOLDER),
         kind=engine_pb2.ENGINE_KIND_KEY_VALUE,
         stores=stores,
+        tail_bytes=tail_bytes,
     )
     return DataPlaneStore(DataPlaneEngine(plane, opening))

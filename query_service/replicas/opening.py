@@ -67,7 +67,8 @@ class StoreOpener:
         """Open one partition of a store where its entries are: in the data plane or here."""
         if self._plane is None or not holds(spec):
             return open_store(spec, path, self._resources)
-        return open_in_data_plane(self._plane, path, stores=self._stores_held())
+        tail_bytes = self._settings.watch_tail_bytes
+        return open_in_data_plane(self._plane, path, stores=self._stores_held(), tail_bytes=tail_bytes)
 
     def open(self, spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
         """Open one partition of a store, and return its replica. No thread reads the log for it yet.
@@ -119,6 +120,7 @@ class StoreOpener:
             partition_of=self._partition_of,
             on_misplaced=self._on_misplaced,
             pinned=store.engine.pinned if isinstance(store, DataPlaneStore) else None,
+            latest=store.engine.latest if isinstance(store, DataPlaneStore) else None,
         )
         replica.topic_change = counted(spec.partition_count, partitions)
         return replica

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import structlog
 
+from query_service.dataplane.engine import KeptRecords
 from query_service.disk.directory import TaskDirectory, store_folder
 from query_service.replicas.placement import PlacementCheck
 from query_service.replicas.tail import READ_AT_ONCE_S, Compaction, Tail
+from query_service.replicas.tail_feed import TailFeed
 from query_service.replicas.wakeup import Wakeup
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.confirmation import Confirmation, KnownEnd
@@ -110,6 +112,7 @@ class StoreReplica:
         partition_of: Partitioner = partition_for,
         on_misplaced: Callable[[], None] = lambda: None,
         pinned: Callable[[], AbstractContextManager[int]] | None = None,
+        latest: Callable[[int, int], Awaitable[KeptRecords]] | None = None,
     ) -> None:
         """Make a replica of an open store.
 
@@ -128,6 +131,7 @@ class StoreReplica:
             partition_of: does what `partition_for` does.
             on_misplaced: called on the writing thread when the first misplaced record is found, and now and then after.
             pinned: has this thread read the store as it is now, and yields its position; None: nobody else writes.
+            latest: as `DataPlaneEngine` has it; None: nobody else writes.
 
         """
         self.spec = spec
@@ -161,8 +165,9 @@ class StoreReplica:
         # It may be newer than the checkpoint. The next checkpoint saves it, and its position has then reached that end.
         self._confirmation = Confirmation(checkpoint.at_end_ms)
         self._pinned = pinned
+        self._feed = None if latest is None else TailFeed(self.tail, self.advanced, latest, checkpoint.position)
         self._swap_lock = threading.Lock()  # held for a few instructions only, as the event loop takes it too
-        self._write_lock = threading.Lock()
+        self._write_lock = threading.Lock()  # held while the store writes; the event loop doesn't wait for it
 
     @property
     def task_id(self) -> AnyTaskId:
@@ -291,9 +296,11 @@ class StoreReplica:
         return applied.unreadable
 
     def advanced_to(self, progress: Progress) -> None:
-        """Note what the data plane has read and written. Only one thread calls this, and none calls `apply`."""
+        """Note what the data plane has read and written. Only the event loop calls this, and nobody calls `apply`."""
+        assert self._feed is not None  # noqa: S101 - a defect of the caller's
         self._confirm()
-        with self._write_lock:
+        at_once = self.state in _READ_ON and self._was_just_at_end()
+        with self._swap_lock:  # a save may wait for the data plane, whose answer the event loop brings
             checkpoint = replace(self._checkpoint_at(progress.position), stream_time_ms=progress.stream_time_ms)
             if progress.misplaced:
                 checkpoint = replace(checkpoint, misplaced=(checkpoint.misplaced or 0) + progress.misplaced)
@@ -310,9 +317,11 @@ class StoreReplica:
             self.restored_records += records - progress.unreadable
         if progress.first_misplaced is not None:
             self._note_misplaced(progress.misplaced, *progress.first_misplaced)
-        # Its records are in the data plane: watches read them from the log.
-        self.tail.restart(progress.position)
-        self.advanced.poke()
+        self._feed.reached(progress.position, at_once=at_once)
+
+    def watched(self) -> AbstractAsyncContextManager[None]:
+        """Have the tail extended as the log is read, for as long as the context lasts. For the event loop."""
+        return nullcontext() if self._feed is None else self._feed.watched()
 
     def present_checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the present position."""
@@ -397,7 +406,8 @@ class StoreReplica:
     def _extend_tail(self, records: Sequence[ChangelogRecord], position: int, *, at_once: bool) -> None:
         """Keep the records read after the restore. A restore reads a log that may have been compacted."""
         if self.state in _READ_ON:
-            self.tail.extend(records, position, monotonic_and_wall_ms()[1], at_once=at_once)
+            at_once_from = self.tail.end if at_once else position
+            self.tail.extend(records, position, monotonic_and_wall_ms()[1], at_once_from=at_once_from)
         else:
             self.tail.restart(position)
         self.advanced.poke()
@@ -406,13 +416,14 @@ class StoreReplica:
         """Write the checkpoint into the store and return it."""
         self._confirm()
         with self._write_lock:
-            self._checkpoint = self._checkpoint_at(self._checkpoint.position)
-            if self.store.checkpoint() != self._checkpoint:
+            with self._swap_lock:
+                self._checkpoint = checkpoint = self._checkpoint_at(self._checkpoint.position)
+            if self.store.checkpoint() != checkpoint:
                 began = time.monotonic()
-                self.store.apply((), self._checkpoint)
+                self.store.apply((), checkpoint)
                 ended = time.monotonic()
                 self.metrics.writes.flushed(ended - began, ended)
-            return self._checkpoint
+            return checkpoint
 
     def outran_retention(self) -> LogLost | None:
         """Return the error if tombstones may have left the log before they were read, otherwise None.

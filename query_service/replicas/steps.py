@@ -84,7 +84,7 @@ class TaskSteps:
             removals = (asyncio.wrap_future(each.remove(store)) for each in (self._restorer, self._follower))
             for error in await asyncio.gather(*removals, return_exceptions=True):
                 # The store is closed all the same: otherwise its folder would stay locked, and never open again.
-                if error is not None:
+                if isinstance(error, BaseException):
                     log.warning("reading not ended in order", task=str(replica.task), error=repr(error))
             self._replica_events.ended(store)
         return positions(await asyncio.to_thread(_close_stores, replica, has_failed=has_failed))

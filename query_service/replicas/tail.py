@@ -11,7 +11,8 @@ rules holds:
    the hole just before it: the cleaner removes a record only for a later one of the same key in the segments it cleans,
    and the first record that it kept would follow the hole.
 3. The records were read within `READ_AT_ONCE_S` after the replica was last known to be at the end. So they were written
-   since then, and Kafka would have to close and clean their segment within that time.
+   since then, and Kafka would have to close and clean their segment within that time. The data plane keeps what it has
+   read until somebody watches (`tail_feed`); it has read them before it reports that.
 
 Otherwise the tail starts again after the hole. Rule 3 assumes that segments live longer than that; it is needed for
 records with old event times. Rule 2 follows from how Kafka compacts, provided that the lag wasn't raised a moment ago.
@@ -99,23 +100,27 @@ class Tail:
         """Position after the last record that the tail covers."""
 
     def restart(self, position: int) -> None:
-        """Drop all records; cover the log from `position` on."""
+        """Drop all records; cover the log from `position` on, which may be an earlier one."""
         with self._lock:
             self._forget(position)
             self.end = position
+            self._newest_ms = -1  # what was read after a hole doesn't show that it was one before
 
-    def extend(self, records: Sequence[ChangelogRecord], position: int, now_ms: int, *, at_once: bool) -> None:
+    def extend(self, records: Sequence[ChangelogRecord], position: int, now_ms: int, *, at_once_from: int) -> None:
         """Add records.
 
         Args:
             records: the records read between the tail's end and `position`.
             position: the position after them.
             now_ms: wall clock in milliseconds after they were read.
-            at_once: whether rule 3 holds for them.
+            at_once_from: the offset from which on rule 3 holds for them.
 
         """
         with self._lock:
-            whole = self.end if at_once else self._compaction.whole_from(self.end, records, now_ms, self._newest_ms)
+            whole = self.end
+            if at_once_from > whole:
+                provable = self._compaction.whole_from(whole, records, now_ms, self._newest_ms)
+                whole = min(provable, at_once_from)
             if whole != self.end:
                 self._forget(whole)
             self._newest_ms = max(self._newest_ms, *(record.timestamp_ms for record in records), -1)

@@ -115,12 +115,13 @@ class _Watch:
         resume = _resume(self._request, self._partition)
         with self._replica.advanced.waiter() as advanced:
             await self._respond()  # shows that the watch has begun, before any slow work
-            is_whole = resume is not None and await self._resume_at(resume, advanced)
-            if not is_whole:
-                await self._send_current_values(gap=resume is not None)
-            while True:
-                await self._follow(advanced)
-                await self._send_current_values(gap=True)
+            async with self._replica.watched():
+                is_whole = resume is not None and await self._resume_at(resume, advanced)
+                if not is_whole:
+                    await self._send_current_values(gap=resume is not None)
+                while True:
+                    await self._follow(advanced)
+                    await self._send_current_values(gap=True)
 
     async def _resume_at(self, resume: query_service_pb2.WatchPosition, advanced: asyncio.Event) -> bool:
         """Go to the position of an earlier watch; False if that watch was on another log.
@@ -133,19 +134,19 @@ class _Watch:
         if resume.topic_id not in {"", self._replica.topic_id}:
             return False
         started_at = time.monotonic()
-        while self._replica.tail.end < resume.position:
+        while self._replica.position < resume.position:
             advanced.clear()
             waited_s = time.monotonic() - started_at
             staleness_ms = self._replica.staleness_ms(time.monotonic())
-            if self._replica.tail.end >= resume.position:
+            if self._replica.position >= resume.position:
                 break
             if staleness_ms is not None and staleness_ms + 1 < waited_s * 1000:
                 return False  # the log ends before the position: it was truncated, or this is another log
             if waited_s > _CATCH_UP_S:
                 raise LookupFailure(
                     Reason.LAG_EXCEEDS_BOUND,
-                    f"this replica is at {self._replica.tail.end}, the watch has been at {resume.position}",
-                    {"position": str(self._replica.tail.end), "resume": str(resume.position)},
+                    f"this replica is at {self._replica.position}, the watch has been at {resume.position}",
+                    {"position": str(self._replica.position), "resume": str(resume.position)},
                 )
             await is_set_within(advanced, _CATCH_UP_S / 10)
             self._admit()

@@ -105,6 +105,7 @@ class EngineOrder(_message.Message):
     UNVIEW_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     MEASURE_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___EngineStart:
         """Before all others, once."""
@@ -153,6 +154,10 @@ class EngineOrder(_message.Message):
     def measure(self) -> Global___EngineMeasure:
         """Tells what a store takes."""
 
+    @_builtins.property
+    def tail(self) -> Global___EngineTail:
+        """Reads the latest records of a store's changelog."""
+
     def __init__(
         self,
         *,
@@ -168,12 +173,13 @@ class EngineOrder(_message.Message):
         unview: Global___EngineUnview | None = ...,
         count: Global___EngineCount | None = ...,
         measure: Global___EngineMeasure | None = ...,
+        tail: Global___EngineTail | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "save", b"save", "start", b"start", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "save", b"save", "start", b"start", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "save", b"save", "start", b"start", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "save", b"save", "start", b"start", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["start", "open", "follow", "leave", "save", "close", "get", "view", "walk", "unview", "count", "measure"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["start", "open", "follow", "leave", "save", "close", "get", "view", "walk", "unview", "count", "measure", "tail"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
@@ -263,6 +269,7 @@ class EngineOpen(_message.Message):
     RETENTION_MS_FIELD_NUMBER: _builtins.int
     RETAIN_DUPLICATES_FIELD_NUMBER: _builtins.int
     STORES_FIELD_NUMBER: _builtins.int
+    TAIL_BYTES_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """Its number."""
     path: _builtins.str
@@ -275,6 +282,10 @@ class EngineOpen(_message.Message):
     """Whether a key and a window may have several values."""
     stores: _builtins.int
     """How many stores the node has, or is about to have."""
+    tail_bytes: _builtins.int
+    """What the latest records of its changelog may take, which are kept in
+    memory once it is followed.
+    """
     def __init__(
         self,
         *,
@@ -284,10 +295,11 @@ class EngineOpen(_message.Message):
         retention_ms: _builtins.int = ...,
         retain_duplicates: _builtins.bool = ...,
         stores: _builtins.int = ...,
+        tail_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "path", b"path", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "store", b"store", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "path", b"path", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "store", b"store", "stores", b"stores", "tail_bytes", b"tail_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -566,6 +578,36 @@ class EngineMeasure(_message.Message):
 Global___EngineMeasure: _TypeAlias = EngineMeasure  # noqa: Y015
 
 @_typing.final
+class EngineTail(_message.Message):
+    """Reads the latest records of a store's changelog, as far as they are kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    store: _builtins.int
+    """Its number."""
+    start: _builtins.int
+    """The first offset that is asked for."""
+    limit: _builtins.int
+    """The most records."""
+    def __init__(
+        self,
+        *,
+        store: _builtins.int = ...,
+        start: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "start", b"start", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineTail: _TypeAlias = EngineTail  # noqa: Y015
+
+@_typing.final
 class EngineAnswer(_message.Message):
     """What came of an order."""
 
@@ -578,6 +620,7 @@ class EngineAnswer(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     MEASURES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """A count."""
     @_builtins.property
@@ -604,6 +647,10 @@ class EngineAnswer(_message.Message):
     def measures(self) -> Global___EngineMeasures:
         """Measures."""
 
+    @_builtins.property
+    def records(self) -> Global___EngineRecords:
+        """Records."""
+
     def __init__(
         self,
         *,
@@ -614,12 +661,13 @@ class EngineAnswer(_message.Message):
         entries: Global___EngineEntries | None = ...,
         count: _builtins.int = ...,
         measures: Global___EngineMeasures | None = ...,
+        records: Global___EngineRecords | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "records", b"records", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "records", b"records", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures", "records"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 
@@ -820,6 +868,76 @@ class EngineMeasures(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EngineMeasures: _TypeAlias = EngineMeasures  # noqa: Y015
+
+@_typing.final
+class EngineRecords(_message.Message):
+    """All records of a changelog between two offsets, in order. Reports have told
+    of them before.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    """The first offset: after the one that was asked for if that isn't kept."""
+    end: _builtins.int
+    """The offset after the last."""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineRecord]:
+        """The records."""
+
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        records: _abc.Iterable[Global___EngineRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "records", b"records", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineRecords: _TypeAlias = EngineRecords  # noqa: Y015
+
+@_typing.final
+class EngineRecord(_message.Message):
+    """A record of a changelog."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    """Its key."""
+    value: _builtins.bytes
+    """Its value; absent: it is a tombstone."""
+    timestamp_ms: _builtins.int
+    """Its time, in milliseconds since 1970."""
+    offset: _builtins.int
+    """Its offset."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        value: _builtins.bytes | None = ...,
+        timestamp_ms: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "key", b"key", "offset", b"offset", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___EngineRecord: _TypeAlias = EngineRecord  # noqa: Y015
 
 @_typing.final
 class EngineReport(_message.Message):

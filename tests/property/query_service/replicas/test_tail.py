@@ -39,6 +39,7 @@ class WatchedLog(RuleBasedStateMachine):
         self.written: list[ChangelogRecord] = []  # every record there ever was
         self.log: list[ChangelogRecord] = []  # those that compaction left
         self.position = 0
+        self.never_cleaned_from = 0
         self.tail = Tail(1_500, Compaction(LAG_MS), 0)
         self.watchers: list[Watcher] = []
 
@@ -70,19 +71,21 @@ class WatchedLog(RuleBasedStateMachine):
             if any(record.timestamp_ms > self.now_ms - LAG_MS for record in segment):
                 dirty_end = start
                 break
+        self.never_cleaned_from = dirty_end
         newest = {record.key: record.offset for record in self.log if record.offset < dirty_end}
         self.log = [record for record in self.log if record.offset >= dirty_end or newest[record.key] == record.offset]
 
-    @rule(records=st.integers(1, 6))
-    def follow(self, records: int) -> None:
-        """Read a slice; never within rule 3's time, as its assumption isn't what is tested."""
+    @rule(records=st.integers(1, 6), later=st.integers(0, 6))
+    def follow(self, records: int, later: int) -> None:
+        """Read a slice, whose last part may have been read within rule 3's time: before it could be cleaned."""
+        at_once_from = self.never_cleaned_from + later
         batch = [record for record in self.log if record.offset >= self.position][:records]
         if batch:
             self.position = batch[-1].offset + 1
-            self.tail.extend(batch, self.position, self.now_ms, at_once=False)
+            self.tail.extend(batch, self.position, self.now_ms, at_once_from=at_once_from)
         else:
             self.position = self.end
-            self.tail.extend((), self.position, self.now_ms, at_once=False)
+            self.tail.extend((), self.position, self.now_ms, at_once_from=at_once_from)
 
     @rule(
         selection=st.sampled_from([KeySelection(key=b"a"), KeySelection(prefix=b"a"), KeySelection()]),
@@ -166,8 +169,18 @@ def test_an_uncompacted_log_has_no_losses() -> None:
 
 def test_records_read_at_once_are_taken_as_whole() -> None:
     tail = Tail(10_000, Compaction(0), 0)
-    tail.extend([ChangelogRecord(b"k", b"", 0, 0), ChangelogRecord(b"k", b"", 0, 2)], 3, 10**6, at_once=True)
+    tail.extend([ChangelogRecord(b"k", b"", 0, 0), ChangelogRecord(b"k", b"", 0, 2)], 3, 10**6, at_once_from=0)
     assert tail.start == 0
-    tail.extend([ChangelogRecord(b"k", b"", 0, 5)], 6, 10**6, at_once=False)
+    tail.extend([ChangelogRecord(b"k", b"", 0, 5)], 6, 10**6, at_once_from=6)
     assert tail.start == 5
     assert tail.read(4, 10, 1_000) is None
+    tail.extend([ChangelogRecord(b"k", b"", 0, offset) for offset in (7, 9, 11)], 12, 10**6, at_once_from=8)
+    assert tail.start == 8
+
+
+def test_what_was_read_before_a_restart_proves_nothing_of_what_stands_before_it() -> None:
+    tail = Tail(10_000, Compaction(1_000), 9)
+    tail.extend([ChangelogRecord(b"k", b"", 10**6, 9)], 10, 10**6, at_once_from=10)
+    tail.restart(0)
+    tail.extend([ChangelogRecord(b"k", b"", 0, 0), ChangelogRecord(b"k", b"", 0, 2)], 3, 10**6, at_once_from=3)
+    assert tail.start == 2

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
+from query_service.dataplane.engine import KeptRecords
 from query_service.replicas.replica import LogLost, Progress, StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import Compaction, Tail
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.lifecycle import InvalidTransition, StoreState
-from query_service.stores.base import ChangelogRecord
+from query_service.stores.base import Applied, ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.walk import Walk, WalkTooLong
@@ -22,12 +24,17 @@ from statehouse.contract.paging import KeyRange
 from statehouse.contract.topology import Role, StoreSpec
 
 
-def replica_at(position: int, tail: Tail | None = None, ends_valid_s: float | None = None) -> StoreReplica:
+def replica_at(
+    position: int,
+    tail: Tail | None = None,
+    ends_valid_s: float | None = None,
+    latest: Callable[[int, int], Awaitable[KeptRecords]] | None = None,
+) -> StoreReplica:
     checkpoint = Checkpoint("topic", "id", position, int(time.time() * 1000))
     store = KeyValueStore(MemoryEngine(1_000_000))
     metrics = NodeMetrics().of("s", Role.ACTIVE)
     spec = StoreSpec("s", "topic", 1, 0)
-    return StoreReplica(spec, 0, store, checkpoint, metrics, tail=tail, ends_valid_s=ends_valid_s)
+    return StoreReplica(spec, 0, store, checkpoint, metrics, tail=tail, ends_valid_s=ends_valid_s, latest=latest)
 
 
 def test_staleness_counts_from_the_last_end_reached_also_with_a_steady_lag() -> None:
@@ -215,7 +222,10 @@ def test_a_wall_clock_that_is_set_loses_no_replica_and_makes_no_staleness_wrong(
 
 
 def test_what_the_data_plane_writes_leaves_a_replica_as_if_it_had_written_it_itself() -> None:
-    applying, told = replica_at(0), replica_at(0)
+    async def nothing(start: int, limit: int) -> KeptRecords:
+        raise AssertionError(start, limit)
+
+    applying, told = replica_at(0), replica_at(0, latest=nothing)
     for replica in (applying, told):
         replica.note_end(3, 1.0, 77)
     applying.apply([ChangelogRecord(b"k", b"value", 5, 0), ChangelogRecord(b"k", None, 6, 2)], 3)
@@ -224,7 +234,79 @@ def test_what_the_data_plane_writes_leaves_a_replica_as_if_it_had_written_it_its
         assert (replica.position, replica.lag(2.0), replica.staleness_ms(2.0)) == (3, 0, 1_000)
         assert (replica.restored_records, replica.had_records, replica.late) == (2, False, 0)
     assert replace(told.present_checkpoint(), at_end_ms=0) == replace(applying.present_checkpoint(), at_end_ms=0)
-    assert told.tail.read(0, 10, 100) is None, "its records are read from the log"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_just_at_end", "is_whole"),
+    [
+        (StoreState.RESTORED, True, True),
+        (StoreState.RESTORED, False, False),
+        # A restore reads a log that may have been compacted.
+        (StoreState.RESTORING, True, False),
+    ],
+)
+async def test_holes_in_what_the_data_plane_reads_at_once_are_no_losses(
+    state: StoreState, *, is_just_at_end: bool, is_whole: bool
+) -> None:
+    records = [ChangelogRecord(b"k", b"v", 0, offset) for offset in (0, 2, 4)]
+
+    async def latest(start: int, _limit: int) -> KeptRecords:
+        return KeptRecords(start, 6, [each for each in records if each.offset >= start])
+
+    tail = Tail(10_000, Compaction(0), 0)
+    replica = replica_at(0, tail, latest=latest)
+    if state is not replica.state:
+        replica.to(state)
+    if is_just_at_end:
+        replica.note_end(0, time.monotonic(), 1)
+    replica.advanced_to(Progress(6, puts=3))
+    async with replica.watched():
+        assert tail.end == 6
+        assert tail.start == (0 if is_whole else 4)
+
+
+async def test_a_record_that_the_data_plane_had_read_late_begins_the_tail_anew() -> None:
+    async def latest(start: int, _limit: int) -> KeptRecords:
+        return KeptRecords(start, 8, [ChangelogRecord(b"k", b"v", 0, offset) for offset in (1, 3, 5, 7)])
+
+    tail = Tail(10_000, Compaction(0), 0)
+    replica = replica_at(0, tail, latest=latest)
+    replica.to(StoreState.RESTORED)
+    replica.note_end(0, time.monotonic() - 60.0, 1)
+    replica.advanced_to(Progress(6, puts=3))
+    replica.note_end(6, time.monotonic(), 2)
+    replica.advanced_to(Progress(8, puts=1))
+    async with replica.watched():
+        assert tail.start == 6, "a record may be missing in the holes before, and none in the one before 7"
+
+
+def test_a_save_that_waits_for_the_data_plane_keeps_no_report_from_being_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop takes both from one link: it would never get to the answer."""
+
+    async def nothing(start: int, limit: int) -> KeptRecords:
+        raise AssertionError(start, limit)
+
+    replica = replica_at(0, latest=nothing)
+    saves, answered = threading.Event(), threading.Event()
+
+    def save(records: Sequence[ChangelogRecord], checkpoint: Checkpoint) -> Applied:
+        saves.set()
+        assert answered.wait(30)
+        return Applied()
+
+    monkeypatch.setattr(replica.store, "apply", save)
+    saving = threading.Thread(target=replica.save_checkpoint, daemon=True)
+    saving.start()
+    assert saves.wait(20)
+    noting = threading.Thread(target=replica.advanced_to, args=(Progress(5, puts=5),), daemon=True)
+    noting.start()
+    noting.join(20)
+    assert not noting.is_alive()
+    answered.set()
+    saving.join(20)
+    assert replica.present_checkpoint().position == 5
 
 
 def test_who_is_lost_says_so_once() -> None:

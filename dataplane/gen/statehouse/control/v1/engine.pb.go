@@ -166,6 +166,7 @@ type EngineOrder struct {
 	//	*EngineOrder_Unview
 	//	*EngineOrder_Count
 	//	*EngineOrder_Measure
+	//	*EngineOrder_Tail
 	Order         isEngineOrder_Order `protobuf_oneof:"order"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -316,6 +317,15 @@ func (x *EngineOrder) GetMeasure() *EngineMeasure {
 	return nil
 }
 
+func (x *EngineOrder) GetTail() *EngineTail {
+	if x != nil {
+		if x, ok := x.Order.(*EngineOrder_Tail); ok {
+			return x.Tail
+		}
+	}
+	return nil
+}
+
 type isEngineOrder_Order interface {
 	isEngineOrder_Order()
 }
@@ -380,6 +390,11 @@ type EngineOrder_Measure struct {
 	Measure *EngineMeasure `protobuf:"bytes,12,opt,name=measure,proto3,oneof"`
 }
 
+type EngineOrder_Tail struct {
+	// Reads the latest records of a store's changelog.
+	Tail *EngineTail `protobuf:"bytes,13,opt,name=tail,proto3,oneof"`
+}
+
 func (*EngineOrder_Start) isEngineOrder_Order() {}
 
 func (*EngineOrder_Open) isEngineOrder_Order() {}
@@ -403,6 +418,8 @@ func (*EngineOrder_Unview) isEngineOrder_Order() {}
 func (*EngineOrder_Count) isEngineOrder_Order() {}
 
 func (*EngineOrder_Measure) isEngineOrder_Order() {}
+
+func (*EngineOrder_Tail) isEngineOrder_Order() {}
 
 // How brokers are reached, and what all stores together may take.
 type EngineStart struct {
@@ -572,7 +589,10 @@ type EngineOpen struct {
 	// Whether a key and a window may have several values.
 	RetainDuplicates bool `protobuf:"varint,5,opt,name=retain_duplicates,json=retainDuplicates,proto3" json:"retain_duplicates,omitempty"`
 	// How many stores the node has, or is about to have.
-	Stores        uint32 `protobuf:"varint,6,opt,name=stores,proto3" json:"stores,omitempty"`
+	Stores uint32 `protobuf:"varint,6,opt,name=stores,proto3" json:"stores,omitempty"`
+	// What the latest records of its changelog may take, which are kept in
+	// memory once it is followed.
+	TailBytes     uint64 `protobuf:"varint,7,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -645,6 +665,13 @@ func (x *EngineOpen) GetRetainDuplicates() bool {
 func (x *EngineOpen) GetStores() uint32 {
 	if x != nil {
 		return x.Stores
+	}
+	return 0
+}
+
+func (x *EngineOpen) GetTailBytes() uint64 {
+	if x != nil {
+		return x.TailBytes
 	}
 	return 0
 }
@@ -1217,6 +1244,70 @@ func (x *EngineMeasure) GetStore() uint64 {
 	return 0
 }
 
+// Reads the latest records of a store's changelog, as far as they are kept.
+type EngineTail struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Store uint64 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"`
+	// The first offset that is asked for.
+	Start int64 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
+	// The most records.
+	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EngineTail) Reset() {
+	*x = EngineTail{}
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EngineTail) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EngineTail) ProtoMessage() {}
+
+func (x *EngineTail) ProtoReflect() protoreflect.Message {
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EngineTail.ProtoReflect.Descriptor instead.
+func (*EngineTail) Descriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *EngineTail) GetStore() uint64 {
+	if x != nil {
+		return x.Store
+	}
+	return 0
+}
+
+func (x *EngineTail) GetStart() int64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *EngineTail) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
 // What came of an order.
 type EngineAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1232,6 +1323,7 @@ type EngineAnswer struct {
 	//	*EngineAnswer_Entries
 	//	*EngineAnswer_Count
 	//	*EngineAnswer_Measures
+	//	*EngineAnswer_Records
 	Answer        isEngineAnswer_Answer `protobuf_oneof:"answer"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1239,7 +1331,7 @@ type EngineAnswer struct {
 
 func (x *EngineAnswer) Reset() {
 	*x = EngineAnswer{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[13]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1343,7 @@ func (x *EngineAnswer) String() string {
 func (*EngineAnswer) ProtoMessage() {}
 
 func (x *EngineAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[13]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1356,7 @@ func (x *EngineAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineAnswer.ProtoReflect.Descriptor instead.
 func (*EngineAnswer) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EngineAnswer) GetFault() *EngineFault {
@@ -1335,6 +1427,15 @@ func (x *EngineAnswer) GetMeasures() *EngineMeasures {
 	return nil
 }
 
+func (x *EngineAnswer) GetRecords() *EngineRecords {
+	if x != nil {
+		if x, ok := x.Answer.(*EngineAnswer_Records); ok {
+			return x.Records
+		}
+	}
+	return nil
+}
+
 type isEngineAnswer_Answer interface {
 	isEngineAnswer_Answer()
 }
@@ -1369,6 +1470,11 @@ type EngineAnswer_Measures struct {
 	Measures *EngineMeasures `protobuf:"bytes,7,opt,name=measures,proto3,oneof"`
 }
 
+type EngineAnswer_Records struct {
+	// Records.
+	Records *EngineRecords `protobuf:"bytes,8,opt,name=records,proto3,oneof"`
+}
+
 func (*EngineAnswer_State) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Values) isEngineAnswer_Answer() {}
@@ -1380,6 +1486,8 @@ func (*EngineAnswer_Entries) isEngineAnswer_Answer() {}
 func (*EngineAnswer_Count) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Measures) isEngineAnswer_Answer() {}
+
+func (*EngineAnswer_Records) isEngineAnswer_Answer() {}
 
 // What is wrong.
 type EngineFault struct {
@@ -1394,7 +1502,7 @@ type EngineFault struct {
 
 func (x *EngineFault) Reset() {
 	*x = EngineFault{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1514,7 @@ func (x *EngineFault) String() string {
 func (*EngineFault) ProtoMessage() {}
 
 func (x *EngineFault) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1527,7 @@ func (x *EngineFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineFault.ProtoReflect.Descriptor instead.
 func (*EngineFault) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EngineFault) GetKind() EngineFaultKind {
@@ -1448,7 +1556,7 @@ type EngineState struct {
 
 func (x *EngineState) Reset() {
 	*x = EngineState{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1568,7 @@ func (x *EngineState) String() string {
 func (*EngineState) ProtoMessage() {}
 
 func (x *EngineState) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1581,7 @@ func (x *EngineState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineState.ProtoReflect.Descriptor instead.
 func (*EngineState) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EngineState) GetCheckpoint() []byte {
@@ -1494,7 +1602,7 @@ type EngineValues struct {
 
 func (x *EngineValues) Reset() {
 	*x = EngineValues{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1614,7 @@ func (x *EngineValues) String() string {
 func (*EngineValues) ProtoMessage() {}
 
 func (x *EngineValues) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1627,7 @@ func (x *EngineValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineValues.ProtoReflect.Descriptor instead.
 func (*EngineValues) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EngineValues) GetValues() []*EngineValue {
@@ -1540,7 +1648,7 @@ type EngineValue struct {
 
 func (x *EngineValue) Reset() {
 	*x = EngineValue{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1660,7 @@ func (x *EngineValue) String() string {
 func (*EngineValue) ProtoMessage() {}
 
 func (x *EngineValue) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1673,7 @@ func (x *EngineValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineValue.ProtoReflect.Descriptor instead.
 func (*EngineValue) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EngineValue) GetValue() []byte {
@@ -1588,7 +1696,7 @@ type EngineViewed struct {
 
 func (x *EngineViewed) Reset() {
 	*x = EngineViewed{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1708,7 @@ func (x *EngineViewed) String() string {
 func (*EngineViewed) ProtoMessage() {}
 
 func (x *EngineViewed) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1721,7 @@ func (x *EngineViewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineViewed.ProtoReflect.Descriptor instead.
 func (*EngineViewed) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{18}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EngineViewed) GetView() uint64 {
@@ -1643,7 +1751,7 @@ type EngineEntries struct {
 
 func (x *EngineEntries) Reset() {
 	*x = EngineEntries{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1763,7 @@ func (x *EngineEntries) String() string {
 func (*EngineEntries) ProtoMessage() {}
 
 func (x *EngineEntries) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1776,7 @@ func (x *EngineEntries) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineEntries.ProtoReflect.Descriptor instead.
 func (*EngineEntries) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{19}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EngineEntries) GetKeysAndValues() [][]byte {
@@ -1696,7 +1804,7 @@ type EngineMeasures struct {
 
 func (x *EngineMeasures) Reset() {
 	*x = EngineMeasures{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1708,7 +1816,7 @@ func (x *EngineMeasures) String() string {
 func (*EngineMeasures) ProtoMessage() {}
 
 func (x *EngineMeasures) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1721,7 +1829,7 @@ func (x *EngineMeasures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMeasures.ProtoReflect.Descriptor instead.
 func (*EngineMeasures) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{20}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EngineMeasures) GetMeasures() map[string]int64 {
@@ -1729,6 +1837,144 @@ func (x *EngineMeasures) GetMeasures() map[string]int64 {
 		return x.Measures
 	}
 	return nil
+}
+
+// All records of a changelog between two offsets, in order. Reports have told
+// of them before.
+type EngineRecords struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first offset: after the one that was asked for if that isn't kept.
+	Start int64 `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"`
+	// The offset after the last.
+	End int64 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
+	// The records.
+	Records       []*EngineRecord `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EngineRecords) Reset() {
+	*x = EngineRecords{}
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EngineRecords) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EngineRecords) ProtoMessage() {}
+
+func (x *EngineRecords) ProtoReflect() protoreflect.Message {
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EngineRecords.ProtoReflect.Descriptor instead.
+func (*EngineRecords) Descriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *EngineRecords) GetStart() int64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *EngineRecords) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *EngineRecords) GetRecords() []*EngineRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+// A record of a changelog.
+type EngineRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key.
+	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Its value; absent: it is a tombstone.
+	Value []byte `protobuf:"bytes,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
+	// Its time, in milliseconds since 1970.
+	TimestampMs int64 `protobuf:"varint,3,opt,name=timestamp_ms,json=timestampMs,proto3" json:"timestamp_ms,omitempty"`
+	// Its offset.
+	Offset        int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EngineRecord) Reset() {
+	*x = EngineRecord{}
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EngineRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EngineRecord) ProtoMessage() {}
+
+func (x *EngineRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EngineRecord.ProtoReflect.Descriptor instead.
+func (*EngineRecord) Descriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *EngineRecord) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *EngineRecord) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *EngineRecord) GetTimestampMs() int64 {
+	if x != nil {
+		return x.TimestampMs
+	}
+	return 0
+}
+
+func (x *EngineRecord) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
 }
 
 // What has become of a store that a changelog is read for. Nobody asks for
@@ -1770,7 +2016,7 @@ type EngineReport struct {
 
 func (x *EngineReport) Reset() {
 	*x = EngineReport{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +2028,7 @@ func (x *EngineReport) String() string {
 func (*EngineReport) ProtoMessage() {}
 
 func (x *EngineReport) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +2041,7 @@ func (x *EngineReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineReport.ProtoReflect.Descriptor instead.
 func (*EngineReport) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{21}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EngineReport) GetStore() uint64 {
@@ -1909,7 +2155,7 @@ type EngineSkipped struct {
 
 func (x *EngineSkipped) Reset() {
 	*x = EngineSkipped{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2167,7 @@ func (x *EngineSkipped) String() string {
 func (*EngineSkipped) ProtoMessage() {}
 
 func (x *EngineSkipped) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2180,7 @@ func (x *EngineSkipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineSkipped.ProtoReflect.Descriptor instead.
 func (*EngineSkipped) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{22}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EngineSkipped) GetOffset() int64 {
@@ -1964,7 +2210,7 @@ type EngineMisplaced struct {
 
 func (x *EngineMisplaced) Reset() {
 	*x = EngineMisplaced{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2222,7 @@ func (x *EngineMisplaced) String() string {
 func (*EngineMisplaced) ProtoMessage() {}
 
 func (x *EngineMisplaced) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2235,7 @@ func (x *EngineMisplaced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMisplaced.ProtoReflect.Descriptor instead.
 func (*EngineMisplaced) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{23}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EngineMisplaced) GetOffset() int64 {
@@ -2010,7 +2256,7 @@ var File_statehouse_control_v1_engine_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\"statehouse/control/v1/engine.proto\x12\x15statehouse.control.v1\"\xe0\x05\n" +
+	"\"statehouse/control/v1/engine.proto\x12\x15statehouse.control.v1\"\x99\x06\n" +
 	"\vEngineOrder\x12:\n" +
 	"\x05start\x18\x01 \x01(\v2\".statehouse.control.v1.EngineStartH\x00R\x05start\x127\n" +
 	"\x04open\x18\x02 \x01(\v2!.statehouse.control.v1.EngineOpenH\x00R\x04open\x12=\n" +
@@ -2024,7 +2270,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x06unview\x18\n" +
 	" \x01(\v2#.statehouse.control.v1.EngineUnviewH\x00R\x06unview\x12:\n" +
 	"\x05count\x18\v \x01(\v2\".statehouse.control.v1.EngineCountH\x00R\x05count\x12@\n" +
-	"\ameasure\x18\f \x01(\v2$.statehouse.control.v1.EngineMeasureH\x00R\ameasureB\a\n" +
+	"\ameasure\x18\f \x01(\v2$.statehouse.control.v1.EngineMeasureH\x00R\ameasure\x127\n" +
+	"\x04tail\x18\r \x01(\v2!.statehouse.control.v1.EngineTailH\x00R\x04tailB\a\n" +
 	"\x05order\"\x8a\x03\n" +
 	"\vEngineStart\x12\x1c\n" +
 	"\tbootstrap\x18\x01 \x03(\tR\tbootstrap\x12\x1b\n" +
@@ -2040,7 +2287,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	" \x01(\tR\btokenUrl\x12\x14\n" +
 	"\x05scope\x18\v \x01(\tR\x05scope\x12*\n" +
 	"\x11block_cache_bytes\x18\f \x01(\x04R\x0fblockCacheBytes\x12,\n" +
-	"\x12write_buffer_bytes\x18\r \x01(\x04R\x10writeBufferBytes\"\xd5\x01\n" +
+	"\x12write_buffer_bytes\x18\r \x01(\x04R\x10writeBufferBytes\"\xf4\x01\n" +
 	"\n" +
 	"EngineOpen\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x12\n" +
@@ -2048,7 +2295,9 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x04kind\x18\x03 \x01(\x0e2!.statehouse.control.v1.EngineKindR\x04kind\x12!\n" +
 	"\fretention_ms\x18\x04 \x01(\x03R\vretentionMs\x12+\n" +
 	"\x11retain_duplicates\x18\x05 \x01(\bR\x10retainDuplicates\x12\x16\n" +
-	"\x06stores\x18\x06 \x01(\rR\x06stores\"\xd8\x01\n" +
+	"\x06stores\x18\x06 \x01(\rR\x06stores\x12\x1d\n" +
+	"\n" +
+	"tail_bytes\x18\a \x01(\x04R\ttailBytes\"\xd8\x01\n" +
 	"\fEngineFollow\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x19\n" +
@@ -2086,7 +2335,12 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\vEngineCount\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\"%\n" +
 	"\rEngineMeasure\x12\x14\n" +
-	"\x05store\x18\x01 \x01(\x04R\x05store\"\xab\x03\n" +
+	"\x05store\x18\x01 \x01(\x04R\x05store\"N\n" +
+	"\n" +
+	"EngineTail\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x14\n" +
+	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"\xed\x03\n" +
 	"\fEngineAnswer\x128\n" +
 	"\x05fault\x18\x01 \x01(\v2\".statehouse.control.v1.EngineFaultR\x05fault\x12:\n" +
 	"\x05state\x18\x02 \x01(\v2\".statehouse.control.v1.EngineStateH\x00R\x05state\x12=\n" +
@@ -2094,7 +2348,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x06viewed\x18\x04 \x01(\v2#.statehouse.control.v1.EngineViewedH\x00R\x06viewed\x12@\n" +
 	"\aentries\x18\x05 \x01(\v2$.statehouse.control.v1.EngineEntriesH\x00R\aentries\x12\x16\n" +
 	"\x05count\x18\x06 \x01(\x03H\x00R\x05count\x12C\n" +
-	"\bmeasures\x18\a \x01(\v2%.statehouse.control.v1.EngineMeasuresH\x00R\bmeasuresB\b\n" +
+	"\bmeasures\x18\a \x01(\v2%.statehouse.control.v1.EngineMeasuresH\x00R\bmeasures\x12@\n" +
+	"\arecords\x18\b \x01(\v2$.statehouse.control.v1.EngineRecordsH\x00R\arecordsB\b\n" +
 	"\x06answer\"c\n" +
 	"\vEngineFault\x12:\n" +
 	"\x04kind\x18\x01 \x01(\x0e2&.statehouse.control.v1.EngineFaultKindR\x04kind\x12\x18\n" +
@@ -2118,7 +2373,17 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\bmeasures\x18\x01 \x03(\v23.statehouse.control.v1.EngineMeasures.MeasuresEntryR\bmeasures\x1a;\n" +
 	"\rMeasuresEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x82\x04\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"v\n" +
+	"\rEngineRecords\x12\x14\n" +
+	"\x05start\x18\x01 \x01(\x03R\x05start\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\x03R\x03end\x12=\n" +
+	"\arecords\x18\x03 \x03(\v2#.statehouse.control.v1.EngineRecordR\arecords\"\x80\x01\n" +
+	"\fEngineRecord\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x19\n" +
+	"\x05value\x18\x02 \x01(\fH\x00R\x05value\x88\x01\x01\x12!\n" +
+	"\ftimestamp_ms\x18\x03 \x01(\x03R\vtimestampMs\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offsetB\b\n" +
+	"\x06_value\"\x82\x04\n" +
 	"\fEngineReport\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x03R\bposition\x12\x15\n" +
@@ -2170,7 +2435,7 @@ func file_statehouse_control_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_statehouse_control_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_statehouse_control_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_statehouse_control_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_statehouse_control_v1_engine_proto_goTypes = []any{
 	(EngineKind)(0),         // 0: statehouse.control.v1.EngineKind
 	(EngineFaultKind)(0),    // 1: statehouse.control.v1.EngineFaultKind
@@ -2187,18 +2452,21 @@ var file_statehouse_control_v1_engine_proto_goTypes = []any{
 	(*EngineUnview)(nil),    // 12: statehouse.control.v1.EngineUnview
 	(*EngineCount)(nil),     // 13: statehouse.control.v1.EngineCount
 	(*EngineMeasure)(nil),   // 14: statehouse.control.v1.EngineMeasure
-	(*EngineAnswer)(nil),    // 15: statehouse.control.v1.EngineAnswer
-	(*EngineFault)(nil),     // 16: statehouse.control.v1.EngineFault
-	(*EngineState)(nil),     // 17: statehouse.control.v1.EngineState
-	(*EngineValues)(nil),    // 18: statehouse.control.v1.EngineValues
-	(*EngineValue)(nil),     // 19: statehouse.control.v1.EngineValue
-	(*EngineViewed)(nil),    // 20: statehouse.control.v1.EngineViewed
-	(*EngineEntries)(nil),   // 21: statehouse.control.v1.EngineEntries
-	(*EngineMeasures)(nil),  // 22: statehouse.control.v1.EngineMeasures
-	(*EngineReport)(nil),    // 23: statehouse.control.v1.EngineReport
-	(*EngineSkipped)(nil),   // 24: statehouse.control.v1.EngineSkipped
-	(*EngineMisplaced)(nil), // 25: statehouse.control.v1.EngineMisplaced
-	nil,                     // 26: statehouse.control.v1.EngineMeasures.MeasuresEntry
+	(*EngineTail)(nil),      // 15: statehouse.control.v1.EngineTail
+	(*EngineAnswer)(nil),    // 16: statehouse.control.v1.EngineAnswer
+	(*EngineFault)(nil),     // 17: statehouse.control.v1.EngineFault
+	(*EngineState)(nil),     // 18: statehouse.control.v1.EngineState
+	(*EngineValues)(nil),    // 19: statehouse.control.v1.EngineValues
+	(*EngineValue)(nil),     // 20: statehouse.control.v1.EngineValue
+	(*EngineViewed)(nil),    // 21: statehouse.control.v1.EngineViewed
+	(*EngineEntries)(nil),   // 22: statehouse.control.v1.EngineEntries
+	(*EngineMeasures)(nil),  // 23: statehouse.control.v1.EngineMeasures
+	(*EngineRecords)(nil),   // 24: statehouse.control.v1.EngineRecords
+	(*EngineRecord)(nil),    // 25: statehouse.control.v1.EngineRecord
+	(*EngineReport)(nil),    // 26: statehouse.control.v1.EngineReport
+	(*EngineSkipped)(nil),   // 27: statehouse.control.v1.EngineSkipped
+	(*EngineMisplaced)(nil), // 28: statehouse.control.v1.EngineMisplaced
+	nil,                     // 29: statehouse.control.v1.EngineMeasures.MeasuresEntry
 }
 var file_statehouse_control_v1_engine_proto_depIdxs = []int32{
 	3,  // 0: statehouse.control.v1.EngineOrder.start:type_name -> statehouse.control.v1.EngineStart
@@ -2213,24 +2481,27 @@ var file_statehouse_control_v1_engine_proto_depIdxs = []int32{
 	12, // 9: statehouse.control.v1.EngineOrder.unview:type_name -> statehouse.control.v1.EngineUnview
 	13, // 10: statehouse.control.v1.EngineOrder.count:type_name -> statehouse.control.v1.EngineCount
 	14, // 11: statehouse.control.v1.EngineOrder.measure:type_name -> statehouse.control.v1.EngineMeasure
-	0,  // 12: statehouse.control.v1.EngineOpen.kind:type_name -> statehouse.control.v1.EngineKind
-	16, // 13: statehouse.control.v1.EngineAnswer.fault:type_name -> statehouse.control.v1.EngineFault
-	17, // 14: statehouse.control.v1.EngineAnswer.state:type_name -> statehouse.control.v1.EngineState
-	18, // 15: statehouse.control.v1.EngineAnswer.values:type_name -> statehouse.control.v1.EngineValues
-	20, // 16: statehouse.control.v1.EngineAnswer.viewed:type_name -> statehouse.control.v1.EngineViewed
-	21, // 17: statehouse.control.v1.EngineAnswer.entries:type_name -> statehouse.control.v1.EngineEntries
-	22, // 18: statehouse.control.v1.EngineAnswer.measures:type_name -> statehouse.control.v1.EngineMeasures
-	1,  // 19: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
-	19, // 20: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
-	26, // 21: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
-	24, // 22: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
-	25, // 23: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
-	16, // 24: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	15, // 12: statehouse.control.v1.EngineOrder.tail:type_name -> statehouse.control.v1.EngineTail
+	0,  // 13: statehouse.control.v1.EngineOpen.kind:type_name -> statehouse.control.v1.EngineKind
+	17, // 14: statehouse.control.v1.EngineAnswer.fault:type_name -> statehouse.control.v1.EngineFault
+	18, // 15: statehouse.control.v1.EngineAnswer.state:type_name -> statehouse.control.v1.EngineState
+	19, // 16: statehouse.control.v1.EngineAnswer.values:type_name -> statehouse.control.v1.EngineValues
+	21, // 17: statehouse.control.v1.EngineAnswer.viewed:type_name -> statehouse.control.v1.EngineViewed
+	22, // 18: statehouse.control.v1.EngineAnswer.entries:type_name -> statehouse.control.v1.EngineEntries
+	23, // 19: statehouse.control.v1.EngineAnswer.measures:type_name -> statehouse.control.v1.EngineMeasures
+	24, // 20: statehouse.control.v1.EngineAnswer.records:type_name -> statehouse.control.v1.EngineRecords
+	1,  // 21: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
+	20, // 22: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
+	29, // 23: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
+	25, // 24: statehouse.control.v1.EngineRecords.records:type_name -> statehouse.control.v1.EngineRecord
+	27, // 25: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
+	28, // 26: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
+	17, // 27: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_engine_proto_init() }
@@ -2251,24 +2522,27 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineOrder_Unview)(nil),
 		(*EngineOrder_Count)(nil),
 		(*EngineOrder_Measure)(nil),
+		(*EngineOrder_Tail)(nil),
 	}
 	file_statehouse_control_v1_engine_proto_msgTypes[9].OneofWrappers = []any{}
-	file_statehouse_control_v1_engine_proto_msgTypes[13].OneofWrappers = []any{
+	file_statehouse_control_v1_engine_proto_msgTypes[14].OneofWrappers = []any{
 		(*EngineAnswer_State)(nil),
 		(*EngineAnswer_Values)(nil),
 		(*EngineAnswer_Viewed)(nil),
 		(*EngineAnswer_Entries)(nil),
 		(*EngineAnswer_Count)(nil),
 		(*EngineAnswer_Measures)(nil),
+		(*EngineAnswer_Records)(nil),
 	}
-	file_statehouse_control_v1_engine_proto_msgTypes[17].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[18].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_engine_proto_rawDesc), len(file_statehouse_control_v1_engine_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   25,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
