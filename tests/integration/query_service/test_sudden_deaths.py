@@ -77,7 +77,7 @@ def is_answered(port: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(3_000)])])
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(3_000)])])
 def test_the_store_is_the_logs_whoever_is_killed(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, kills: int
 ) -> None:
