@@ -128,7 +128,7 @@ func (o *Orders) start(order *controlv1.EngineStart) error {
 	readers := make([]*follow.Reader, 2)
 	// Restores in parallel up to the processors. They have a client of their own, and so never delay what is followed.
 	for at, atOnce := range []int{runtime.GOMAXPROCS(0), mostFollowers} {
-		client, err := brokers.Client(order.ClientId + []string{"-restorer", "-follower"}[at])
+		client, err := brokers.Client(order.ClientId + []string{"-restore", "-follow"}[at])
 		if err != nil {
 			return err
 		}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from statehouse.local.process import descendants
 from tests.robustness.cluster import ClusterShape
 from tests.robustness.history import History
 from tests.robustness.run import Run, Size
@@ -47,15 +44,12 @@ def lost_routers(size: Size, directory: Path) -> History:
 @contextmanager
 def _frozen(run: Run, name: str, *, proxy_too: bool) -> Iterator[None]:
     """Freeze a router while in the context."""
-    pid = run.cluster.routers[name].pid
-    pids = [pid, *(each.pid for each in descendants(pid) if proxy_too)]
+    router = run.cluster.routers[name]
+    (router.freeze if proxy_too else router.freeze_python)()
     try:
-        for each in pids:
-            os.kill(each, signal.SIGSTOP)
         yield
     finally:
-        for each in pids:
-            os.kill(each, signal.SIGCONT)
+        router.thaw()
 
 
 def _wait_back(run: Run, name: str) -> None:

@@ -30,6 +30,7 @@ from statehouse.contract.topology import (
 )
 from statehouse.errors import LookupFailure
 from statehouse.local.ports import LOOPBACK, free_port
+from statehouse.local.process import ProcessIdentity, descendants
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import (
     fleet_service_pb2_grpc,
@@ -42,6 +43,7 @@ from statehouse.v1 import (
 from tests.support.constants import VARIABLE, constants_among
 from tests.support.kafka import create_topic, produce_placed
 from tests.support.polling import poll_until
+from tests.support.proxy import stands_still
 
 STORE = "counts"
 _ANY_TIMESTAMP: Final = {"message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -106,6 +108,7 @@ class ServerProcess:
         """What we show to it; None: nothing is encrypted."""
         self.build = THIS
         self._process: subprocess.Popen[bytes] | None = None
+        self._frozen: list[ProcessIdentity] = []
         self._channel: grpc.Channel | None = None
 
     @property
@@ -161,14 +164,33 @@ class ServerProcess:
         return code
 
     def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        """Let it stand still, with all that it has started: its program in front of it answers nothing either."""
+        self.freeze_python()
+        for each in descendants(self.pid):
+            self._freeze(each)
+
+    def freeze_python(self) -> None:
+        """Let Python alone stand still: what it has started goes on."""
+        python = ProcessIdentity.of(self.pid)
+        assert python is not None, f"{self.name} has ended"
+        self._freeze(python)
+
+    def _freeze(self, process: ProcessIdentity) -> None:
+        self._frozen.append(process)
+        process.send(signal.SIGSTOP)
+        # On a busy machine threads go on for a while.
+        poll_until(lambda: not process.is_alive or stands_still(process.pid), 20, f"{self.name} to stand still")
 
     def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        """Let all that stands still go on."""
+        for each in self._frozen:
+            each.send(signal.SIGCONT)
+        self._frozen.clear()
 
     def _signal(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+        self.thaw()  # else nobody would ever end what it has started
         self._process.wait(20.0)
         self._disconnect()
 

@@ -1,7 +1,8 @@
-"""The proxy that `make tools` builds, and the proxies that run."""
+"""The proxy that `make tools` builds, and the processes that run: proxies, and what else a process has started."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,15 @@ PROXY: Final = TOOLS / "bin" / "statehouse-proxy"
 def children_of(pid: int) -> set[int]:
     """Return the pids of the processes that a process has started, and not yet reaped."""
     return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def stands_still(pid: int) -> bool:
+    """Whether all threads of a process are stopped."""
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # threads come and go
+            if thread.read_text().rpartition(")")[2].split()[0] != "T":
+                return False
+    return True
 
 
 def proxy_of(pid: int) -> int:

@@ -29,6 +29,8 @@ class StallingDisk:
     def stalled(self) -> Iterator[None]:
         """Let it stall."""
         os.kill(self._process.pid, signal.SIGSTOP)
+        # On a busy machine its threads go on answering for a while, and what they answer is in memory from then on.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
         try:
             yield
         finally:

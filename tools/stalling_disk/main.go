@@ -42,6 +42,9 @@ func main() {
 	server, err := fuse.NewServer(disk{files}, os.Args[1], &fuse.MountOptions{
 		FsName:            "stalling-disk",
 		DirectMountStrict: true, // needs no helper program, but root
+		// A thread that reads waits for the answer of this disk, as one that writes does. Else the kernel would ask for
+		// the pages by itself, and the thread would wait for pages, as it does with any disk.
+		SyncRead: true,
 		// Else the kernel would read and write the files without us.
 		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
 	})

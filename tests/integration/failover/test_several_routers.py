@@ -141,7 +141,7 @@ async def disturbed(
         for number in range(rounds):
             for name, port in ports.items():
                 begins("frozen")
-                routers[name].freeze()
+                routers[name].freeze_python()
                 await callers.goes_on(seconds)
                 routers[name].thaw()
                 begins("calm")
@@ -175,7 +175,7 @@ async def test_a_frozen_router_fails_no_lookup_of_who_knows_another_and_tells_th
     start = partial(started, fleet, **options)
     frozen, other = [await asyncio.to_thread(start, name, free_port()) for name in ("r1", "r2")]
     async with Callers(f"{frozen.target},{other.target}") as callers:
-        frozen.freeze()
+        frozen.freeze_python()
         began = time.monotonic()
         for _ in range(2):  # one that waits, and one that comes then
             with pytest.raises(LookupFailure, match="doesn't respond") as failed:

@@ -67,7 +67,7 @@ def test_a_key_that_is_not_in_memory_holds_up_no_thread_but_its_own(tmp_path: Pa
         reading = threading.Thread(target=lambda: found.extend(engine.get_many("default", [keys[500], keys[900]])))
         with disk.stalled():
             reading.start()
-            poll_until(lambda: waits_for_disk(os.getpid()), 20, "the thread to wait for the disk")
+            poll_until(lambda: reads_on_disk(reading), 20, "the thread to wait for the disk")
             recalled = engine.recall("default", [keys[0], keys[500], b"absent"])
             assert isinstance(recalled[0], bytes)
             assert recalled[1:] == [Unknown.ON_DISK, None]
@@ -90,7 +90,8 @@ class Placed:
     def block(self) -> None:
         """Let n1 meet its disk, and wait until it no longer runs."""
         self.fleet.put(dict.fromkeys(self.fleet.keys_in(0, 100), "written meanwhile"))
-        poll_until(lambda: waits_for_disk(self.n1.pid), 20, "n1 to wait for its disk")
+        threads = Path(f"/proc/{self.n1.pid}/task")
+        poll_until(lambda: any(map(waits_for_disk, threads.iterdir())), 20, "n1 to wait for its disk")
 
     def heartbeats(self) -> list[tuple[int, int]]:
         """Return n1's heartbeats in the members topic: when each was written (epoch ms), its number."""
@@ -109,18 +110,19 @@ class Placed:
         return max(after - before for before, after in pairwise(times))
 
 
-def waits_for_disk(pid: int) -> bool:
-    """Whether a thread of the process waits for a disk."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return any(word in waits_in(thread) for thread in threads for word in ("fuse", "request_wait"))
+def reads_on_disk(reading: threading.Thread) -> bool:
+    """Whether this thread waits for a stalling disk. Others may, too: RocksDB writes its log now and then."""
+    assert reading.is_alive(), "what it reads was in memory"
+    return waits_for_disk(Path(f"/proc/self/task/{reading.native_id}"))
 
 
-def waits_in(thread: Path) -> str:
-    """Return what in the kernel a thread waits in; nothing of one that has ended meanwhile."""
+def waits_for_disk(thread: Path) -> bool:
+    """Whether a thread waits for a stalling disk, by what in the kernel it waits in; one that has ended doesn't."""
     try:
-        return (thread / "wchan").read_text()
+        waits_in = (thread / "wchan").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return False
+    return any(word in waits_in for word in ("fuse", "request_wait"))
 
 
 @contextmanager

@@ -44,13 +44,17 @@ def documented(component: str) -> dict[str, Documented]:
 
 
 def assert_documented(scraped: Scrape, component: str) -> None:
-    """Compare names and types both ways, and labels where there are series."""
+    """Compare names and types both ways, and labels where there are series.
+
+    What the program says of its stores is listed with what RocksDB says.
+    """
     listed = documented(component)
-    served = {
-        f"{name}_total" if family.type == "counter" else name: family for name, family in scraped.families.items()
-    }
-    assert {name: family.type for name, family in served.items()} == {n: each.kind for n, each in listed.items()}
-    for name, family in served.items():
+    served = [
+        ((f"{name}_total" if family.type == "counter" else name).replace("_pebble_", "_rocksdb_"), family)
+        for name, family in scraped.families.items()
+    ]
+    assert {(name, family.type) for name, family in served} == {(n, each.kind) for n, each in listed.items()}
+    for name, family in served:
         found = {frozenset(sample.labels.keys() - {"le"}) for sample in family.samples}
         assert found <= {listed[name].labels}, name
 
@@ -72,6 +76,25 @@ def assert_write_times(node_port: int) -> None:
         assert 0 < served.value(f"statehouse_node_{kind}_seconds_total", **of) < 30
 
 
+def assert_engines_say(node_port: int) -> None:
+    """Compare what engines say of their memory and files, the program's every second."""
+
+    def has_told() -> bool:
+        value = scrape(node_port).value
+        calls = value("statehouse_node_proxy_calls_total", way="stores", code="OK")
+        return calls > 0 and value("statehouse_node_pebble_flush_bytes_total") > 0
+
+    poll_until(has_told, 20, "the program's word of its calls and of a flush")
+    value = scrape(node_port).value
+    assert value("statehouse_node_proxy_stores_open") == 1
+    assert value("statehouse_node_rocksdb_bytes_written_total") > 0
+    for engine in ("pebble", "rocksdb"):
+        for name in ("block_cache_capacity", "write_buffer"):
+            assert value(f"statehouse_node_{engine}_{name}_bytes") > 0, (engine, name)
+    for store in (STORE, "hours"):
+        assert value("statehouse_node_memtable_bytes", store=store) > 0, store
+
+
 def use_all_reads(node: ServerProcess) -> None:
     node.get("a")
     batch = query_service_pb2.BatchGetRequest(
@@ -79,11 +102,22 @@ def use_all_reads(node: ServerProcess) -> None:
     )
     node.call(node.query.BatchGet, batch)
     a = types_pb2.Key(text="a")
-    for scan in ({}, {"prefix": a}, {"from_key": a}):
-        node.call(node.query.Scan, query_service_pb2.ScanRequest(store=STORE, partition=0, **scan))
     node.call(node.query.Count, query_service_pb2.CountRequest(store=STORE, partition=0, exact=True))
     with pytest.raises(LookupFailure):
         node.get("a", store="none")
+    for bounds in ({}, {"prefix": a}, {"from_key": a}):
+        scan(node, **bounds)
+
+
+def scan(node: ServerProcess, **bounds: types_pb2.Key) -> None:
+    node.call(node.query.Scan, query_service_pb2.ScanRequest(store=STORE, partition=0, **bounds))
+
+
+def wait_for_reads(node_port: int, query: str) -> Scrape:
+    """Return what is counted once the first read of a kind is."""
+    sample = "statehouse_node_read_duration_seconds_count"
+    poll_until(lambda: scrape(node_port).value(sample, query=query), 20, "the read to be counted")
+    return scrape(node_port)
 
 
 @pytest.mark.feature("clients-command-line")
@@ -92,6 +126,8 @@ def use_all_reads(node: ServerProcess) -> None:
 def test_node_and_router_count_what_happens(fleet: Fleet) -> None:
     node_port, router_port = free_port(), free_port()
     fleet.put({"a": "11", "b": "22", "c": "3", "d": None})
+    fleet.add_store("hours", kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE)  # in RocksDB
+    fleet.put_records([("a", WindowKey(b"a", 0).to_bytes(), b"1", 0)], "hours")
     node = fleet.node("n1", metrics_port=node_port, checkpoint_interval_ms=500)
     fleet.assign(TaskAssignment("n1"))
     fleet.wait_running([node])
@@ -99,9 +135,11 @@ def test_node_and_router_count_what_happens(fleet: Fleet) -> None:
     poll_until(lambda: answers(router), 20, "the router")
     fleet.put({"c": None})
     poll_until(lambda: not node.get("c").found, 20, "the deletion")
-    before = scrape(node_port)
+    # Of what the program has read it tells ten times a second: of all that was before this page, too.
+    scan(node, prefix=types_pb2.Key(text="a"))
+    before = wait_for_reads(node_port, "prefix")
     use_all_reads(node)
-    served = scrape(node_port)
+    served = wait_for_reads(node_port, "range")
 
     of = {"store": STORE, "role": "ACTIVE"}
     value = served.value
@@ -125,9 +163,7 @@ def test_node_and_router_count_what_happens(fleet: Fleet) -> None:
     assert value("statehouse_node_rebalances_total") == 1
     assert value("statehouse_node_task_state_changes_total", **{"from": "restoring", "to": "running"}) == 1
     assert value("statehouse_node_state_changes_total", to="RUNNING") >= 1
-    assert value("statehouse_node_rocksdb_block_cache_capacity_bytes") > 0
-    assert value("statehouse_node_rocksdb_bytes_written_total") > 0
-    assert value("statehouse_node_memtable_bytes", **of) > 0
+    assert_engines_say(node_port)
     assert served.labels("statehouse_node_faults_total") == []
 
     fleet.assign(TaskAssignment("other", ("n1",)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,11 +146,11 @@ def test_a_frozen_python_ends_the_answers(fleet: Fleet) -> None:
     fleet.put({"a": "1"})
     node = serving(fleet)
     assert confirmed(node, "a").found
-    os.kill(node.pid, signal.SIGSTOP)
+    node.freeze_python()
     try:
         poll_until(lambda: not is_answered(node), 20, "the answers to end")
     finally:
-        os.kill(node.pid, signal.SIGCONT)
+        node.thaw()
     poll_until(lambda: is_answered(node), 20, "answers again")
 
 
