@@ -24,6 +24,7 @@ type Page struct {
 	size             uint64
 	token            []byte
 	partitions       []uint64
+	areSeveral       bool // in the field for several
 }
 
 // Fields of ScanRequest, and of PageToken.
@@ -75,6 +76,7 @@ func (p *Page) take(found field) bool {
 	case scanPartitions:
 		if isRead = found.isBytes && len(p.partitions) == 0; isRead {
 			p.partitions, isRead = packed(found.bytes)
+			p.areSeveral = len(p.partitions) > 0
 		}
 	case scanSize:
 		p.size, isRead = found.varint, !found.isBytes && found.varint <= math.MaxUint32
@@ -138,7 +140,7 @@ func (s *Snapshot[R]) AdmitPage(page *Page, now int64) (*GrantedPage[R], control
 	if granted.Start, granted.Stop, isRead = page.keys(store.keyForm); !isRead {
 		return nil, keyObstacle
 	}
-	if len(page.partitions) == 0 {
+	if len(page.partitions) == 0 || store.isGlobal && page.areSeveral {
 		return nil, partition
 	}
 	granted.Partitions = make([]Stamped[R], len(page.partitions))
