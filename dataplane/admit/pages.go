@@ -218,10 +218,10 @@ func after(prefix []byte) []byte {
 // last returns the last key that the request's token says was returned.
 func (p *Page) last() ([]byte, bool) {
 	data, err := base64.URLEncoding.Strict().DecodeString(string(p.token))
-	if err != nil {
+	if err != nil || bytes.ContainsAny(p.token, "\r\n") { // which the decoder passes over
 		return nil, false
 	}
-	var last []byte
+	last := []byte{} // the empty key, which is one
 	var fingerprint uint64
 	var fields seen
 	for len(data) > 0 {

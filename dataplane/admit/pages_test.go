@@ -27,6 +27,53 @@ func snapshotOf(isGlobal bool) *Snapshot[*heldReplica] {
 	})
 }
 
+func TestAPageGoesOnBehindTheLastKey(t *testing.T) {
+	text := func(data string) *key { return &key{[]byte(data), true} }
+	unbound := []byte(nil)
+	for _, each := range []struct {
+		from, to    *key
+		reverse     bool
+		last        string
+		start, stop []byte
+	}{
+		{nil, nil, false, "b", []byte("b\x00"), unbound},
+		{nil, nil, false, "", []byte("\x00"), unbound},
+		{text("c"), nil, false, "b", []byte("c"), unbound},
+		{nil, text("c"), false, "x", []byte("x\x00"), []byte("c\x00")},
+		{nil, nil, true, "b", unbound, []byte("b")},
+		{nil, nil, true, "", unbound, []byte{}}, // there is nothing before the empty key
+		{nil, text("a"), true, "b", unbound, []byte("a\x00")},
+		{text("c"), text("d"), true, "b", []byte("c"), []byte("b")},
+	} {
+		page := &Page{Terms: Terms{Store: []byte("s")}, from: each.from, to: each.to, Reverse: each.reverse, partitions: []uint64{1}}
+		page.token = []byte(page.Token([]byte(each.last)))
+		granted, obstacle := snapshotOf(false).AdmitPage(page, 0)
+		if obstacle != none {
+			t.Fatalf("%+v: %v", each, obstacle)
+		}
+		// A stop that is empty is one, and nil is none.
+		if !bytes.Equal(granted.Start, each.start) || !bytes.Equal(granted.Stop, each.stop) || (granted.Stop == nil) != (each.stop == nil) {
+			t.Errorf("%+v: from %q to below %q", each, granted.Start, granted.Stop)
+		}
+	}
+}
+
+func TestATokenIsPythonsUnlessItIsAsWeWriteIt(t *testing.T) {
+	page := &Page{Terms: Terms{Store: []byte("s")}, partitions: []uint64{1}}
+	token := page.Token([]byte("key"))
+	for _, wrong := range []string{"damaged", token[:3], token[:2] + "\n" + token[2:], token + "\r", token + "AAAA"} {
+		page.token = []byte(wrong)
+		if _, obstacle := snapshotOf(false).AdmitPage(page, 0); obstacle != keyObstacle {
+			t.Errorf("%q: %v", wrong, obstacle)
+		}
+	}
+	page.token = []byte(token)
+	page.Reverse = true
+	if _, obstacle := snapshotOf(false).AdmitPage(page, 0); obstacle != keyObstacle {
+		t.Errorf("the token of another scan: %v", obstacle)
+	}
+}
+
 func TestOfAGlobalStoreAPageIsOfOnePartition(t *testing.T) {
 	store := []byte{scanStore<<3 | byte(protowire.BytesType), 1, 's'}
 	one := protowire.AppendVarint(protowire.AppendTag(bytes.Clone(store), scanPartition, protowire.VarintType), 2)
