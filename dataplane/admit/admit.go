@@ -36,6 +36,7 @@ type Store[R Held] struct {
 	name       string
 	keyForm    controlv1.KeyForm
 	valueForm  controlv1.ValueForm
+	isGlobal   bool
 	partitions []replica[R]
 	// What the processor last reported for it, nil if nothing is known.
 	report func() *controlv1.ServingReport
@@ -87,7 +88,9 @@ func New[R Held](
 		NeedsPermits: decided.NeedsPermits, stores: map[string]*Store[R]{},
 	}
 	for _, each := range decided.Stores {
-		store := &Store[R]{name: each.Name, keyForm: each.KeyForm, valueForm: each.ValueForm, report: reportOf(each.Name)}
+		store := &Store[R]{
+			name: each.Name, keyForm: each.KeyForm, valueForm: each.ValueForm, isGlobal: each.IsGlobal, report: reportOf(each.Name),
+		}
 		store.partitions = make([]replica[R], each.PartitionCount)
 		for _, of := range each.Replicas {
 			if held, isOpen := heldBy(of.Store); isOpen && of.Partition < each.PartitionCount {

@@ -24,6 +24,7 @@ type Page struct {
 	size             uint64
 	token            []byte
 	partitions       []uint64
+	areSeveral       bool // in the field for several
 }
 
 // Fields of ScanRequest, and of PageToken.
@@ -75,6 +76,7 @@ func (p *Page) take(found field) bool {
 	case scanPartitions:
 		if isRead = found.isBytes && len(p.partitions) == 0; isRead {
 			p.partitions, isRead = packed(found.bytes)
+			p.areSeveral = len(p.partitions) > 0
 		}
 	case scanSize:
 		p.size, isRead = found.varint, !found.isBytes && found.varint <= math.MaxUint32
@@ -138,7 +140,7 @@ func (s *Snapshot[R]) AdmitPage(page *Page, now int64) (*GrantedPage[R], control
 	if granted.Start, granted.Stop, isRead = page.keys(store.keyForm); !isRead {
 		return nil, keyObstacle
 	}
-	if len(page.partitions) == 0 {
+	if len(page.partitions) == 0 || store.isGlobal && page.areSeveral {
 		return nil, partition
 	}
 	granted.Partitions = make([]Stamped[R], len(page.partitions))
@@ -216,10 +218,10 @@ func after(prefix []byte) []byte {
 // last returns the last key that the request's token says was returned.
 func (p *Page) last() ([]byte, bool) {
 	data, err := base64.URLEncoding.Strict().DecodeString(string(p.token))
-	if err != nil {
+	if err != nil || bytes.ContainsAny(p.token, "\r\n") { // which the decoder passes over
 		return nil, false
 	}
-	var last []byte
+	last := []byte{} // the empty key, which is one
 	var fingerprint uint64
 	var fields seen
 	for len(data) > 0 {

@@ -96,20 +96,20 @@ func (s *Served) page(
 	page *admit.Page, granted *admit.GrantedPage[*source], views []*engine.View, began time.Time,
 ) ([]byte, int, error) {
 	form := formOf(granted.Form, page.Exact)
-	found := stores.Over(views, stores.Range{Start: granted.Start, Stop: granted.Stop, Reverse: page.Reverse})
+	room := stores.Room{Entries: granted.Entries, Bytes: s.maxMessageBytes / shareStored / len(views)}
+	found := stores.Over(views, stores.Range{Start: granted.Start, Stop: granted.Stop, Reverse: page.Reverse}, room)
 	defer found.Close()
-	room := stores.Room{Entries: granted.Entries, Bytes: s.maxMessageBytes / shareStored}
 	left := s.maxMessageBytes / shareShown
 	data := make([]byte, 0, min(granted.Entries*usualBytes, left))
 	var keys []byte // fields
 	var last []byte
 	bytes, entries, hasMore := 0, 0, false
 	for found.Next() {
-		key, value := found.Key(), found.Value()
-		if !room.Takes(len(key) + len(value)) {
+		if entries == granted.Entries {
 			hasMore = true
 			break
 		}
+		key, value := found.Key(), found.Value()
 		start := len(data)
 		next, begun := wire.Begin(data, entriesTag)
 		next, isShown := appendEntry(next, granted.KeyForm, form, page.Raw, key, value, found.TimestampMS())
@@ -137,7 +137,7 @@ func (s *Served) page(
 	if err := found.Err(); err != nil {
 		return nil, 0, err
 	}
-	if hasMore {
+	if hasMore || found.IsCut() {
 		token := page.Token(last)
 		data = append(protowire.AppendVarint(append(data, tokenTag), uint64(len(token))), token...)
 	}

@@ -160,22 +160,52 @@ func (s *KeyValue) View() (*engine.View, int64, error) {
 }
 
 // Pages walks over the entries of views of key-value stores that have no key in common, as one sequence.
-type Pages struct{ entries }
-
-// Over begins a walk in front of the first entry.
-func Over(views []*engine.View, keys Range) Pages {
-	walks := make([]entries, len(views))
-	for at, view := range views {
-		walks[at] = within(view, engine.Default, keys)
-	}
-	return Pages{merge(walks, keys.Reverse)}
+type Pages struct {
+	entries
+	isCut bool
 }
 
+// Over begins a walk in front of the first entry. It ends where the first of the views has one for which `each` has no
+// more room, as if each had been read by itself: what comes after that one is not known then.
+func Over(views []*engine.View, keys Range, each Room) *Pages {
+	p := &Pages{}
+	walks := make([]entries, len(views))
+	for at, view := range views {
+		walks[at] = &roomy{within(view, engine.Default, keys), each, &p.isCut}
+	}
+	p.entries = merge(walks, keys.Reverse)
+	return p
+}
+
+// Next goes to the next entry, and returns whether there is one.
+func (p *Pages) Next() bool { return p.entries.Next() && !p.isCut }
+
+// IsCut says whether it ended before the last entry.
+func (p *Pages) IsCut() bool { return p.isCut }
+
 // Value returns the entry's value. It is gone at the next step.
-func (p Pages) Value() []byte { return p.entries.Value()[timeBytes:] }
+func (p *Pages) Value() []byte { return p.entries.Value()[timeBytes:] }
 
 // TimestampMS returns the time of the entry's record.
-func (p Pages) TimestampMS() int64 { return timeIn(p.entries.Value()) }
+func (p *Pages) TimestampMS() int64 { return timeIn(p.entries.Value()) }
+
+// roomy is a walk over one of the stores, which ends when there is no more room.
+type roomy struct {
+	entries
+	room  Room
+	isCut *bool
+}
+
+func (r *roomy) Next() bool {
+	if !r.entries.Next() {
+		return false
+	}
+	if !r.room.Takes(len(r.Key()) + len(r.Value()) - timeBytes) {
+		*r.isCut = true
+		return false
+	}
+	return true
+}
 
 // Count returns the number of keys. It walks over all only if the number is not kept.
 func (s *KeyValue) Count(walk *Walk) (int64, error) {

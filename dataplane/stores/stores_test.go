@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -181,6 +182,82 @@ func TestAKeyValueStoreIsTheLatestValueOfEachKey(t *testing.T) {
 			}
 			if count := must[int64](t)(s.Count(forever())); count != int64(len(should)) {
 				t.Fatalf("step %d: %d keys, not %d", step, count, len(should))
+			}
+		}
+	}
+}
+
+// parted returns what stores have in a range, read by themselves and then put together: as far as all of it is known, and
+// whether there is more.
+func parted(stores []map[string]string, keys Range, each Room) ([]string, bool) {
+	var found []string
+	last, isCut := "", false
+	for _, should := range stores {
+		room := each
+		var part []string
+		for _, key := range inOrder(should, keys) {
+			if room.Takes(len(key) + len(should[key])) {
+				part = append(part, key)
+				continue
+			}
+			ends := part[len(part)-1]
+			if !isCut || ends < last != keys.Reverse {
+				last, isCut = ends, true
+			}
+			break
+		}
+		found = append(found, part...)
+	}
+	slices.Sort(found)
+	if keys.Reverse {
+		slices.Reverse(found)
+	}
+	return slices.DeleteFunc(found, func(key string) bool { return isCut && key != last && key > last != keys.Reverse }), isCut
+}
+
+func TestAPageOfSeveralStoresEndsWhereOneHasNoMoreRoom(t *testing.T) {
+	for seed := range uint64(6) {
+		random := rand.New(rand.NewPCG(seed, 4))
+		several := make([]*KeyValue, 1+random.IntN(3))
+		should := make([]map[string]string, len(several))
+		for at := range several {
+			store, _, err := NewKeyValue(keeping(t).open())
+			if err != nil {
+				t.Fatal(err)
+			}
+			several[at], should[at] = store, map[string]string{}
+		}
+		for range 60 {
+			key := oddBytes(random, 4)
+			at := int(crc32.ChecksumIEEE(key)) % len(several)
+			value := make([]byte, random.IntN(20))
+			should[at][string(key)] = string(value)
+			must[Applied](t)(several[at].Apply([]Record{{Key: key, Value: value}}, &Checkpoint{}))
+		}
+		for range 200 {
+			keys := randomRange(random, func() []byte { return oddBytes(random, 3) })
+			room := Room{Entries: 1 + random.IntN(20), Bytes: random.IntN(200)}
+			views := make([]*engine.View, len(several))
+			for at, store := range several {
+				view, _, err := store.View()
+				if err != nil {
+					t.Fatal(err)
+				}
+				views[at] = view
+			}
+			found, seen := Over(views, keys, room), []string{}
+			for found.Next() {
+				seen = append(seen, string(found.Key()))
+			}
+			if err := found.Err(); err != nil {
+				t.Fatal(err)
+			}
+			if expected, isCut := parted(should, keys, room); !slices.Equal(seen, expected) || found.IsCut() != isCut {
+				t.Fatalf("%+v, %+v: %q (cut: %v), not %q (%v)", keys, room, seen, found.IsCut(), expected, isCut)
+			}
+			found.Close()
+			for _, view := range views {
+				view.Close()
 			}
 		}
 	}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -256,7 +256,7 @@ class LookupHandler:
             raise too_large(self._max_message_bytes)
         if any(group.on_disk for group in groups.values()):
             return DiskLookup(lambda: self._batch_from_disk(batch, groups.values(), results, room))
-        return framed(map(results.__getitem__, range(len(batch.entries))))
+        return self._together(results)
 
     def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
         self._admission.prove(served, Claim.FOUND, request.forwarding)
@@ -291,7 +291,20 @@ class LookupHandler:
             for index, _ in group.on_disk:
                 if index not in results:
                     results[index] = self._failed(unread, group.served.spec.name)
-        return framed(map(results.__getitem__, range(len(batch.entries))))
+        return self._together(results)
+
+    def _together(self, results: Mapping[int, bytes]) -> bytes:
+        """Return a BatchGetResponse of all entries' results, serialized.
+
+        Raises:
+            LookupFailure: MESSAGE_TOO_LARGE, also if it is only so by what stands in front of each result: gRPC would
+                refuse it without a word of what to do.
+
+        """
+        response = framed(map(results.__getitem__, range(len(results))))
+        if len(response) > self._max_message_bytes:
+            raise too_large(self._max_message_bytes)
+        return response
 
     async def _read_left(
         self,

@@ -70,6 +70,7 @@ class SnapshotCompiler:
             key_form=key_form(served.key_serde),
             value_form=value_form(served.value_serde),
             partition_count=served.spec.partition_count,
+            is_global=served.spec.is_global,
         )
         for partition in range(served.spec.partition_count):
             try:

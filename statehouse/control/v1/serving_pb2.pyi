@@ -246,6 +246,7 @@ class ServingStore(_message.Message):
     VALUE_FORM_FIELD_NUMBER: _builtins.int
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    IS_GLOBAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     key_form: _express_pb2.KeyForm.ValueType
@@ -254,6 +255,8 @@ class ServingStore(_message.Message):
     """How values are shown that were not asked for raw."""
     partition_count: _builtins.int
     """How many partitions it has. The key's murmur2 hash chooses one."""
+    is_global: _builtins.bool
+    """Whether nodes hold all of it. Its pages are of one partition here."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingReplica]:
         """The partitions that may be answered from. For all others Python is asked."""
@@ -266,10 +269,11 @@ class ServingStore(_message.Message):
         value_form: Global___ValueForm.ValueType = ...,
         partition_count: _builtins.int = ...,
         replicas: _abc.Iterable[Global___ServingReplica] | None = ...,
+        is_global: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_form", b"key_form", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas", "value_form", b"value_form"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_global", b"is_global", "key_form", b"key_form", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas", "value_form", b"value_form"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

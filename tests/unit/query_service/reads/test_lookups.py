@@ -182,6 +182,27 @@ def test_failures_of_a_batch_take_room_in_the_message_too(tmp_path: Path) -> Non
     assert not store.asked
 
 
+def test_what_stands_in_front_of_each_result_takes_room_in_the_message_too(tmp_path: Path) -> None:
+    metrics, store = NodeMetrics(), Large(tmp_path)
+    admission = cast("Any", OneStore(store, metrics))
+    requests = [query_service_pb2.GetRequest(store="s", key={"text": "k"})] * 9
+    batch = batch_of(query_service_pb2.BatchGetRequest(requests=requests).SerializeToString())
+
+    def answered(max_message_bytes: int) -> bytes:
+        lookups = LookupHandler(
+            admission, cast("Any", None), metrics, max_batch_entries=999, max_message_bytes=max_message_bytes
+        )
+        response = lookups.batch_get(batch)
+        assert isinstance(response, bytes)
+        return response
+
+    size = len(answered(100_000))
+    assert len(answered(size)) == size
+    with pytest.raises(LookupFailure) as caught:
+        answered(size - 1)
+    assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
+
+
 def _batch_get(
     lookups: LookupHandler, requests: list[query_service_pb2.GetRequest]
 ) -> list[query_service_pb2.BatchGetResult]:

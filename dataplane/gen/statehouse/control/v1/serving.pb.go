@@ -426,7 +426,9 @@ type ServingStore struct {
 	// How many partitions it has. The key's murmur2 hash chooses one.
 	PartitionCount uint32 `protobuf:"varint,4,opt,name=partition_count,json=partitionCount,proto3" json:"partition_count,omitempty"`
 	// The partitions that may be answered from. For all others Python is asked.
-	Replicas      []*ServingReplica `protobuf:"bytes,5,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	Replicas []*ServingReplica `protobuf:"bytes,5,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// Whether nodes hold all of it. Its pages are of one partition here.
+	IsGlobal      bool `protobuf:"varint,6,opt,name=is_global,json=isGlobal,proto3" json:"is_global,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -494,6 +496,13 @@ func (x *ServingStore) GetReplicas() []*ServingReplica {
 		return x.Replicas
 	}
 	return nil
+}
+
+func (x *ServingStore) GetIsGlobal() bool {
+	if x != nil {
+		return x.IsGlobal
+	}
+	return false
 }
 
 // A partition of a store that may be answered from.
@@ -947,14 +956,15 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\buntil_us\x18\x04 \x01(\x03R\auntilUs\x12\x1f\n" +
 	"\vmay_forward\x18\x05 \x01(\bR\n" +
 	"mayForward\x12\x1a\n" +
-	"\bconceals\x18\x06 \x01(\bR\bconceals\"\x8a\x02\n" +
+	"\bconceals\x18\x06 \x01(\bR\bconceals\"\xa7\x02\n" +
 	"\fServingStore\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\bkey_form\x18\x02 \x01(\x0e2\x1e.statehouse.control.v1.KeyFormR\akeyForm\x12?\n" +
 	"\n" +
 	"value_form\x18\x03 \x01(\x0e2 .statehouse.control.v1.ValueFormR\tvalueForm\x12'\n" +
 	"\x0fpartition_count\x18\x04 \x01(\rR\x0epartitionCount\x12A\n" +
-	"\breplicas\x18\x05 \x03(\v2%.statehouse.control.v1.ServingReplicaR\breplicas\"\x9c\x01\n" +
+	"\breplicas\x18\x05 \x03(\v2%.statehouse.control.v1.ServingReplicaR\breplicas\x12\x1b\n" +
+	"\tis_global\x18\x06 \x01(\bR\bisGlobal\"\x9c\x01\n" +
 	"\x0eServingReplica\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x14\n" +
 	"\x05store\x18\x02 \x01(\x04R\x05store\x12\x1b\n" +

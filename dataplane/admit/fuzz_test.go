@@ -1,0 +1,167 @@
+package admit
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// What follows writes requests, with all that is read of them.
+
+func appendBytes(to []byte, number protowire.Number, data []byte) []byte {
+	if data == nil {
+		return to
+	}
+	return protowire.AppendBytes(protowire.AppendTag(to, number, protowire.BytesType), data)
+}
+
+func appendNumber(to []byte, number protowire.Number, value uint64) []byte {
+	if value == 0 {
+		return to
+	}
+	return protowire.AppendVarint(protowire.AppendTag(to, number, protowire.VarintType), value)
+}
+
+func appendTruth(to []byte, number protowire.Number, value bool) []byte {
+	if value {
+		return appendNumber(to, number, 1)
+	}
+	return to
+}
+
+func appendKeyField(to []byte, number protowire.Number, k *key) []byte {
+	if k == nil {
+		return to
+	}
+	return appendBytes(to, number, k.serialize())
+}
+
+func (a *Terms) freshness() []byte {
+	data := appendTruth([]byte{}, activeOnly, a.activeOnly)
+	for _, each := range []struct {
+		number protowire.Number
+		of     bound
+		value  int64
+	}{
+		{maxLag, lagBound, a.maxLag}, {maxStaleness, stalenessBound, a.maxStalenessMS},
+		{maxAge, ageBound, a.maxAgeMS}, {maxBacklog, backlogBound, a.maxBacklog},
+	} {
+		if a.bounds&each.of != 0 {
+			data = protowire.AppendVarint(protowire.AppendTag(data, each.number, protowire.VarintType), uint64(each.value))
+		}
+	}
+	return appendBytes(data, atLeast, a.atLeast)
+}
+
+func (a *Terms) forwarding() []byte {
+	return appendTruth(appendNumber([]byte{}, forwardingEpoch, a.epoch), forwardingEntryKeys, a.WithKeys)
+}
+
+func (a *Asked) serialized() []byte {
+	data := appendKeyField(appendBytes(nil, requestStore, a.Store), requestKey, &a.key)
+	data = appendTruth(appendBytes(data, requestFreshness, a.freshness()), requestRaw, a.Raw)
+	return appendBytes(appendTruth(data, requestExact, a.Exact), requestForwarding, a.forwarding())
+}
+
+func (p *Page) serialized() []byte {
+	data := appendKeyField(appendBytes(nil, scanStore, p.Store), scanFrom, p.from)
+	data = appendKeyField(appendKeyField(data, scanTo, p.to), scanPrefix, p.prefix)
+	data = appendNumber(appendTruth(data, scanReverse, p.Reverse), scanSize, p.size)
+	data = appendBytes(appendBytes(data, scanToken, p.token), scanFreshness, p.freshness())
+	data = appendTruth(appendTruth(data, scanRaw, p.Raw), scanExact, p.Exact)
+	data = appendBytes(data, scanForwarding, p.forwarding())
+	if !p.areSeveral {
+		for _, number := range p.partitions {
+			data = protowire.AppendVarint(protowire.AppendTag(data, scanPartition, protowire.VarintType), number)
+		}
+		return data
+	}
+	var packed []byte
+	for _, number := range p.partitions {
+		packed = protowire.AppendVarint(packed, number)
+	}
+	return appendBytes(data, scanPartitions, packed)
+}
+
+// someTerms returns what a read may say beside what it is of.
+func someTerms() []Terms {
+	position := appendNumber(appendBytes(nil, positionStore, []byte("s")), positionOffset, 5)
+	return []Terms{
+		{Store: []byte("s")},
+		{Store: []byte("s"), Raw: true, activeOnly: true, epoch: 7},
+		{Store: []byte("ä"), Exact: true, bounds: lagBound | backlogBound, maxLag: 10, maxBacklog: 1 << 40},
+		{Store: []byte{}, bounds: stalenessBound | ageBound, maxAgeMS: 3, atLeast: appendBytes(nil, positionsEach, position)},
+	}
+}
+
+// damaged returns a request, and some that are not as anybody writes them.
+func damaged(request []byte) [][]byte {
+	return [][]byte{
+		request, append(bytes.Clone(request), request...), request[:len(request)-1],
+		appendNumber(bytes.Clone(request), 99, 1), append(bytes.Clone(request), 0x80),
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	for _, terms := range someTerms() {
+		for _, k := range []key{{[]byte("a"), true}, {[]byte{0xff}, false}, {[]byte{}, true}} {
+			for _, request := range damaged((&Asked{terms, k}).serialized()) {
+				f.Add(request)
+			}
+		}
+	}
+	snapshot := snapshotOf(false)
+	f.Fuzz(func(t *testing.T, request []byte) {
+		asked, isRead := Read(request)
+		if !isRead {
+			return
+		}
+		var granted Granted[*heldReplica]
+		if snapshot.Admit(&asked, 0, &granted) == none {
+			granted.AppendStamp(nil)
+		}
+		again, isRead := Read(asked.serialized())
+		if !isRead || !reflect.DeepEqual(asked, again) {
+			t.Fatalf("%+v is read again as %+v: %v", asked, again, isRead)
+		}
+	})
+}
+
+func FuzzReadPage(f *testing.F) {
+	for _, terms := range someTerms() {
+		pages := []Page{
+			{Terms: terms, partitions: []uint64{1}},
+			{Terms: terms, from: &key{[]byte("a"), true}, to: &key{[]byte{0xff}, false}, Reverse: true, size: 5},
+			{Terms: terms, prefix: &key{[]byte{0xff}, false}, partitions: []uint64{2, 0}, areSeveral: true},
+		}
+		for at := range pages {
+			pages[at].WithKeys = true
+			pages[at].token = []byte(pages[at].Token([]byte("b")))
+			for _, request := range damaged(pages[at].serialized()) {
+				f.Add(request)
+			}
+		}
+	}
+	snapshots := []*Snapshot[*heldReplica]{snapshotOf(false), snapshotOf(true)}
+	f.Fuzz(func(t *testing.T, request []byte) {
+		page, isRead := ReadPage(request)
+		if !isRead {
+			return
+		}
+		for _, snapshot := range snapshots {
+			if granted, obstacle := snapshot.AdmitPage(page, 0); obstacle == none && len(granted.Partitions) == 0 {
+				t.Fatalf("%+v is of no partition", page)
+			}
+		}
+		again, isRead := ReadPage(page.serialized())
+		if !isRead || !reflect.DeepEqual(page, again) {
+			t.Fatalf("%+v is read again as %+v: %v", page, again, isRead)
+		}
+		page.token = []byte(page.Token(request))
+		if last, isRead := page.last(); !isRead || !bytes.Equal(last, request) {
+			t.Fatalf("the token of %x is of %x: %v", request, last, isRead)
+		}
+	})
+}
