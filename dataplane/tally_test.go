@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/orders"
+	"statehouse-dataplane/serve"
 )
 
 func TestCallsAreCountedByWayAndStatus(t *testing.T) {
@@ -53,6 +55,7 @@ func standing(t *testing.T) *Standing {
 	t.Cleanup(func() { listener.Close() })
 	return &Standing{
 		Tally: &Tally{}, Link: link, Quotas: quotas, Express: NewExpress(link, calls, 1<<20),
+		Served: serve.New(nil, 1<<20, nil), Stores: orders.New(nil),
 		Lookups: NewDoor(1), Others: NewDoor(1), Listener: NewBounded(listener, 1, 0, quotas),
 	}
 }

@@ -120,7 +120,7 @@ class ControlTopics:
         return self._ownership.is_confirmed(self.silence_s)
 
     def confirmed_for_s(self) -> float:
-        """Return for how many seconds more that will be so without news; 0 or less if it isn't."""
+        """Return for how many seconds more that will be so without news; 0 if it isn't."""
         return self._ownership.confirmed_for_s(self.silence_s)
 
     def start(self) -> None:

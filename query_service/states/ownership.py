@@ -188,12 +188,12 @@ class NodeOwnership:
         `silence_s` is the time in seconds since the assignment topic was last known to be read to its end, None if it
         never was.
         """
-        return self.confirmed_for_s(silence_s) > 0
+        is_known = self.assignment is None or self._reader.is_current_of_log
+        return is_known and silence_s is not None and silence_s < self._session_timeout_s
 
     def confirmed_for_s(self, silence_s: float | None) -> float:
-        """Return for how many seconds more that will be so without news; 0 or less if it isn't."""
-        is_known = self.assignment is None or self._reader.is_current_of_log
-        return self._session_timeout_s - silence_s if is_known and silence_s is not None else 0.0
+        """Return for how many seconds more that will be so without news; 0 if it isn't."""
+        return self._session_timeout_s - (silence_s or 0.0) if self.is_confirmed(silence_s) else 0.0
 
     def enter(self, state: NodeState) -> NodeState | None:
         """Change the node's state. Return the state before, None if the node is in `state` already.
