@@ -37,7 +37,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A lookup that the data plane answers: of which store, for which serialized key, in which form, by which stamp."""
+    """A lookup that the data plane answers: its store's number, the serialized key, the value's form, the stamp."""
 
     store: int
     key: bytes

@@ -53,7 +53,7 @@ class SnapshotCompiler:
         if view.assignment is not None:
             snapshot.epoch = view.assignment.epoch
             for name, served in view.stores.items():
-                # Of a store that is not placed as its keys are hashed, one partition can't say everything.
+                # One partition can't say everything of a store that is not placed as its keys are hashed.
                 if name not in view.placements and not self._admission.is_scattered(served):
                     self._add(snapshot, served, replicas)
         if snapshot == self.latest:
@@ -76,7 +76,7 @@ class SnapshotCompiler:
             try:
                 task, replica = self._admission.standing(served, partition)
             except LookupFailure:
-                continue  # whoever asks for it hears why from Python
+                continue  # who asks for it learns from Python why
             if not isinstance(replica.store, DataPlaneStore):
                 continue
             claimed = claimed_role(task.role, confirmed=True, epoch=snapshot.epoch, requested_epoch=snapshot.epoch)

@@ -158,7 +158,7 @@ def test_a_restore_is_watched_to_its_end(run: Run, fleet: Fleet, router: ServerP
         (seen,) = shown(run, "restore")
         assert (seen["node"], seen["role"], seen["task"], seen["store"]) == ("c", "STANDBY", "0_1", None)
         limit_reads(fleet.bootstrap, client_id, bytes_per_s=1e9)
-        node.kill()  # a client is told for how long it is to wait, and doesn't ask before
+        node.kill()  # a client learns how long it is to wait, and doesn't ask before
         node.start()
         watch.wait_for("all restores have ended: ")
         assert watch.ended() == ExitCode.DONE

@@ -135,7 +135,7 @@ def test_node_and_router_count_what_happens(fleet: Fleet) -> None:
     poll_until(lambda: answers(router), 20, "the router")
     fleet.put({"c": None})
     poll_until(lambda: not node.get("c").found, 20, "the deletion")
-    # Of what the program has read it tells ten times a second: of all that was before this page, too.
+    # The program tells ten times a second what it has read: also all that was before this page.
     scan(node, prefix=types_pb2.Key(text="a"))
     before = wait_for_reads(node_port, "prefix")
     use_all_reads(node)

@@ -63,7 +63,7 @@ def _outcome(fleet: Fleet, lookup: bytes, seen: Counter[str]) -> bytes:
         seen["unreadable"] += 1
         return struct.pack(">BB", UNREADABLE, 1)
     found = admitted(fleet.snapshot, fleet.held.__getitem__, fleet.reports, request, NOW_US)
-    # Of what no serializer writes the program may say that it isn't plain, which costs time and nothing else.
+    # The program may say that what no serializer writes isn't plain, which costs time and nothing else.
     request.DiscardUnknownFields()  # type: ignore[no-untyped-call]
     is_plain = request.SerializeToString(deterministic=True) == lookup
     if not isinstance(found, Admitted):

@@ -122,7 +122,7 @@ def test_an_active_that_restores_leaves_lookups_to_the_standby(new_fleet: Callab
     assert set(story.asked) == {"a PARTITION_RESTORING"}
     assert routed.nodes["a"].node().tasks[0].state == "restoring", "all that was in the restore"
     limit_reads(fleet.bootstrap, client_id, bytes_per_s=1e9)
-    routed.nodes["a"].kill()  # a client is told for how long it is to wait, and doesn't ask before
+    routed.nodes["a"].kill()  # a client learns how long it is to wait, and doesn't ask before
     routed.nodes["a"].start()
     routed.wait_settled()
     assert routed.look_up().answer == ("a", ACTIVE)
