@@ -176,7 +176,6 @@ func run(given options) error {
 	doors := Doors{NewDoor(placesOfLookups), NewDoor(placesOfOthers)}
 	forward := link.Liveness.Guarded(Forward(upstream, requests, doors.others))
 	held := orders.New(func(report *controlv1.EngineReport) { link.Send(storeReport, 0, serialized(report)) })
-	defer held.Close()
 	link.OnOrder = carried(held, link)
 	served := ofHeld(held, link, given.maxMessageBytes)
 	all := Handle(link, served, express, requests, doors, tally, given.isTraced, forward)
@@ -205,6 +204,7 @@ func run(given options) error {
 	go func() { ended <- link.Run() }()
 	select {
 	case err = <-ended:
+		server.Stop() // nothing is answered without the server, and its port is free for the next one
 		return err
 	case <-stopped:
 		if !held.HasBegun() {
@@ -212,6 +212,7 @@ func run(given options) error {
 		}
 		link.Send(callsEnded, 0, nil)
 		<-ended // the server closes its stores, and then the link
+		held.Close()
 		return nil
 	}
 }
