@@ -406,13 +406,21 @@ class StoreReplica:
         """Write the checkpoint into the store and return it."""
         self._confirm()
         with self._write_lock:
-            self._checkpoint = self._checkpoint_at(self._checkpoint.position)
-            if self.store.checkpoint() != self._checkpoint:
-                began = time.monotonic()
-                self.store.apply((), self._checkpoint)
-                ended = time.monotonic()
-                self.metrics.writes.flushed(ended - began, ended)
-            return self._checkpoint
+            checkpoint = self._checkpoint = self._checkpoint_at(self._checkpoint.position)
+            if self._pinned is None:
+                self._save(checkpoint)
+        if self._pinned is not None:
+            # With the lock `advanced_to` would wait for the data plane's answer. It runs on the event loop, and that
+            # brings the answer.
+            self._save(checkpoint)
+        return checkpoint
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        if self.store.checkpoint() != checkpoint:
+            began = time.monotonic()
+            self.store.apply((), checkpoint)
+            ended = time.monotonic()
+            self.metrics.writes.flushed(ended - began, ended)
 
     def outran_retention(self) -> LogLost | None:
         """Return the error if tombstones may have left the log before they were read, otherwise None.

@@ -14,12 +14,26 @@ from query_service.replicas.tail import Compaction, Tail
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.lifecycle import InvalidTransition, StoreState
 from query_service.stores.base import ChangelogRecord
+from query_service.stores.engine import Writes
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.walk import Walk, WalkTooLong
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.contract.paging import KeyRange
 from statehouse.contract.topology import Role, StoreSpec
+
+
+class SlowEngine(MemoryEngine):
+    """Saves when it may."""
+
+    def __init__(self) -> None:
+        super().__init__(1_000_000)
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
+        self.has_begun.set()
+        assert self.may_end.wait(20)
+        super().write(writes, checkpoint)
 
 
 def replica_at(position: int, tail: Tail | None = None, ends_valid_s: float | None = None) -> StoreReplica:
@@ -225,6 +239,30 @@ def test_what_the_data_plane_writes_leaves_a_replica_as_if_it_had_written_it_its
         assert (replica.restored_records, replica.had_records, replica.late) == (2, False, 0)
     assert replace(told.present_checkpoint(), at_end_ms=0) == replace(applying.present_checkpoint(), at_end_ms=0)
     assert told.tail.read(0, 10, 100) is None, "its records are read from the log"
+
+
+def test_what_the_data_plane_has_read_is_noted_while_it_saves() -> None:
+    """The event loop notes it. If that waited, nobody would bring the data plane's answer to the save."""
+    engine = SlowEngine()
+    replica = StoreReplica(
+        StoreSpec("s", "topic", 1, 0),
+        0,
+        KeyValueStore(engine),
+        Checkpoint("topic", "id", 5, 0),
+        NodeMetrics().of("s", Role.ACTIVE),
+        pinned=lambda: nullcontext(5),
+    )
+    saved: list[Checkpoint] = []
+    saving = threading.Thread(target=lambda: saved.append(replica.save_checkpoint()))
+    saving.start()
+    assert engine.has_begun.wait(20)
+    replica.advanced_to(Progress(8, puts=3))
+    assert replica.position == 8
+    assert saving.is_alive()
+    engine.may_end.set()
+    saving.join(20)
+    assert [checkpoint.position for checkpoint in saved] == [5]
+    assert replica.save_checkpoint().position == 8
 
 
 def test_who_is_lost_says_so_once() -> None:
