@@ -31,6 +31,7 @@ const (
 type Database struct {
 	path      string
 	resources *Resources
+	lock      *pebble.Lock
 	pebble    *pebble.DB
 	// Readers have it to read, and Close to write.
 	reads   sync.RWMutex
@@ -69,18 +70,32 @@ func Open(path string, resources *Resources, stores int) (*Database, error) {
 		CompactionEnd:   func(pebble.CompactionInfo) { d.wake() },
 	}
 	options.EventListener.EnsureDefaults(options.Logger)
-	opened, err := pebble.Open(path, options)
-	if err != nil {
+	if err := d.open(options); err != nil {
 		resources.end(d, nil)
-		return nil, faultOf(path, err)
-	}
-	d.pebble = opened
-	if err := d.load(); err != nil {
-		resources.end(d, nil)
-		return nil, errors.Join(faultOf(path, err), opened.Close())
+		return nil, err
 	}
 	resources.opened(d)
 	return d, nil
+}
+
+func (d *Database) open(options *pebble.Options) error {
+	if err := os.MkdirAll(d.path, 0o755); err != nil {
+		return faultOf(d.path, err)
+	}
+	lock, err := pebble.LockDirectory(d.path, options.FS)
+	if err != nil {
+		return lockFault(d.path, err)
+	}
+	d.lock, options.Lock = lock, lock
+	opened, err := pebble.Open(d.path, options)
+	if err != nil {
+		return errors.Join(faultOf(d.path, err), lock.Close())
+	}
+	d.pebble = opened
+	if err := d.load(); err != nil {
+		return errors.Join(faultOf(d.path, err), opened.Close(), lock.Close())
+	}
+	return nil
 }
 
 // load reads the state and which segments there are.
@@ -341,7 +356,7 @@ func (d *Database) Close() error {
 	defer d.reads.Unlock()
 	failed := d.flush()
 	d.resources.end(d, d.counted(d.pebble.Metrics()))
-	if err := d.pebble.Close(); err != nil && failed == nil {
+	if err := errors.Join(d.pebble.Close(), d.lock.Close()); err != nil && failed == nil {
 		failed = faultOf(d.path, err)
 	}
 	return failed

@@ -246,6 +246,19 @@ func TestNothingIsReadOnceItIsClosedAndCloseWaitsForReads(t *testing.T) {
 	}
 }
 
+func TestADatabaseThatIsOpenIsRefusedAndNotDamaged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store")
+	first := opened(t, path)
+	_, err := Open(path, NewResources(8*mib, 8*mib), 1)
+	if fault, isFault := err.(*Fault); !isFault || fault.Kind != Refused {
+		t.Fatalf("%v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	opened(t, path)
+}
+
 func TestADamagedDatabaseIsMarkedAndRefusedAtItsNextOpening(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	resources := NewResources(mib, mib)

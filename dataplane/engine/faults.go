@@ -62,3 +62,13 @@ func faultOf(path string, err error) *Fault {
 	}
 	return &Fault{kind, path, err}
 }
+
+// lockFault returns the fault that it is if a directory can't be locked. That says nothing of its content: an earlier opening
+// may still be ending, as long as the disk doesn't answer.
+func lockFault(path string, err error) *Fault {
+	fault := faultOf(path, err)
+	if fault.Kind == Damaged {
+		fault.Kind = Refused
+	}
+	return fault
+}

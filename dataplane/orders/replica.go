@@ -36,6 +36,7 @@ type replica struct {
 	// By order, one after the other.
 	reader *follow.Reader
 	place  follow.Place
+	saved  stores.Checkpoint // what is in files
 
 	// Everything before it is there to read.
 	readable atomic.Int64
@@ -45,7 +46,6 @@ type replica struct {
 	checkpoint stores.Checkpoint
 	position   int64
 	partitions uint32
-	saved      stores.Checkpoint // what is in files
 	tailBytes  int
 	tail       tail
 }
@@ -198,19 +198,32 @@ func (r *replica) Lost(reason string) {
 
 // save writes the checkpoint and everything before it into files, and returns it.
 func (r *replica) save(atEndMS int64) ([]byte, error) {
+	checkpoint, state, err := r.noted(atEndMS)
+	if err != nil {
+		return nil, err
+	}
+	if r.saved.Topic != "" && checkpoint.Position == r.saved.Position && checkpoint.AtEndMS-r.saved.AtEndMS < idleMS {
+		return state, nil
+	}
+	// What is read meanwhile is written meanwhile: the disk may take its time.
+	if err := r.database.Save(); err != nil {
+		return nil, err
+	}
+	r.saved = checkpoint
+	return state, nil
+}
+
+// noted writes the checkpoint of the present position, and returns it, also as it is stored.
+func (r *replica) noted(atEndMS int64) (stores.Checkpoint, []byte, error) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	checkpoint := r.checkpoint
 	checkpoint.Position, checkpoint.AtEndMS = r.position, atEndMS
 	if _, err := r.store.Apply(nil, &checkpoint); err != nil {
-		return nil, err
+		return checkpoint, nil, err
 	}
 	r.checkpoint = checkpoint
-	if r.saved.Topic != "" && checkpoint.Position == r.saved.Position && checkpoint.AtEndMS-r.saved.AtEndMS < idleMS {
-		return r.database.State(), nil
-	}
-	r.saved = checkpoint
-	return r.database.State(), r.database.Save()
+	return checkpoint, r.database.State(), nil
 }
 
 // viewed returns a view, and the next offset that the store needs then.

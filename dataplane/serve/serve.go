@@ -21,6 +21,8 @@ const (
 	// So many lookups may read at the same time. A disk that stalls must not use up the threads: further ones are Python's,
 	// which has a bound of its own and refuses.
 	mostReads = 256
+	// Goroutines that read one batch after the other; further ones have one each. A new one grows its stack several times.
+	batchReaders = 8
 	// What an answer takes beside its value.
 	usualBytes = 160
 )
@@ -58,6 +60,7 @@ type Served struct {
 	permits permits
 	reports sync.Map // of *atomic.Pointer[controlv1.ServingReport], by the store's name
 	reading atomic.Int64
+	readers chan func()
 	sums    *sums
 	// Of the goroutine that takes snapshots.
 	sources map[uint64]*source
@@ -72,7 +75,18 @@ type decided struct {
 
 // New returns one without a snapshot. `replicaOf` returns an open store; `tell` takes serialized ServingSums.
 func New(replicaOf func(uint64) (Replica, bool), maxMessageBytes int, tell func([]byte)) *Served {
-	return &Served{replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, sums: newSums(tell), sources: map[uint64]*source{}}
+	s := &Served{
+		replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, sums: newSums(tell), sources: map[uint64]*source{},
+		readers: make(chan func()),
+	}
+	for range batchReaders {
+		go func() {
+			for do := range s.readers {
+				do()
+			}
+		}()
+	}
+	return s
 }
 
 // Decide takes a serialized ServingSnapshot. It holds once Python has said so. Only one goroutine calls this and what follows.
@@ -216,86 +230,4 @@ func formOf(form controlv1.ValueForm, exact bool) values.Form {
 		return values.JSON
 	}
 	return values.Raw
-}
-
-// BatchGet answers a serialized BatchGetRequest; false if that is for Python to do, as if nothing had been asked. `ask` has
-// Python answer a batch of the lookups that are its own.
-func (s *Served) BatchGet(call Call, request []byte, ask func(request []byte) ([]byte, error)) ([]byte, error, bool) {
-	us := admit.Now()
-	by := s.now(us)
-	if by == nil {
-		return nil, nil, false
-	}
-	lookups := wire.Elements(request, by.MostEntries)
-	if len(lookups) == 0 || !s.enter() {
-		return nil, nil, false
-	}
-	data, left, fits := s.answers(by, call, lookups, us)
-	s.leave()
-	s.sums.due()
-	if !fits || len(left) == len(lookups) {
-		return nil, nil, false
-	}
-	if len(left) == 0 {
-		s.sums.batchGets.Add(1)
-		return data, nil, true
-	}
-	answered, err := ask(wire.Framed(asked(lookups, left)))
-	if err != nil {
-		return nil, err, true
-	}
-	data, areAll := merged(data, left, answered)
-	return data, nil, areAll && len(data) <= s.maxMessageBytes
-}
-
-// missing is a lookup of a batch that is Python's: its place, and where its result belongs in the answer so far.
-type missing struct{ place, at int }
-
-// answers returns the framed results of a batch, and which are missing; not if they are more than a message may have.
-func (s *Served) answers(by *decided, call Call, lookups [][]byte, us int64) ([]byte, []missing, bool) {
-	data := make([]byte, 0, len(lookups)*usualBytes)
-	var left []missing
-	began := time.Now()
-	for place, lookup := range lookups {
-		start := len(data)
-		next, outer := wire.Begin(data, elementTag)
-		next, inner := wire.Begin(next, responseTag)
-		next, from, bytes := s.answer(next, by, call, lookup, us)
-		if from == nil {
-			data, left = next[:start], append(left, missing{place, start})
-			continue
-		}
-		data = wire.End(wire.End(next, inner), outer)
-		if len(data) > s.maxMessageBytes {
-			return nil, nil, false
-		}
-		ended := time.Now()
-		from.add(by.boundsNS, controlv1.ServingRead_SERVING_READ_GET, ended.Sub(began), bytes)
-		began = ended
-	}
-	return data, left, true
-}
-
-// asked returns the lookups that are missing.
-func asked(lookups [][]byte, left []missing) [][]byte {
-	some := make([][]byte, len(left))
-	for at, each := range left {
-		some[at] = lookups[each.place]
-	}
-	return some
-}
-
-// merged returns the answer with the results that were missing; not if they are not as many.
-func merged(data []byte, left []missing, answered []byte) ([]byte, bool) {
-	results := wire.Elements(answered, len(left))
-	if len(results) != len(left) {
-		return nil, false
-	}
-	all := make([]byte, 0, len(data)+len(answered))
-	done := 0
-	for place, each := range left {
-		all = wire.AppendElement(append(all, data[done:each.at]...), results[place])
-		done = each.at
-	}
-	return append(all, data[done:]...), true
 }

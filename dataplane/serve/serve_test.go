@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,7 +60,7 @@ func holding(t *testing.T, values ...string) *held {
 }
 
 // serving returns what serves a store of one partition, by a snapshot that holds, and what it tells of it.
-func serving(t *testing.T, of *held, decided *controlv1.ServingSnapshot) (*Served, <-chan *controlv1.ServingSums) {
+func serving(t *testing.T, of Replica, decided *controlv1.ServingSnapshot) (*Served, <-chan *controlv1.ServingSums) {
 	t.Helper()
 	told := make(chan *controlv1.ServingSums, 10)
 	s := New(func(number uint64) (Replica, bool) { return of, number == 1 }, mostBytes, func(data []byte) {
@@ -143,6 +145,83 @@ func TestABatchGoesOnWithWhatPythonAnswers(t *testing.T) {
 	never := func([]byte) ([]byte, error) { t.Error("asked"); return nil, nil }
 	if _, _, answered := s.BatchGet(Call{}, wire.Framed(lookups[:1]), never); answered {
 		t.Fatal("there is nothing that it could answer")
+	}
+}
+
+// stalling is a store whose disk doesn't answer for some keys.
+type stalling struct {
+	*held
+	keys    string // each is one letter behind "k"
+	goesOn  chan struct{}
+	waiting atomic.Int32
+}
+
+func (s *stalling) Get(key []byte, take func([]byte, int64)) (bool, error) {
+	if strings.Contains(s.keys, string(key[1:])) {
+		s.waiting.Add(1)
+		<-s.goesOn
+	}
+	return s.held.Get(key, take)
+}
+
+func TestALookupThatWaitsForTheDiskIsLeftOutOfABatch(t *testing.T) {
+	disk := &stalling{held: holding(t, "v0", "v1", "v2", "v3", "v4"), keys: "134", goesOn: make(chan struct{})}
+	s, told := serving(t, disk, &controlv1.ServingSnapshot{})
+	lookups := make([][]byte, 5)
+	for number := range lookups {
+		lookups[number] = get("s", fmt.Sprintf("k%d", number))
+	}
+	left := [][]byte{lookups[1], lookups[3], lookups[4]}
+	data, err, answered := s.BatchGet(Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
+		if !bytes.Equal(request, wire.Framed(left)) {
+			t.Errorf("asked for %q", request)
+		}
+		return wire.Framed([][]byte{[]byte("A"), []byte("B"), []byte("C")}), nil
+	})
+	results := wire.Elements(data, 10)
+	if err != nil || !answered || len(results) != 5 || string(results[1])+string(results[3])+string(results[4]) != "ABC" {
+		t.Fatalf("%q, %v, %v", results, err, answered)
+	}
+	if !bytes.Contains(results[0], []byte("v0")) || !bytes.Contains(results[2], []byte("v2")) {
+		t.Fatalf("%q", results)
+	}
+	if _, answered := s.Get(Call{}, get("s", "k0")); !answered || disk.waiting.Load() != 3 || s.reading.Load() != 3 {
+		t.Fatalf("%v, %d wait, %d are counted", answered, disk.waiting.Load(), s.reading.Load())
+	}
+	close(disk.goesOn)
+	for deadline := time.Now().Add(10 * time.Second); s.reading.Load() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("they don't end")
+		}
+	}
+	if _, answered := s.Get(Call{}, get("s", "k0")); !answered {
+		t.Fatal("it doesn't answer")
+	}
+	reads := uint64(0)
+	for reads < 4 {
+		for _, sum := range (<-told).Sums {
+			reads += sum.Reads[0]
+		}
+	}
+	if reads != 4 {
+		t.Fatalf("%d are counted as answered", reads)
+	}
+}
+
+func TestABatchLeavesAllThatThereIsNoRoomFor(t *testing.T) {
+	disk := &stalling{held: holding(t, "v0", "v1", "v2", "v3"), keys: "1", goesOn: make(chan struct{})}
+	defer close(disk.goesOn)
+	s, _ := serving(t, disk, &controlv1.ServingSnapshot{})
+	s.reading.Store(mostReads - 1)
+	lookups := [][]byte{get("s", "k0"), get("s", "k1"), get("s", "k2"), get("s", "k3")}
+	data, err, answered := s.BatchGet(Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
+		if !bytes.Equal(request, wire.Framed(lookups[1:])) {
+			t.Errorf("asked for %q", request)
+		}
+		return wire.Framed([][]byte{[]byte("A"), []byte("B"), []byte("C")}), nil
+	})
+	if results := wire.Elements(data, 10); err != nil || !answered || len(results) != 4 || !bytes.Contains(results[0], []byte("v0")) {
+		t.Fatalf("%q, %v, %v", results, err, answered)
 	}
 }
 

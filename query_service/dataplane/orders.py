@@ -10,12 +10,13 @@ from concurrent.futures import Future
 from typing import Final, Protocol
 
 from query_service.states.faults import Fault, TaskFault
+from query_service.states.heartbeat_repeater import BLOCKED_MAX_S
 from query_service.stores.engine import StoreClosed, StoreUnusable
 from statehouse.control.v1 import engine_pb2, serving_pb2
 from statehouse.errors import StatehouseError
 
-_ANSWERS_WITHIN_S: Final = 60.0
-"""A disk that is well answers within it. A restart of the program ends every order at once."""
+_ANSWERS_WITHIN_S: Final = BLOCKED_MAX_S
+"""For so long a node keeps its tasks while its disk stalls. A restart of the program ends every order at once."""
 _GONE: Final = "the data plane is gone"
 _FAULTS: Final = {
     engine_pb2.ENGINE_FAULT_KIND_REFUSED: Fault.DISK_REFUSED,

@@ -8,7 +8,8 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,15 +23,19 @@ from query_service.stores.rocksdb_engine import RocksDBEngine
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.contract.membership import decode_member
 from statehouse.contract.topology import members_topic
+from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
-from tests.support.fleet import STORE, Fleet, ServerProcess
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed
 from tests.support.kafka import read_all_with_timestamps
 from tests.support.lookups import LookupLoad
 from tests.support.polling import poll_until
+from tests.support.proxy import proxy_of
 from tests.support.stalling_disk import StallingDisk, stalling_disk
 
 INTERVAL_MS = 500
 SESSION_MS = 3_000
+ENGINES = ("go", "python")
 MARGIN_MS = 500
 """A busy machine may be late by so much."""
 
@@ -59,10 +64,7 @@ def test_a_key_that_is_not_in_memory_holds_up_no_thread_but_its_own(tmp_path: Pa
         engine.close()  # the entries go to a file
         engine = RocksDBEngine(folder)
         assert engine.get("default", keys[0]) is not None
-        for file in folder.glob("*.sst"):
-            descriptor = os.open(file, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # the kernel forgets what it has of it
-            os.close(descriptor)
+        forget(folder)
         found: list[bytes | None] = []
         reading = threading.Thread(target=lambda: found.extend(engine.get_many("default", [keys[500], keys[900]])))
         with disk.stalled():
@@ -75,6 +77,62 @@ def test_a_key_that_is_not_in_memory_holds_up_no_thread_but_its_own(tmp_path: Pa
         reading.join(20)
         assert [len(value or b"") for value in found] == [10_000, 10_000]
         engine.close()
+
+
+def forget(folder: Path) -> None:
+    """Have the kernel forget what it has of stores' files."""
+    for file in folder.rglob("*.sst"):
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def test_a_key_that_is_not_in_memory_holds_up_no_other_lookup_of_the_program(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    keys = [f"{number:03d}" for number in range(300)]
+    warm, cold = keys[0], keys[150]
+    with (
+        stalling_disk(tmp_path / "disk") as disk,
+        Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet,
+        ThreadPoolExecutor() as threads,
+    ):
+        fleet.put({key: os.urandom(5_000).hex() for key in keys})
+        node = fleet.node("n1", engine="go", state_dir=disk.path)
+        fleet.assign(TaskAssignment("n1"))
+        fleet.wait_running([node])
+        node.stop()
+        node.start()  # with nothing in memory
+        fleet.wait_running([node])
+        assert confirmed(node, warm).found
+        forget(disk.path)
+        with disk.stalled():
+            reading = threads.submit(node.get, cold, timeout=60)
+            poll_until(lambda: any(map(waits_for_disk, threads_of(proxy_of(node.pid)))), 20, "the program to wait")
+            began = time.monotonic()
+            for _ in range(100):
+                assert node.get(warm).found
+            assert lookups_together(node, [warm, cold, warm]) == [True, Reason.WOULD_WAIT, True]
+            assert node.node().state == "RUNNING"
+            assert time.monotonic() - began < 10
+            assert not reading.done()
+        assert reading.result(20).found
+
+
+def lookups_together(node: ServerProcess, keys: Sequence[str]) -> list[bool | Reason]:
+    """Ask for keys as a router does for several callers; return whether each is found, or why that is not known."""
+    batch = query_service_pb2.BatchGetRequest()
+    for key in keys:
+        batch.requests.add(store=STORE, key=types_pb2.Key(text=key)).forwarding.epoch = node.node().epoch
+    results = node.call(node.query.BatchGet, batch).results
+    return [
+        result.response.found if result.HasField("response") else LookupFailure.from_proto(result.error).reason
+        for result in results
+    ]
+
+
+def threads_of(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +148,12 @@ class Placed:
     def block(self) -> None:
         """Let n1 meet its disk, and wait until it no longer runs."""
         self.fleet.put(dict.fromkeys(self.fleet.keys_in(0, 100), "written meanwhile"))
-        threads = Path(f"/proc/{self.n1.pid}/task")
-        poll_until(lambda: any(map(waits_for_disk, threads.iterdir())), 20, "n1 to wait for its disk")
+        pids = {self.n1.pid, proxy_of(self.n1.pid)}
+        poll_until(
+            lambda: any(waits_for_disk(thread) for pid in pids for thread in threads_of(pid)),
+            20,
+            "n1 to wait for its disk",
+        )
 
     def heartbeats(self) -> list[tuple[int, int]]:
         """Return n1's heartbeats in the members topic: when each was written (epoch ms), its number."""
@@ -126,7 +188,7 @@ def waits_for_disk(thread: Path) -> bool:
 
 
 @contextmanager
-def placed(kafka: EmbeddedKafka, name: str, directory: Path) -> Iterator[Placed]:
+def placed(kafka: EmbeddedKafka, name: str, directory: Path, engine: str) -> Iterator[Placed]:
     with (
         stalling_disk(directory / "disk") as disk,
         Fleet(
@@ -134,7 +196,14 @@ def placed(kafka: EmbeddedKafka, name: str, directory: Path) -> Iterator[Placed]
         ) as fleet,
     ):
         fleet.put(dict.fromkeys([*fleet.keys_in(0, 100), *fleet.keys_in(1, 100)], "before"))
-        n1 = fleet.node("n1", state_dir=disk.path, stop_grace_ms=100, drain_timeout_ms=1_000)
+        n1 = fleet.node(
+            "n1",
+            engine=engine,
+            state_dir=disk.path,
+            checkpoint_interval_ms=1_000,
+            stop_grace_ms=100,
+            drain_timeout_ms=1_000,
+        )
         n2, router = fleet.node("n2"), fleet.router()
         fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment("n2"))
         fleet.wait_running([n1, n2])
@@ -143,15 +212,19 @@ def placed(kafka: EmbeddedKafka, name: str, directory: Path) -> Iterator[Placed]
         yield Placed(fleet, disk, n1, n2, router)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 def test_heartbeats_go_on_while_the_disk_stalls(
-    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, engine: str
 ) -> None:
-    with placed(kafka, unique_name("app"), tmp_path) as at:
-        began_ms = round(time.time() * 1000)
+    with placed(kafka, unique_name("app"), tmp_path, engine) as at:
+        key, began_ms = at.fleet.keys_in(0)[0], round(time.time() * 1000)
         on_both = LookupLoad(at.router.target, STORE, at.fleet.keys_in(0, 100), rate=20)
         on_n2 = LookupLoad(at.router.target, STORE, at.fleet.keys_in(1, 100), rate=20)
         with on_both, on_n2, at.disk.stalled():
             at.block()
+            if engine == "go":  # a save waits, and nothing else
+                at.fleet.put({key: "written in the stall"})
+                poll_until(lambda: at.n1.get(key).value.text == "written in the stall", 20, "n1 to follow")
             until_ms = time.time() * 1000 + 2 * SESSION_MS
             poll_until(
                 lambda: any(beat[0] > until_ms for beat in at.heartbeats()), 60, "heartbeats for two session timeouts"
@@ -160,32 +233,42 @@ def test_heartbeats_go_on_while_the_disk_stalls(
         assert not on_both.failures, "the other replica answers"
         assert at.widest_gap_ms(began_ms) <= 2 * INTERVAL_MS + MARGIN_MS
         at.fleet.wait_running([at.n1])
-        key = at.fleet.keys_in(0)[0]
-        poll_until(lambda: at.n1.get(key).value.text == "written meanwhile", 30, "n1 to catch up")
+        poll_until(lambda: at.n1.get(key).value.text.startswith("written"), 30, "n1 to catch up")
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("engine", "ended_with", "left"),
+    [("go", 1, "stores, and their last checkpoints"), ("python", -signal.SIGKILL, "did not begin to stop")],
+    ids=ENGINES,
+)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_ends_while_the_disk_stalls_and_says_what_it_left(
-    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, number: int
+    kafka: EmbeddedKafka,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    number: int,
+    engine: str,
+    ended_with: int,
+    left: str,
 ) -> None:
-    with placed(kafka, unique_name("app"), tmp_path) as at:
+    with placed(kafka, unique_name("app"), tmp_path, engine) as at:
         with at.disk.stalled():
             at.block()
             # The bound: drain_timeout_ms, stop_grace_ms, 30 s to close, 5 s for what the node itself would do.
             code = at.n1.stop(number, timeout_s=50)
-        assert code == -signal.SIGKILL
         assert "the stop takes too long" in at.n1.log
-        assert "did not begin to stop" in at.n1.log
+        assert (code, left in at.n1.log) == (ended_with, True)
         at.n1.start()
         at.fleet.wait_running([at.n1], 60)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_minute(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_minute(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, engine: str) -> None:
     """Other nodes' tasks are as fast as before, and no heartbeat is late. It measures: a quiet machine is needed."""
-    with placed(kafka, unique_name("app"), tmp_path) as at:
+    with placed(kafka, unique_name("app"), tmp_path, engine) as at:
         with LookupLoad(at.router.target, STORE, at.fleet.keys_in(1, 100), rate=100) as load:
             poll_until(lambda: len(load.answers()) > 1_000, 60, "lookups that warm up")
             warm = time.monotonic()

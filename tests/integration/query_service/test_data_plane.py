@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from query_service.inspect import stores_in
 from statehouse.contract.assignment import TaskAssignment
@@ -20,6 +21,7 @@ from tests.support.metrics import scrape
 from tests.support.polling import poll_until
 from tests.support.secured_kafka import SecuredKafka
 
+SAVES = 50
 WORD = "s3cret/+=;:'$x"
 
 
@@ -93,6 +95,22 @@ def test_restores_follows_and_keeps_its_state(fleet: Fleet) -> None:
     fleet.wait_running([node])
     assert restored_from(node) >= at
     assert scanned(node) == {**entries, "key-007": "8", "gone": "2", "late": "1"}
+
+
+def test_updates_are_followed_while_checkpoints_are_saved(fleet: Fleet) -> None:
+    node = serving(fleet, checkpoint_interval_ms=20, metrics_port=(port := free_port()))
+    producer = Producer({"bootstrap.servers": fleet.bootstrap, "linger.ms": 0})
+    saves = 0.0
+    for number in range(1, 10_000):
+        producer.produce(fleet.changelog, key=b"a", value=str(number).encode(), partition=0)
+        producer.flush(20)
+        if number % 200 == 0:
+            assert node.node(timeout=5).state == "RUNNING"
+            saves = scrape(port).value("statehouse_node_flushes_total", store=STORE)
+        if saves >= SAVES:
+            break
+    assert saves >= SAVES
+    poll_until(lambda: node.get("a").value.text == str(number), 5, "the last update")
 
 
 def assert_inspected(fleet: Fleet, at_least: int) -> None:

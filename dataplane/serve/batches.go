@@ -1,0 +1,177 @@
+package serve
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"statehouse-dataplane/admit"
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/wire"
+)
+
+const (
+	// A batch waits for the disk no longer than this, and a little longer for each further lookup that is not read then:
+	// lookups of several callers go together, and most need no disk. Such a lookup is Python's, which has it asked for alone.
+	batchWaits  = 20 * time.Millisecond
+	lookupWaits = 2 * time.Millisecond
+)
+
+// BatchGet answers a serialized BatchGetRequest; false if that is for Python to do, as if nothing had been asked. `ask` has
+// Python answer a batch of the lookups that are its own.
+func (s *Served) BatchGet(call Call, request []byte, ask func(request []byte) ([]byte, error)) ([]byte, error, bool) {
+	us := admit.Now()
+	by := s.now(us)
+	if by == nil {
+		return nil, nil, false
+	}
+	lookups := wire.Elements(request, by.MostEntries)
+	if len(lookups) == 0 || !s.enter() {
+		return nil, nil, false
+	}
+	data, left, fits := s.answers(by, call, lookups, us)
+	s.sums.due()
+	if !fits || len(left) == len(lookups) {
+		return nil, nil, false
+	}
+	if len(left) == 0 {
+		s.sums.batchGets.Add(1)
+		return data, nil, true
+	}
+	answered, err := ask(wire.Framed(asked(lookups, left)))
+	if err != nil {
+		return nil, err, true
+	}
+	data, areAll := merged(data, left, answered)
+	return data, nil, areAll && len(data) <= s.maxMessageBytes
+}
+
+// missing is a lookup of a batch that is Python's: its place, and where its result belongs in the answer so far.
+type missing struct{ place, at int }
+
+// answers returns the framed results of a batch, and which are missing; not if they are more than a message may have.
+// There is room for one that reads.
+func (s *Served) answers(by *decided, call Call, lookups [][]byte, us int64) ([]byte, []missing, bool) {
+	p := &part{data: make([]byte, 0, len(lookups)*usualBytes), fits: true, ended: make(chan struct{})}
+	late := time.NewTimer(batchWaits)
+	defer late.Stop()
+	for {
+		reading := p
+		s.apart(func() { s.read(reading, by, call, lookups, us) })
+		select {
+		case <-p.ended:
+			return p.data, p.left, p.fits
+		case <-late.C:
+		}
+		rest, isLeft := p.leave(len(lookups))
+		if !isLeft {
+			<-p.ended
+			return p.data, p.left, p.fits
+		}
+		if !s.enter() {
+			for ; rest.next < len(lookups); rest.next++ {
+				rest.left = append(rest.left, missing{rest.next, len(rest.data)})
+			}
+			return rest.data, rest.left, rest.fits
+		}
+		p = rest
+		late.Reset(lookupWaits)
+	}
+}
+
+// apart has something done by another goroutine: by one that has a stack large enough, if it has nothing to do.
+func (s *Served) apart(do func()) {
+	select {
+	case s.readers <- do:
+	default:
+		go do()
+	}
+}
+
+// part is what was read of a batch. It is read by one goroutine, which nobody waits for any more if the disk doesn't answer.
+type part struct {
+	ended chan struct{}
+
+	mutex  sync.Mutex
+	isLeft bool
+	next   int // the place of the lookup that is being read
+	data   []byte
+	left   []missing
+	fits   bool
+}
+
+// leave leaves a lookup that takes too long. It returns what the others are added to, unless there are none.
+func (p *part) leave(lookups int) (*part, bool) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.next == lookups {
+		return nil, false
+	}
+	p.isLeft = true
+	// Who still reads may write behind what there is.
+	rest := &part{ended: make(chan struct{}), next: p.next + 1, data: slices.Clip(p.data), fits: true}
+	rest.left = append(slices.Clip(p.left), missing{p.next, len(p.data)})
+	return rest, true
+}
+
+// read reads the lookups from a place on.
+func (s *Served) read(p *part, by *decided, call Call, lookups [][]byte, us int64) {
+	defer close(p.ended)
+	defer s.leave()
+	data, left := p.data, p.left
+	began := time.Now()
+	for place := p.next; place < len(lookups); place++ {
+		start := len(data)
+		next, outer := wire.Begin(data, elementTag)
+		next, inner := wire.Begin(next, responseTag)
+		next, from, bytes := s.answer(next, by, call, lookups[place], us)
+		if from == nil {
+			data, left = next[:start], append(left, missing{place, start})
+		} else {
+			data = wire.End(wire.End(next, inner), outer)
+		}
+		if !p.has(place+1, data, left, len(data) <= s.maxMessageBytes) {
+			return
+		}
+		if from != nil {
+			ended := time.Now()
+			from.add(by.boundsNS, controlv1.ServingRead_SERVING_READ_GET, ended.Sub(began), bytes)
+			began = ended
+		}
+	}
+}
+
+// has takes what was read before a place. It returns whether to go on.
+func (p *part) has(next int, data []byte, left []missing, fits bool) bool {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.isLeft {
+		return false
+	}
+	p.next, p.data, p.left, p.fits = next, data, left, fits
+	return fits
+}
+
+// asked returns the lookups that are missing.
+func asked(lookups [][]byte, left []missing) [][]byte {
+	some := make([][]byte, len(left))
+	for at, each := range left {
+		some[at] = lookups[each.place]
+	}
+	return some
+}
+
+// merged returns the answer with the results that were missing; not if they are not as many.
+func merged(data []byte, left []missing, answered []byte) ([]byte, bool) {
+	results := wire.Elements(answered, len(left))
+	if len(results) != len(left) {
+		return nil, false
+	}
+	all := make([]byte, 0, len(data)+len(answered))
+	done := 0
+	for place, each := range left {
+		all = wire.AppendElement(append(all, data[done:each.at]...), results[place])
+		done = each.at
+	}
+	return append(all, data[done:]...), true
+}
