@@ -81,9 +81,13 @@ async def test_orders_fail_when_the_program_is_gone_or_never_answers(monkeypatch
     plane.lost()
     with pytest.raises(DataPlaneFailed, match="gone"):
         await waiting
+    with pytest.raises(DataPlaneFailed, match="gone"):
+        await carried(plane, count_of(1))  # nobody would answer it
+    silent = DataPlane(asyncio.get_running_loop())
+    Program(silent, lambda _order: None)
     monkeypatch.setattr(orders, "_ANSWERS_WITHIN_S", 0.01)
     with pytest.raises(DataPlaneFailed, match="not answered count"):
-        await carried(plane, count_of(1))
+        await carried(silent, count_of(1))
 
 
 async def test_reports_go_to_who_listens() -> None:
