@@ -153,7 +153,7 @@ class DataPlane:
 
     def _send(self, number: int, order: bytes) -> None:
         if self._link is None:
-            self._end(number, DataPlaneFailed("the data plane has not been started"))
+            self._end(number, DataPlaneFailed("the data plane is not there"))
         else:
             self._link.send_order(number, order)
 
@@ -180,7 +180,8 @@ class DataPlane:
             take(report)
 
     def lost(self) -> None:
-        """Fail what is under way: the program is gone."""
+        """Fail what is under way, and what is ordered from now on: the program is gone."""
+        self._link = None
         with self._lock:
             waiting = list(self._waiting)
         for number in waiting:

@@ -68,11 +68,11 @@ async def test_a_fault_is_an_error_with_its_reason(
 
 async def test_an_order_before_the_start_fails() -> None:
     plane = DataPlane(asyncio.get_running_loop())
-    with pytest.raises(DataPlaneFailed, match="not been started"):
+    with pytest.raises(DataPlaneFailed, match="not there"):
         await carried(plane, count_of(1))
 
 
-async def test_orders_fail_when_the_program_is_gone_or_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_orders_fail_when_the_program_is_gone() -> None:
     plane = DataPlane(asyncio.get_running_loop())
     received = asyncio.Event()
     Program(plane, lambda _order: received.set())
@@ -81,6 +81,13 @@ async def test_orders_fail_when_the_program_is_gone_or_never_answers(monkeypatch
     plane.lost()
     with pytest.raises(DataPlaneFailed, match="gone"):
         await waiting
+    with pytest.raises(DataPlaneFailed, match="not there"):
+        await carried(plane, count_of(2))  # immediately: a node that stops has one store after the other to close
+
+
+async def test_an_order_fails_that_is_never_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    plane = DataPlane(asyncio.get_running_loop())
+    Program(plane, lambda _order: None)
     monkeypatch.setattr(orders, "_ANSWERS_WITHIN_S", 0.01)
     with pytest.raises(DataPlaneFailed, match="not answered count"):
         await carried(plane, count_of(1))
