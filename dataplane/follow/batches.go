@@ -117,10 +117,8 @@ func (s *Slice) take(batch *kmsg.RecordBatch, aborted map[int64][]int64, decompr
 		record.Offset += batch.FirstOffset
 		if batch.Attributes&logAppendTime != 0 {
 			record.TimestampMS = batch.MaxTimestamp
-		} else if batch.FirstTimestamp >= 0 {
+		} else { // also of a first record without one, -1: the others have theirs
 			record.TimestampMS += batch.FirstTimestamp
-		} else {
-			record.TimestampMS = -1
 		}
 		switch {
 		case record.Offset < s.Next:

@@ -3,6 +3,7 @@ package follow
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -35,7 +36,11 @@ func batchOf(first int64, lastDelta int32, producer int64, attributes int16, rec
 		LastOffsetDelta: lastDelta, FirstTimestamp: 1_000, MaxTimestamp: 2_000, ProducerID: producer,
 		NumRecords: int32(len(records)), Records: body,
 	}
-	data := batch.AppendTo(nil)
+	return summed(batch.AppendTo(nil))
+}
+
+// summed writes the checksum into a batch.
+func summed(data []byte) []byte {
 	binary.BigEndian.PutUint32(data[crcFrom-4:], crc32.Checksum(data[crcFrom:], castagnoli))
 	return data
 }
@@ -99,6 +104,16 @@ func TestRecordsOfCommittedTransactionsAndOfNone(t *testing.T) {
 	}
 }
 
+func TestARecordWithoutATimeTakesNoneFromThoseBehindIt(t *testing.T) {
+	const firstTimeAt = 27
+	batch := batchOf(0, 1, -1, 0, written{[]byte("a"), []byte("1")}, written{[]byte("b"), []byte("2")})
+	binary.BigEndian.PutUint64(batch[firstTimeAt:], math.MaxUint64) // -1: the first record has none
+	slice := decode(t, 0, sent(nil, summed(batch)))
+	if first, second := slice.Records[0].TimestampMS, slice.Records[1].TimestampMS; first != -1 || second != 0 {
+		t.Fatalf("times %d and %d", first, second)
+	}
+}
+
 func TestReadingGoesOnBehindCompactedBatchesAndInTheMiddleOfOne(t *testing.T) {
 	slice := decode(t, 1, sent(nil,
 		batchOf(0, 2, -1, 0, written{[]byte("a"), nil}, written{[]byte("b"), nil}, written{nil, []byte("no key")}),
@@ -135,7 +150,7 @@ func FuzzDecoded(f *testing.F) {
 	f.Add(abortOf(3, 7))
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		if len(data) >= headBytes { // else no fuzzing would get beyond the checksum
-			binary.BigEndian.PutUint32(data[crcFrom-4:], crc32.Checksum(data[crcFrom:], castagnoli))
+			summed(data)
 		}
 		_, _ = decoded(sent(map[int64]int64{7: 0}, data), 0, kgo.DefaultDecompressor())
 	})
