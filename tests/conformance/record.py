@@ -20,9 +20,9 @@ from tests.conformance.scenes import SCENES
 from tests.conformance.subject import Node
 
 RECORDED: Final = Path(__file__).parent / "recorded"
-_CALLS: Final = {"formats": 250, "states": 350}
+_CALLS: Final = {"formats": 250, "places": 200, "states": 400}
 """More than the others: they have many stores."""
-_CALLS_OF_OTHERS: Final = 110
+_CALLS_OF_OTHERS: Final = 140
 _SEED: Final = 20_261_129
 _PAGES_MAX: Final = 5
 """A walk asks for no more pages after this one."""

@@ -14,6 +14,8 @@ from statehouse.contract.topology import Role, StoreSpec
 NODE = "node-1"
 OTHER = "node-2"
 EPOCH = 7
+ENDS_VALID_S = 1_800.0
+"""How long an end tells the lag."""
 
 Entry = tuple[bytes, bytes | None, int]
 """A changelog record's key, value and timestamp."""
@@ -31,7 +33,7 @@ class Held:
         state: of the task.
         error: why the task is in ERROR.
         behind: how many records the log's end is ahead.
-        asked_ms_ago: when the end was asked for; None: no end is known.
+        asked_ms_ago: when the end was asked for; None: no end is known. It tells the lag for `ENDS_VALID_S`.
         since_ms: when an ephemeral store began.
         topic_change: how the topic differs from what the store needs.
 

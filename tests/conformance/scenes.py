@@ -113,7 +113,17 @@ def _formats() -> Scene:
 
 def _odd_keys() -> Scene:
     spec = _spec("odd", 0)
-    return Scene((spec,), _held(spec, _plain([*ODD_KEYS, *WORDS], (b"one", b"x" * 1_500))))
+    # In front of the others: what is written together has one time, to which all others are relative.
+    timeless = [(key, (key, b"timeless", -1)) for key in (b"t%d" % number for number in range(6))]
+    return Scene((spec,), _held(spec, [*timeless, *_plain([*ODD_KEYS, *WORDS], (b"one", b"x" * 900))]))
+
+
+def _documents() -> Scene:
+    """Documents that take many times as much in an answer, so that what is shown is too much for a page."""
+    spec = _spec("documents", 0, value_serde="json")
+    lists = [b"[" + b",".join([b"1"] * count) + b"]" for count in (1, 2, 20, 60, 100, 250, 700)]
+    keys = [b"%s of a document with a long name" % word for word in WORDS]
+    return Scene((spec,), _held(spec, _plain(keys, lists)))
 
 
 def _windows() -> Scene:
@@ -199,21 +209,25 @@ def _states() -> Scene:
     built = _spec("built", 6, committed=True)
     alien = _spec("alien", 7, kind="of a plug-in", partition_count=1)
     words = {name: _held(spec, _plain(WORDS[:9], (b"value",))) for name, spec in specs.items()}
-    roles = (Role.ACTIVE, Role.STANDBY, Role.WARM_UP)
+    roles = (
+        {},
+        {"role": Role.STANDBY, "asked_ms_ago": 7 * MINUTE},
+        {"role": Role.WARM_UP, "asked_ms_ago": HOUR},
+    )
     states = (
         {"state": TaskState.RESTORING, "behind": 5},
         {"state": TaskState.SUSPENDED},
         {"state": TaskState.ERROR, "error": "corrupt-store: it is broken"},
     )
     ends = (
-        {"behind": 40, "asked_ms_ago": HOUR},
+        {"behind": 40, "asked_ms_ago": 20 * MINUTE},
         {"asked_ms_ago": None},
-        {"behind": 3, "asked_ms_ago": 10 * MINUTE, "role": Role.STANDBY},
+        {"behind": 3, "asked_ms_ago": HOUR, "role": Role.STANDBY},
     )
     return Scene(
         (*specs.values(), empty, first, built, replace(alien, kind=KEY_VALUE, value_serde="a plug-in's")),
         (
-            *(replace(each, role=role) for each, role in zip(words["roles"], roles, strict=True)),
+            *(replace(each, **role) for each, role in zip(words["roles"], roles, strict=True)),
             *(replace(each, **state) for each, state in zip(words["states"], states, strict=True)),
             *(replace(each, **end) for each, end in zip(words["ends"], ends, strict=True)),
             replace(words["changed"][0], topic_change="it has 4 partitions"),
@@ -244,6 +258,7 @@ SCENES: Final[Mapping[str, Scene]] = MappingProxyType(
     {
         "formats": _formats(),
         "odd-keys": _odd_keys(),
+        "documents": _documents(),
         "windows": _windows(),
         "sessions": _sessions(),
         "versions": _versions(),
