@@ -69,6 +69,7 @@ class Node:
             on_superseded=lambda _newer: None,
             on_defect=self.defects.append,
             on_thread_defect=self.defects.append,
+            on_report=lambda _store: None,
         )
         self.assignments = logs["app-statehouse-assignment"]
 
