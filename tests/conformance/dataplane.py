@@ -220,8 +220,8 @@ async def _hold(holding: Holding, written: Changelogs, plane: DataPlane, directo
             replica = holding.add(held, open_store(spec, path, resources))
             apply(replica, held)
             return replica
-        store = open_in_data_plane(plane, path, stores=len(scene.held))
-        return holding.add(held, store, topic_id=written.ids[spec.changelog_topic], pinned=store.engine.pinned)
+        store = open_in_data_plane(plane, path, stores=len(scene.held), tail_bytes=0)
+        return holding.add(held, store, topic_id=written.ids[spec.changelog_topic])
 
     replicas = [(await asyncio.to_thread(opened, held), held) for held in scene.held]
     for replica, _ in replicas:

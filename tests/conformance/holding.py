@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, cast
 
+from query_service.dataplane.holding import DataPlaneStore
 from query_service.reads.admission import Admission
 from query_service.reads.first_batch import FirstBatches
 from query_service.reads.fleet_view import view_of
@@ -55,7 +55,6 @@ class Holding:
         store: StateStore,
         *,
         topic_id: str = _TOPIC_ID,
-        pinned: Callable[[], AbstractContextManager[int]] | None = None,
     ) -> StoreReplica:
         """Add an open store that has no records yet, and return its replica."""
         spec = self.scene.spec(held.store)
@@ -70,7 +69,8 @@ class Holding:
             self.metrics.of(spec.name, held.role),
             since_ms=held.since_ms,
             ends_valid_s=ENDS_VALID_S,
-            pinned=pinned,
+            pinned=store.engine.pinned if isinstance(store, DataPlaneStore) else None,
+            latest=store.engine.latest if isinstance(store, DataPlaneStore) else None,
         )
         replica.topic_change = held.topic_change
         task_replica.stores[replica.folder] = replica
