@@ -241,7 +241,7 @@ def test_heartbeats_go_on_while_the_disk_stalls(
 
 
 def shown(node: ServerProcess, key: str) -> str:
-    """Return a key's value; nothing if the read waits for the disk, as that of an older value in files may."""
+    """Return a key's value; nothing while the read waits for the disk, which may have an older value in files."""
     try:
         return node.get(key).value.text
     except LookupFailure as failure:
