@@ -338,7 +338,7 @@ def outcome(gate: Gate, asking: Asking, caller: Caller, rng: random.Random) -> s
 
 
 @pytest.mark.feature("identities-certificates-tokens")
-@pytest.mark.parametrize("files", [25, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("files", [60, pytest.param(100, marks=pytest.mark.long)])
 def test_the_gate_decides_as_the_documentation_says(tmp_path: Path, files: int) -> None:
     calls = files * CALLS_A_FILE
     rng = random.Random(20_261)
