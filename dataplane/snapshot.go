@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/binary"
 	"log"
-	"strconv"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -12,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/keys"
 	"statehouse-dataplane/placement"
 )
 
@@ -59,7 +58,8 @@ func (s *snapshot) decide(request []byte) *decided {
 		return nil
 	}
 	if isText {
-		if key, is = found.serialized(key); !is {
+		var buffer [8]byte
+		if key, is = keys.Serialized(found.KeyForm, key, &buffer); !is {
 			return nil
 		}
 	}
@@ -69,20 +69,6 @@ func (s *snapshot) decide(request []byte) *decided {
 		return nil
 	}
 	return &decided{found, partition, s.Nodes[place-1]}
-}
-
-func (s *store) serialized(text []byte) ([]byte, bool) {
-	switch s.KeyForm {
-	case controlv1.KeyForm_KEY_FORM_TEXT:
-		return text, true
-	case controlv1.KeyForm_KEY_FORM_LONG:
-		number, err := strconv.ParseInt(string(text), 10, 64)
-		if err != nil || strconv.FormatInt(number, 10) != string(text) {
-			return nil, false
-		}
-		return binary.BigEndian.AppendUint64(nil, uint64(number)), true
-	}
-	return nil, false
 }
 
 // plain returns a lookup's store, whether its key is text, and the key; not if it has anything else, or anything twice.

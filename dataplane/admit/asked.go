@@ -1,17 +1,16 @@
-// Package admit has the rule by which lookups are answered without asking Python: query_service/reads/admitted.py, in Go.
+// Package admit has the rule by which lookups are answered without asking Python: query_service/serving/admitted.py, in Go.
 // It knows a snapshot of what Python has decided and facts that Python has learned; it has no rule of its own, and leaves
 // whatever they don't cover to Python.
 package admit
 
 import (
-	"encoding/binary"
 	"math"
-	"strconv"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/keys"
 )
 
 // Asked is a lookup: a statehouse.v1.GetRequest that has nothing else than what is here. Its bytes are the request's.
@@ -290,16 +289,5 @@ func (k *key) serialized(form controlv1.KeyForm, buffer *[8]byte) ([]byte, bool)
 	if !k.isText {
 		return k.bytes, true
 	}
-	switch form {
-	case controlv1.KeyForm_KEY_FORM_TEXT:
-		return k.bytes, true
-	case controlv1.KeyForm_KEY_FORM_LONG:
-		number, err := strconv.ParseInt(string(k.bytes), 10, 64)
-		if err != nil || strconv.FormatInt(number, 10) != string(k.bytes) {
-			return nil, false
-		}
-		binary.BigEndian.PutUint64(buffer[:], uint64(number))
-		return buffer[:], true
-	}
-	return nil, false
+	return keys.Serialized(form, k.bytes, buffer)
 }

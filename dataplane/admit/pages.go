@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/keys"
 )
 
 // Page is a request for a page: a statehouse.v1.ScanRequest that has nothing else than what is here.
@@ -184,7 +185,7 @@ func (p *Page) asked(form controlv1.KeyForm) (start, stop []byte, isRead bool) {
 		}
 	}
 	if p.prefix != nil {
-		return p.prefix.bytes, after(p.prefix.bytes), p.from == nil && p.to == nil
+		return p.prefix.bytes, keys.After(p.prefix.bytes), p.from == nil && p.to == nil
 	}
 	if p.from != nil {
 		start = p.from.bytes
@@ -200,20 +201,6 @@ func (p *Page) asked(form controlv1.KeyForm) (start, stop []byte, isRead bool) {
 
 // following returns the lowest key above another.
 func following(other []byte) []byte { return append(slices.Clip(other), 0) }
-
-// after returns the lowest key above all keys with a prefix, nil if there is none.
-func after(prefix []byte) []byte {
-	end := len(prefix)
-	for end > 0 && prefix[end-1] == 0xff {
-		end--
-	}
-	if end == 0 {
-		return nil
-	}
-	above := slices.Clone(prefix[:end])
-	above[end-1]++
-	return above
-}
 
 // last returns the last key that the request's token says was returned.
 func (p *Page) last() ([]byte, bool) {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"statehouse-dataplane/keys"
 )
 
 const (
@@ -104,7 +106,7 @@ func (d *Database) load() error {
 	if d.state, err = stateIn(d.pebble); err != nil {
 		return err
 	}
-	entries, err := d.pebble.NewIter(&pebble.IterOptions{LowerBound: []byte(segmentsPrefix), UpperBound: following([]byte(segmentsPrefix))})
+	entries, err := d.pebble.NewIter(&pebble.IterOptions{LowerBound: []byte(segmentsPrefix), UpperBound: keys.After([]byte(segmentsPrefix))})
 	if err != nil {
 		return err
 	}

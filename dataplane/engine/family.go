@@ -2,7 +2,8 @@ package engine
 
 import (
 	"encoding/binary"
-	"math"
+
+	"statehouse-dataplane/keys"
 )
 
 // Family is where entries of a store lie: all of Pebble's keys with one prefix. No family's prefix begins another's.
@@ -29,19 +30,7 @@ func (f Family) key(buffer, entry []byte) []byte {
 
 // after returns Pebble's first key behind the family.
 func (f Family) after() []byte {
-	return following([]byte(f.prefix))
-}
-
-// following returns the first key behind all that begin with a prefix; nil if there is none.
-func following(prefix []byte) []byte {
-	for last := len(prefix) - 1; last >= 0; last-- {
-		if prefix[last] != math.MaxUint8 {
-			end := append([]byte(nil), prefix[:last+1]...)
-			end[last]++
-			return end
-		}
-	}
-	return nil
+	return keys.After([]byte(f.prefix))
 }
 
 // segmentOf returns the number of the segment that a key of Pebble's is in.

@@ -263,9 +263,9 @@ func (r *replica) End() *controlv1.ServingEnd { return r.end.Load() }
 //
 // Errors are engine.ErrClosed, or of type *engine.Fault.
 func (r *replica) View() (*engine.View, int64, error) {
-	kept, isKept := r.store.(*stores.KeyValue)
-	if !isKept {
-		return nil, 0, fmt.Errorf("store %d has no plain keys", r.number)
+	kept, err := r.keyValue()
+	if err != nil {
+		return nil, 0, err
 	}
 	return kept.View()
 }
@@ -274,9 +274,17 @@ func (r *replica) View() (*engine.View, int64, error) {
 //
 // Errors are engine.ErrClosed, or of type *engine.Fault.
 func (r *replica) Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error) {
-	kept, isKept := r.store.(*stores.KeyValue)
-	if !isKept {
-		return false, fmt.Errorf("store %d has no plain keys", r.number)
+	kept, err := r.keyValue()
+	if err != nil {
+		return false, err
 	}
 	return kept.Get(key, take)
+}
+
+func (r *replica) keyValue() (*stores.KeyValue, error) {
+	kept, isKept := r.store.(*stores.KeyValue)
+	if !isKept {
+		return nil, fmt.Errorf("store %d has no plain keys", r.number)
+	}
+	return kept, nil
 }

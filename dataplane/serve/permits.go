@@ -84,6 +84,12 @@ func (p *permits) may(call Call, terms *admit.Terms, us int64) bool {
 	return true
 }
 
+// JudgesCallers says whether only those are answered who have a permit. It is so for as long as the server lives, or not.
+func (s *Served) JudgesCallers() bool {
+	by := s.decided.Load()
+	return by != nil && by.NeedsPermits
+}
+
 // isPermitted says whether a call may read what it asks for, if callers are judged.
 func (s *Served) isPermitted(by *decided, call Call, terms *admit.Terms, us int64) bool {
 	return !by.NeedsPermits || s.permits.may(call, terms, us)

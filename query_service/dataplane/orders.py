@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from query_service.states.faults import Fault, TaskFault
 from query_service.states.heartbeat_repeater import BLOCKED_MAX_S
@@ -17,6 +17,9 @@ from statehouse.errors import StatehouseError
 
 _ANSWERS_WITHIN_S: Final = BLOCKED_MAX_S
 """For so long a node keeps its tasks while its disk stalls. A restart of the program ends every order at once."""
+K = TypeVar("K")
+V = TypeVar("V")
+
 _GONE: Final = "the data plane is gone"
 _FAULTS: Final = {
     engine_pb2.ENGINE_FAULT_KIND_REFUSED: Fault.DISK_REFUSED,
@@ -114,26 +117,26 @@ class DataPlane:
 
     def know_end(self, end: serving_pb2.ServingEnd) -> None:
         """Tell the last known end of a store's log."""
-        with self._lock:
-            is_first = not self._ends and not self._reports
-            self._ends[end.store] = end
-        if is_first:
-            self._loop.call_soon_threadsafe(self._tell_facts)
+        self._know(self._ends, end.store, end)
 
     def know_report(self, report: serving_pb2.ServingReport) -> None:
         """Tell what a processor has reported."""
+        self._know(self._reports, report.store, report)
+
+    def _know(self, facts: dict[K, V], about: K, fact: V) -> None:
+        """Tell a fact, together with the others that come before the event loop's next turn."""
         with self._lock:
             is_first = not self._ends and not self._reports
-            self._reports[report.store] = report
+            facts[about] = fact
         if is_first:
             self._loop.call_soon_threadsafe(self._tell_facts)
 
     def _tell_facts(self) -> None:
         with self._lock:
-            ends, reports = self._ends, self._reports
-            self._ends, self._reports = {}, {}
+            facts = serving_pb2.ServingFacts(ends=self._ends.values(), reports=self._reports.values())
+            self._ends.clear()
+            self._reports.clear()
         if self._link is not None:
-            facts = serving_pb2.ServingFacts(ends=ends.values(), reports=reports.values())
             self._link.send_facts(facts.SerializeToString())
 
     def decide(self, snapshot: serving_pb2.ServingSnapshot) -> None:

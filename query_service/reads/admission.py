@@ -24,7 +24,7 @@ from statehouse.kafka.partitioner import Partitioner
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 _MAX_HOPS = 1
-_HEADS_MAX: Final = 8_192
+HEADS_MAX: Final = 8_192
 """Heads of stamps that are remembered: some 100 bytes each, one for each store partition in an epoch."""
 
 KeyedRequest = (
@@ -61,7 +61,7 @@ class Admission:
         self._reports = reports
         self._partition_of = partition_of
         self._first_batches = first_batches or FirstBatches()
-        self._head = lru_cache(_HEADS_MAX)(self._serialized_head)
+        self._head = lru_cache(HEADS_MAX)(self._serialized_head)
 
     def admit_key(
         self, request: KeyedRequest, claim: Claim = Claim.WHOLE

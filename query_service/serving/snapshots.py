@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from query_service.dataplane.holding import DataPlaneStore
-from query_service.reads.admission import Admission
+from query_service.reads.admission import HEADS_MAX, Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.replicas.replica import StoreReplica
 from query_service.states.ownership import claimed_role
@@ -20,11 +20,10 @@ from statehouse.link.forms import key_form, value_form
 from statehouse.security.concealed import concealed_message
 from statehouse.v1 import types_pb2
 
-_HEADS_MAX: Final = 8_192
 _READ_BOUNDS_US: Final = tuple(round(bound * 1e6) for bound in READ_BUCKETS_S)
 
 
-@lru_cache(_HEADS_MAX)
+@lru_cache(HEADS_MAX)
 def _concealed(head: bytes) -> bytes:
     return concealed_message(types_pb2.ReplicaStamp.FromString(head)).SerializeToString()
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-import psutil
 import pytest
 
 from statehouse.contract.assignment import TaskAssignment
@@ -18,16 +19,11 @@ from statehouse.local.ports import LOOPBACK
 from statehouse.v1 import query_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.polling import poll_until
+from tests.support.proxy import proxy_of
 
-PROGRAM = "statehouse-proxy"
 KEYS = 400
 LATEST_S = 1.5
 """A kill comes at most so long after the node has begun, or goes on with, what it has to read."""
-
-
-def program_of(node: ServerProcess) -> psutil.Process:
-    (found,) = (each for each in psutil.Process(node.pid).children() if each.name().startswith(PROGRAM[:15]))
-    return found
 
 
 class Writing:
@@ -94,9 +90,9 @@ def test_the_store_is_the_logs_whoever_is_killed(
                     fleet.wait_running([node])
                 threading.Event().wait(rng.uniform(0, LATEST_S))
                 whom = ("python", "program", "both")[number % 3]
-                program = program_of(node) if node.is_running else None
+                program = proxy_of(node.pid) if node.is_running else None
                 if whom in {"program", "both"} and program is not None:
-                    program.kill()
+                    os.kill(program, signal.SIGKILL)
                 if whom in {"python", "both"}:
                     node.kill()
                 else:
