@@ -465,7 +465,7 @@ class LookupHandler:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
         return response
 
-    def get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
+    async def get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
         """Read the value that a key had at a time.
 
         Raises:
@@ -475,14 +475,17 @@ class LookupHandler:
         started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request, Claim.FOUND)
         store = of_kind(replica, VersionedStore, "GetAsOf")
-        if not request.HasField("as_of_ms"):
-            version = store.get(key)
-        else:
+        if request.HasField("as_of_ms"):
             refuse_negative("as_of_ms", request.as_of_ms)
-            try:
-                version = store.get_as_of(key, request.as_of_ms)
-            except BeforeHistory as error:
-                raise before_history(error) from error
+            read = partial(store.get_as_of, key, request.as_of_ms)
+        else:
+            read = partial(store.get, key)
+        try:
+            version = await self._disk.run(request, lambda _has_left: read()) if replica.is_elsewhere else read()
+        except BeforeHistory as error:
+            raise before_history(error) from error
+        except StoreClosed as error:
+            raise gave_up(replica) from error
         replica.lookups += 1
         replica.metrics.reads[ReadKind.GET_AS_OF].add(started, 0 if version is None else len(version.value))
         if version is None:
@@ -600,7 +603,8 @@ def _size(page: RangePage[tuple[K, bytes, int]]) -> int:
 def _recaller(replica: StoreReplica) -> Callable[[Sequence[bytes]], Sequence[_Found | Unknown]]:
     """Return how to read keys' latest values, as far as memory has them. The store must have one value per key.
 
-    Only a plain key-value store tells what it has in memory. The others are read wherever they are.
+    Only a plain key-value store tells what it has in memory. The others are read wherever they are, but for those whose
+    entries are in the data plane.
 
     Raises:
         LookupFailure: WRONG_STORE_KIND.
@@ -608,12 +612,19 @@ def _recaller(replica: StoreReplica) -> Callable[[Sequence[bytes]], Sequence[_Fo
     """
     store = replica.store
     if isinstance(store, VersionedStore):
-        return partial(_latest_versions, store)
+        return _unknown if replica.is_elsewhere else partial(_latest_versions, store)
     return of_kind(replica, KeyValueStore, "Get").recall
+
+
+def _unknown(keys: Sequence[bytes]) -> list[_Found | Unknown]:
+    return [Unknown.ON_DISK] * len(keys)
 
 
 def _from_disk(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found | Exception]:
     """Read keys that are not in memory, in a thread."""
+    store = replica.store
+    if isinstance(store, VersionedStore):
+        return _each(partial(_latest_versions, store), keys, replica)
     return _each(of_kind(replica, KeyValueStore, "Get").get_many, keys, replica)
 
 

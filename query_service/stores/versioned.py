@@ -96,7 +96,7 @@ class VersionedStore(EngineStore):
         superseded = self._superseded(touched, puts, horizon_ms)
         writes: list[tuple[bytes, bytes | None]] = [(entry, None) for entry in superseded]
         writes += [(entry, data) for entry, data in puts.items() if entry not in superseded]
-        self._stream_time_ms = stream_time_ms  # before anything is removed: see `get_as_of`
+        self.see_stream_time(stream_time_ms)  # before anything is removed: see `get_as_of`
         self._engine.write({_FAMILY: writes}, replace(checkpoint, stream_time_ms=stream_time_ms))
         applied.stream_time_ms = stream_time_ms
         return applied
@@ -108,6 +108,8 @@ class VersionedStore(EngineStore):
         one is a tombstone it is superseded as well: a read that finds no version gives the same answer.
         """
         superseded: set[bytes] = set()
+        if not touched:
+            return superseded
         with self._engine.view([_FAMILY]) as view:
             for prefix, fresh in touched.items():
                 stop = prefix + _TIME.pack(horizon_ms + 1)
