@@ -612,7 +612,7 @@ def _recaller(replica: StoreReplica) -> Callable[[Sequence[bytes]], Sequence[_Fo
     """
     store = replica.store
     if isinstance(store, VersionedStore):
-        return _unknown if replica.is_elsewhere else partial(_latest_versions, store)
+        return _unknown if replica.is_elsewhere else store.get_many
     return of_kind(replica, KeyValueStore, "Get").recall
 
 
@@ -623,9 +623,9 @@ def _unknown(keys: Sequence[bytes]) -> list[_Found | Unknown]:
 def _from_disk(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found | Exception]:
     """Read keys that are not in memory, in a thread."""
     store = replica.store
-    if isinstance(store, VersionedStore):
-        return _each(partial(_latest_versions, store), keys, replica)
-    return _each(of_kind(replica, KeyValueStore, "Get").get_many, keys, replica)
+    if not isinstance(store, VersionedStore):
+        store = of_kind(replica, KeyValueStore, "Get")
+    return _each(store.get_many, keys, replica)
 
 
 def _one_from_disk(replica: StoreReplica, key: bytes, _has_left: HasLeft) -> Sequence[_Found | Exception]:
@@ -635,11 +635,7 @@ def _one_from_disk(replica: StoreReplica, key: bytes, _has_left: HasLeft) -> Seq
 def _at_once(replica: StoreReplica) -> int:
     """Return how many keys are read at a time: one where a kind's own code reads, which may do anything."""
     store = replica.store
-    return _AT_ONCE if isinstance(store, KeyValueStore) and store.reads_engine else 1
-
-
-def _latest_versions(store: VersionedStore, keys: Sequence[bytes]) -> list[_Found]:
-    return [_latest_version(store, key) for key in keys]
+    return _AT_ONCE if replica.is_elsewhere or (isinstance(store, KeyValueStore) and store.reads_engine) else 1
 
 
 def _each(
@@ -696,8 +692,3 @@ def _later(one: _FoundBy, other: _FoundBy) -> _FoundBy:
     if other[0] is None or (one[0] is not None and one[0][1] >= other[0][1]):
         return one
     return other
-
-
-def _latest_version(store: VersionedStore, key: bytes) -> Timestamped | None:
-    version = store.get(key)
-    return None if version is None else (version.value, version.timestamp_ms)
