@@ -91,7 +91,7 @@ func (t *tally) families(view *engine.View) []int64 {
 
 // entries returns the number of a segment's entries. It walks over them only if the number is not kept.
 func (t *tally) entries(database *engine.Database, number int64, walk *Walk) (int64, error) {
-	if count, known := t.of(number); known {
+	if count, isKept := t.kept(database, number); isKept {
 		return count, nil
 	}
 	view, err := database.View()
@@ -132,6 +132,15 @@ func (t *tally) of(number int64) (int64, bool) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	return t.counts[number], t.known
+}
+
+// kept is the same of a store that can be read.
+func (t *tally) kept(database *engine.Database, number int64) (int64, bool) {
+	count, known := t.of(number)
+	if !known || database.IsClosing() || database.Fault() != nil {
+		return 0, false
+	}
+	return count, true
 }
 
 // changed returns the numbers after a change, which may be nil: nobody counts.
