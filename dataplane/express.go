@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/wire"
 )
 
@@ -30,6 +31,7 @@ const (
 // with what is known; nothing is decided here.
 type Express struct {
 	link     *Link
+	permits  *permits.Permits
 	calls    *Shared
 	sums     *Sums
 	snapshot atomic.Pointer[snapshot]
@@ -41,9 +43,9 @@ type Express struct {
 	passed atomic.Int64
 }
 
-// NewExpress makes one that has no snapshot yet.
-func NewExpress(link *Link, calls *Calls, maxMessageBytes int) *Express {
-	e := &Express{link: link, began: time.Now()}
+// NewExpress makes one that has no snapshot yet. `allowed` is what judged callers may read.
+func NewExpress(link *Link, calls *Calls, maxMessageBytes int, allowed *permits.Permits) *Express {
+	e := &Express{link: link, permits: allowed, began: time.Now()}
 	e.sums = NewSums(func(data []byte) { link.Send(expressSums, 0, data) })
 	e.calls = NewShared(calls.MakeWithin, e.sums, maxMessageBytes)
 	link.OnSnapshot = func(data []byte) error {
@@ -99,14 +101,15 @@ func (e *Express) Answer(
 	return e.BatchGet(ctx, who, authorization, it)
 }
 
-// Get answers a lookup; false if that is for the router to do, which has heard nothing of it then.
+// Get answers a lookup; false if that is for the router to do, which has heard nothing of it then. Where callers are judged, a
+// late answer is the router's to give: it judges once more, and hides what it must.
 func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it *request) ([]byte, error, bool) {
 	s := e.now(ctx)
 	if s == nil || it.isLarge() {
 		return nil, nil, false
 	}
-	to := s.decide(it.data)
-	if to == nil {
+	to, by := s.decide(it.data), e.judged(s, who, authorization, get)
+	if to == nil || !by.may(to.store.Name) {
 		return nil, nil, false
 	}
 	end, is := endOf(ctx)
@@ -120,9 +123,17 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it
 		return nil, err, true
 	}
 	if asked.came.kind == answered {
+		if !by.may(to.store.Name) { // they have lost the right to it meanwhile
+			return nil, nil, false
+		}
+		data, is := by.shown(asked.came.content)
+		if !is {
+			return nil, nil, false
+		}
 		e.sums.Add(sumKey{sumOfGets, to.store.Name, to.node.InstanceId, to.node.Role}, 1, asked.took)
-		return asked.came.content, nil, true
+		return data, nil, true
 	}
+	asked.isWhole = by.permits == nil
 	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, it.data)
 	return data, err, true
 }
@@ -176,7 +187,7 @@ type found struct {
 type sent struct {
 	node    *controlv1.ExpressNode
 	lookups int
-	isWhole bool // its answer is the caller's
+	isWhole bool // its answer is the caller's, also if it comes while the router is asked
 	at      time.Time
 	// What is known of it when it is waited for no longer.
 	came   found

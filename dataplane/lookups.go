@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/serve"
 )
 
@@ -154,7 +155,7 @@ func ofStores(
 	if it.isLarge() {
 		return nil, nil, false
 	}
-	call := serve.Call{Kind: kind}
+	call := permits.Call{Kind: kind}
 	if served.JudgesCallers() {
 		number, isKnown := link.KnownNumber(who, authorization)
 		if !isKnown {

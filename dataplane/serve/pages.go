@@ -9,6 +9,7 @@ import (
 	"statehouse-dataplane/admit"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/stores"
 	"statehouse-dataplane/values"
 	"statehouse-dataplane/wire"
@@ -40,7 +41,7 @@ const (
 var errLong = errors.New("the page takes too long")
 
 // Scan answers a serialized ScanRequest; false if that is for Python to do.
-func (s *Served) Scan(call Call, request []byte) ([]byte, bool) {
+func (s *Served) Scan(call permits.Call, request []byte) ([]byte, bool) {
 	began := time.Now()
 	us := admit.At(began)
 	by := s.now(us)

@@ -13,6 +13,7 @@ import (
 	"statehouse-dataplane/admit"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/values"
 	"statehouse-dataplane/wire"
 )
@@ -57,7 +58,7 @@ type Served struct {
 	maxMessageBytes int
 
 	decided atomic.Pointer[decided]
-	permits permits
+	permits *permits.Permits
 	reports sync.Map // of *atomic.Pointer[controlv1.ServingReport], by the store's name
 	reading atomic.Int64
 	readers chan func()
@@ -73,11 +74,14 @@ type decided struct {
 	holds    atomic.Int64
 }
 
-// New returns one without a snapshot. `replicaOf` returns an open store; `tell` takes serialized ServingSums.
-func New(replicaOf func(uint64) (Replica, bool), maxMessageBytes int, tell func([]byte)) *Served {
+// New returns one without a snapshot. `replicaOf` returns an open store; `tell` takes serialized ServingSums. `allowed` is what
+// judged callers may read.
+func New(
+	replicaOf func(uint64) (Replica, bool), maxMessageBytes int, allowed *permits.Permits, tell func([]byte),
+) *Served {
 	s := &Served{
-		replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, sums: newSums(tell), sources: map[uint64]*source{},
-		readers: make(chan func()),
+		replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, permits: allowed, sums: newSums(tell),
+		sources: map[uint64]*source{}, readers: make(chan func()),
 	}
 	for range batchReaders {
 		go func() {
@@ -145,6 +149,25 @@ func (s *Served) reportOf(store string) func() *controlv1.ServingReport {
 // IsOpen says whether there is a snapshot that holds.
 func (s *Served) IsOpen() bool { return s.now(admit.Now()) != nil }
 
+// JudgesCallers says whether only those are answered who have a permit. It is so for as long as the server lives, or not.
+func (s *Served) JudgesCallers() bool {
+	by := s.decided.Load()
+	return by != nil && by.NeedsPermits
+}
+
+// isPermitted says whether a call may read what it asks for, and has the terms say how it is answered.
+func (s *Served) isPermitted(by *decided, call permits.Call, terms *admit.Terms, us int64) bool {
+	if !by.NeedsPermits {
+		return true
+	}
+	permit := s.permits.Of(call, string(terms.Store), us)
+	if permit == nil || terms.Forwarded && !permit.MayForward {
+		return false
+	}
+	terms.Conceals = permit.Conceals
+	return true
+}
+
 func (s *Served) now(us int64) *decided {
 	if found := s.decided.Load(); found != nil && us <= found.holds.Load() {
 		return found
@@ -153,7 +176,7 @@ func (s *Served) now(us int64) *decided {
 }
 
 // Get answers a serialized GetRequest; false if that is for Python to do.
-func (s *Served) Get(call Call, request []byte) ([]byte, bool) {
+func (s *Served) Get(call permits.Call, request []byte) ([]byte, bool) {
 	began := time.Now()
 	us := admit.At(began)
 	by := s.now(us)
@@ -183,7 +206,7 @@ func (s *Served) leave() { s.reading.Add(-1) }
 
 // answer appends the answer to a serialized GetRequest. It returns from where it was read, nil if Python has to answer, and
 // the size of the value.
-func (s *Served) answer(to []byte, by *decided, call Call, request []byte, us int64) ([]byte, *source, int) {
+func (s *Served) answer(to []byte, by *decided, call permits.Call, request []byte, us int64) ([]byte, *source, int) {
 	asked, isRead := admit.Read(request)
 	if !isRead || !s.isPermitted(by, call, &asked.Terms, us) {
 		return to, nil, 0

@@ -15,6 +15,7 @@ import (
 	"statehouse-dataplane/admit"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/stores"
 	"statehouse-dataplane/wire"
 )
@@ -63,7 +64,8 @@ func holding(t *testing.T, values ...string) *held {
 func serving(t *testing.T, of Replica, decided *controlv1.ServingSnapshot) (*Served, <-chan *controlv1.ServingSums) {
 	t.Helper()
 	told := make(chan *controlv1.ServingSums, 10)
-	s := New(func(number uint64) (Replica, bool) { return of, number == 1 }, mostBytes, func(data []byte) {
+	replicaOf := func(number uint64) (Replica, bool) { return of, number == 1 }
+	s := New(replicaOf, mostBytes, &permits.Permits{}, func(data []byte) {
 		var sums controlv1.ServingSums
 		if err := proto.Unmarshal(data, &sums); err != nil {
 			t.Error(err)
@@ -94,11 +96,11 @@ func get(store, key string) []byte {
 
 func TestASnapshotAnswersAsLongAsItHolds(t *testing.T) {
 	s, told := serving(t, holding(t, "v0"), &controlv1.ServingSnapshot{})
-	answer, answered := s.Get(Call{}, get("s", "k0"))
+	answer, answered := s.Get(permits.Call{}, get("s", "k0"))
 	if want := []byte("\x08\x01\x20\x05\x12\x04\x12\x02v0\x1a\x06\x08\x00\x28\x01\x30\x00"); !answered || !bytes.Equal(answer, want) {
 		t.Fatalf("%q, %v", answer, answered)
 	}
-	if answer, answered := s.Get(Call{}, get("s", "none")); !answered || !bytes.HasPrefix(answer, []byte{8, 0, 0x1a}) {
+	if answer, answered := s.Get(permits.Call{}, get("s", "none")); !answered || !bytes.HasPrefix(answer, []byte{8, 0, 0x1a}) {
 		t.Fatalf("of a key that isn't there: %q, %v", answer, answered)
 	}
 	sums := <-told
@@ -107,7 +109,7 @@ func TestASnapshotAnswersAsLongAsItHolds(t *testing.T) {
 	}
 	s.Hold(6, 1<<62) // of another snapshot
 	s.Hold(7, admit.Now()-1)
-	if _, answered := s.Get(Call{}, get("s", "k0")); answered || s.IsOpen() {
+	if _, answered := s.Get(permits.Call{}, get("s", "k0")); answered || s.IsOpen() {
 		t.Fatal("it answers by a snapshot that doesn't hold any more")
 	}
 }
@@ -127,7 +129,7 @@ func TestABatchGoesOnWithWhatPythonAnswers(t *testing.T) {
 			return wire.Framed(framed), nil
 		}
 	}
-	data, err, answered := s.BatchGet(Call{}, wire.Framed(lookups), asked("A", "B", "C"))
+	data, err, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups), asked("A", "B", "C"))
 	results := wire.Elements(data, 10)
 	if err != nil || !answered || len(results) != 5 || string(results[0])+string(results[2])+string(results[4]) != "ABC" {
 		t.Fatalf("%q, %v, %v", results, err, answered)
@@ -135,15 +137,15 @@ func TestABatchGoesOnWithWhatPythonAnswers(t *testing.T) {
 	if !bytes.Contains(results[1], []byte("v0")) || !bytes.Contains(results[3], []byte("v1")) {
 		t.Fatalf("%q", results)
 	}
-	if _, _, answered := s.BatchGet(Call{}, wire.Framed(lookups), asked("A", "B")); answered {
+	if _, _, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups), asked("A", "B")); answered {
 		t.Fatal("a result is missing")
 	}
 	failed := errors.New("refused")
-	if _, err, _ := s.BatchGet(Call{}, wire.Framed(lookups), func([]byte) ([]byte, error) { return nil, failed }); err != failed {
+	if _, err, _ := s.BatchGet(permits.Call{}, wire.Framed(lookups), func([]byte) ([]byte, error) { return nil, failed }); err != failed {
 		t.Fatal(err)
 	}
 	never := func([]byte) ([]byte, error) { t.Error("asked"); return nil, nil }
-	if _, _, answered := s.BatchGet(Call{}, wire.Framed(lookups[:1]), never); answered {
+	if _, _, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups[:1]), never); answered {
 		t.Fatal("there is nothing that it could answer")
 	}
 }
@@ -172,7 +174,7 @@ func TestALookupThatWaitsForTheDiskIsLeftOutOfABatch(t *testing.T) {
 		lookups[number] = get("s", fmt.Sprintf("k%d", number))
 	}
 	left := [][]byte{lookups[1], lookups[3], lookups[4]}
-	data, err, answered := s.BatchGet(Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
+	data, err, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
 		if !bytes.Equal(request, wire.Framed(left)) {
 			t.Errorf("asked for %q", request)
 		}
@@ -185,7 +187,7 @@ func TestALookupThatWaitsForTheDiskIsLeftOutOfABatch(t *testing.T) {
 	if !bytes.Contains(results[0], []byte("v0")) || !bytes.Contains(results[2], []byte("v2")) {
 		t.Fatalf("%q", results)
 	}
-	if _, answered := s.Get(Call{}, get("s", "k0")); !answered || disk.waiting.Load() != 3 || s.reading.Load() != 3 {
+	if _, answered := s.Get(permits.Call{}, get("s", "k0")); !answered || disk.waiting.Load() != 3 || s.reading.Load() != 3 {
 		t.Fatalf("%v, %d wait, %d are counted", answered, disk.waiting.Load(), s.reading.Load())
 	}
 	close(disk.goesOn)
@@ -194,7 +196,7 @@ func TestALookupThatWaitsForTheDiskIsLeftOutOfABatch(t *testing.T) {
 			t.Fatal("they don't end")
 		}
 	}
-	if _, answered := s.Get(Call{}, get("s", "k0")); !answered {
+	if _, answered := s.Get(permits.Call{}, get("s", "k0")); !answered {
 		t.Fatal("it doesn't answer")
 	}
 	reads := uint64(0)
@@ -214,7 +216,7 @@ func TestABatchLeavesAllThatThereIsNoRoomFor(t *testing.T) {
 	s, _ := serving(t, disk, &controlv1.ServingSnapshot{})
 	s.reading.Store(mostReads - 1)
 	lookups := [][]byte{get("s", "k0"), get("s", "k1"), get("s", "k2"), get("s", "k3")}
-	data, err, answered := s.BatchGet(Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
+	data, err, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
 		if !bytes.Equal(request, wire.Framed(lookups[1:])) {
 			t.Errorf("asked for %q", request)
 		}
@@ -228,30 +230,30 @@ func TestABatchLeavesAllThatThereIsNoRoomFor(t *testing.T) {
 func TestWhatIsTooLargeIsPythons(t *testing.T) {
 	large := string(bytes.Repeat([]byte("x"), mostBytes/2))
 	s, _ := serving(t, holding(t, large, large, large+large), &controlv1.ServingSnapshot{})
-	if _, answered := s.Get(Call{}, get("s", "k2")); answered {
+	if _, answered := s.Get(permits.Call{}, get("s", "k2")); answered {
 		t.Fatal("more than a message")
 	}
 	both := wire.Framed([][]byte{get("s", "k0"), get("s", "k1")})
-	if _, _, answered := s.BatchGet(Call{}, both, nil); answered {
+	if _, _, answered := s.BatchGet(permits.Call{}, both, nil); answered {
 		t.Fatal("more than a message")
 	}
-	if _, answered := s.Get(Call{}, get("s", "k0")); !answered {
+	if _, answered := s.Get(permits.Call{}, get("s", "k0")); !answered {
 		t.Fatal("it fits")
 	}
 }
 
 func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 	s, _ := serving(t, holding(t, "v0"), &controlv1.ServingSnapshot{NeedsPermits: true})
-	ours := Call{Caller: 3, Kind: 9}
+	ours := permits.Call{Caller: 3, Kind: 9}
 	permit := func(changed func(*controlv1.ServingPermit)) {
 		given := &controlv1.ServingPermit{Caller: 3, Call: 9, Store: "s", UntilUs: 1 << 62}
 		changed(given)
 		data, _ := proto.Marshal(given)
-		if err := s.Permit(data); err != nil {
+		if err := s.permits.Take(data); err != nil {
 			t.Fatal(err)
 		}
 	}
-	answers := func(call Call) bool {
+	answers := func(call permits.Call) bool {
 		_, answered := s.Get(call, get("s", "k0"))
 		return answered
 	}
@@ -259,7 +261,7 @@ func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 		t.Fatal("without a permit")
 	}
 	permit(func(*controlv1.ServingPermit) {})
-	if !answers(ours) || answers(Call{Caller: 4, Kind: 9}) || answers(Call{Caller: 3, Kind: 8}) {
+	if !answers(ours) || answers(permits.Call{Caller: 4, Kind: 9}) || answers(permits.Call{Caller: 3, Kind: 8}) {
 		t.Fatal("it is for a caller and a method")
 	}
 	forwarded := append(get("s", "k0"), 0x7a, 2, 0x10, 1)
@@ -271,8 +273,8 @@ func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 		t.Fatal("they may")
 	}
 	for what, end := range map[string]func(){
-		"withdrawn": s.Withdraw,
-		"gone":      func() { s.Forget(3) },
+		"withdrawn": s.permits.Withdraw,
+		"gone":      func() { s.permits.Forget(3) },
 		"over":      func() { permit(func(given *controlv1.ServingPermit) { given.UntilUs = admit.Now() - 1 }) },
 	} {
 		permit(func(*controlv1.ServingPermit) {})
@@ -296,7 +298,7 @@ func TestPagesFollowEachOther(t *testing.T) {
 			if len(token) > 0 {
 				request = protowire.AppendBytes(append(request, 0x3a), token)
 			}
-			page, answered := s.Scan(Call{}, request)
+			page, answered := s.Scan(permits.Call{}, request)
 			if !answered {
 				t.Fatal("it is not answered")
 			}

@@ -9,7 +9,7 @@ reason: an obstacle.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -38,7 +38,6 @@ class ObstacleKind(Enum):
 
     OFF = fleet_service_pb2.EXPRESS_OBSTACLE_OFF
     NO_PROXY = fleet_service_pb2.EXPRESS_OBSTACLE_NO_PROXY
-    SECURITY_RULES = fleet_service_pb2.EXPRESS_OBSTACLE_SECURITY_RULES
     NO_SNAPSHOT = fleet_service_pb2.EXPRESS_OBSTACLE_NO_SNAPSHOT
     NOT_PLAIN = fleet_service_pb2.EXPRESS_OBSTACLE_NOT_PLAIN
     UNKNOWN_STORE = fleet_service_pb2.EXPRESS_OBSTACLE_UNKNOWN_STORE
@@ -60,17 +59,12 @@ class Obstacle:
     detail: str
 
 
-def standing_obstacle(*, is_on: bool, has_proxy: bool, gates: Sequence[str]) -> Obstacle | None:
-    """Return what keeps all lookups of a router from the express way as long as the process lives.
-
-    `gates`: the settings by which callers are judged. The proxy judges nobody, so there is no express way past a gate.
-    """
+def standing_obstacle(*, is_on: bool, has_proxy: bool) -> Obstacle | None:
+    """Return what keeps all lookups of a router from the express way as long as the process lives."""
     if not is_on:
         return Obstacle(ObstacleKind.OFF, "the router's setting express is off")
     if not has_proxy:
         return Obstacle(ObstacleKind.NO_PROXY, "the router has no proxy")
-    if gates:
-        return Obstacle(ObstacleKind.SECURITY_RULES, f"callers are judged call by call: {', '.join(gates)}")
     return None
 
 
@@ -93,11 +87,15 @@ def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> R
 
 @dataclass(frozen=True, slots=True)
 class ExpressLimits:
-    """The router's limits: lookups under way, and of one batch; and after how long a batch is late."""
+    """The router's limits: lookups under way, and of one batch; and after how long a batch is late.
+
+    `needs_permits`: callers are judged, and those alone are decided for who have a permit.
+    """
 
     max_lookups: int
     max_batch_entries: int
     batch_late_after_s: float
+    needs_permits: bool
 
 
 class ExpressCompiler:
@@ -120,6 +118,7 @@ class ExpressCompiler:
             max_lookups=self._bounds.max_lookups,
             max_batch_entries=self._bounds.max_batch_entries,
             batch_late_after_us=_rounded(self._bounds.batch_late_after_s * _MICROSECONDS),
+            needs_permits=self._bounds.needs_permits,
         )
         if table is not None:
             snapshot.forwarding = table.forwarding

@@ -63,8 +63,8 @@ class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Expre
     EXPRESS_OBSTACLE_NO_PROXY: _ExpressObstacle.ValueType  # 2
     """The router has no proxy."""
     EXPRESS_OBSTACLE_SECURITY_RULES: _ExpressObstacle.ValueType  # 3
-    """Callers are judged call by call, which the proxy can't: the router has
-    security rules, or checks callers' certificates (tls_ca, tls_crl).
+    """Of routers of 0.3 and earlier: they judge callers call by call, by security
+    rules or certificates (tls_ca, tls_crl).
     """
     EXPRESS_OBSTACLE_NO_SNAPSHOT: _ExpressObstacle.ValueType  # 4
     """The proxy has been given nothing to act on yet."""
@@ -103,8 +103,8 @@ EXPRESS_OBSTACLE_OFF: ExpressObstacle.ValueType  # 1
 EXPRESS_OBSTACLE_NO_PROXY: ExpressObstacle.ValueType  # 2
 """The router has no proxy."""
 EXPRESS_OBSTACLE_SECURITY_RULES: ExpressObstacle.ValueType  # 3
-"""Callers are judged call by call, which the proxy can't: the router has
-security rules, or checks callers' certificates (tls_ca, tls_crl).
+"""Of routers of 0.3 and earlier: they judge callers call by call, by security
+rules or certificates (tls_ca, tls_crl).
 """
 EXPRESS_OBSTACLE_NO_SNAPSHOT: ExpressObstacle.ValueType  # 4
 """The proxy has been given nothing to act on yet."""

@@ -92,6 +92,7 @@ class ExpressSnapshot(_message.Message):
     MAX_LOOKUPS_FIELD_NUMBER: _builtins.int
     MAX_BATCH_ENTRIES_FIELD_NUMBER: _builtins.int
     BATCH_LATE_AFTER_US_FIELD_NUMBER: _builtins.int
+    NEEDS_PERMITS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Grows with each snapshot of a router's process."""
     forwarding: _builtins.bytes
@@ -103,6 +104,10 @@ class ExpressSnapshot(_message.Message):
     batch_late_after_us: _builtins.int
     """After how long without all its answers the router is told of a batch, in
     microseconds.
+    """
+    needs_permits: _builtins.bool
+    """Whether callers are judged. Then only those are decided for who have a
+    permit: a ServingPermit for the store.
     """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressNode]:
@@ -122,10 +127,11 @@ class ExpressSnapshot(_message.Message):
         max_lookups: _builtins.int = ...,
         max_batch_entries: _builtins.int = ...,
         batch_late_after_us: _builtins.int = ...,
+        needs_permits: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_late_after_us", b"batch_late_after_us", "forwarding", b"forwarding", "max_batch_entries", b"max_batch_entries", "max_lookups", b"max_lookups", "nodes", b"nodes", "number", b"number", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_late_after_us", b"batch_late_after_us", "forwarding", b"forwarding", "max_batch_entries", b"max_batch_entries", "max_lookups", b"max_lookups", "needs_permits", b"needs_permits", "nodes", b"nodes", "number", b"number", "stores", b"stores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

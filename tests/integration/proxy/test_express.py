@@ -81,9 +81,9 @@ async def test_the_program_decides_as_the_function_does() -> None:
         ports = {name: each.server.port for name, each in fleet.items()}
         express = 0
         for _ in range(FLEETS):
-            snapshot = ExpressCompiler(lambda _store: 5.0, ExpressLimits(1_000, 1_000, 5.0)).changed(
-                *made_table(rng, ports)
-            )
+            snapshot = ExpressCompiler(
+                lambda _store: 5.0, ExpressLimits(1_000, 1_000, 5.0, needs_permits=False)
+            ).changed(*made_table(rng, ports))
             assert snapshot is not None
             await tell(router, snapshot, fleet["n0"])
             one = partial(is_answered_as_decided, at, snapshot, asyncio.Semaphore(AT_ONCE))

@@ -21,7 +21,9 @@ REQUESTS = 50
 def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
     rng = random.Random(seed)
     table, suspects = made_table(rng, PORTS)
-    snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
+    snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25, needs_permits=False)).changed(
+        table, suspects
+    )
     assert snapshot is not None
     for _ in range(REQUESTS):
         request = made_request(rng)
@@ -43,7 +45,9 @@ def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
     count = 0
     for _ in range(200):
         table, suspects = made_table(rng, PORTS)
-        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
+        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25, needs_permits=False)).changed(
+            table, suspects
+        )
         assert snapshot is not None
         count += sum(isinstance(decided(snapshot, made_request(rng)), Decided) for _ in range(REQUESTS))
     assert count > 200 * REQUESTS * 0.2
@@ -52,7 +56,7 @@ def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
 def test_a_snapshot_is_made_only_when_something_has_changed() -> None:
     table, suspects = made_table(random.Random(1), PORTS)
     late_after_s = 0.05
-    compiler = ExpressCompiler(lambda _store: late_after_s, ExpressLimits(9, 1_000, 0.25))
+    compiler = ExpressCompiler(lambda _store: late_after_s, ExpressLimits(9, 1_000, 0.25, needs_permits=False))
     first = compiler.changed(table, suspects)
     assert first is not None
     assert compiler.changed(table, suspects) is None

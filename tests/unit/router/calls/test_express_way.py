@@ -46,7 +46,7 @@ def express_way(fleet: Fleet, link: FakeLink, times: AnswerTimes, budget: RetryB
         times,
         budget,
         router.metrics,
-        bounds=ExpressLimits(7, 900, 0.25),
+        bounds=ExpressLimits(7, 900, 0.25, needs_permits=False),
     )
 
 

@@ -156,8 +156,11 @@ type ExpressSnapshot struct {
 	// After how long without all its answers the router is told of a batch, in
 	// microseconds.
 	BatchLateAfterUs uint32 `protobuf:"varint,7,opt,name=batch_late_after_us,json=batchLateAfterUs,proto3" json:"batch_late_after_us,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Whether callers are judged. Then only those are decided for who have a
+	// permit: a ServingPermit for the store.
+	NeedsPermits  bool `protobuf:"varint,8,opt,name=needs_permits,json=needsPermits,proto3" json:"needs_permits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExpressSnapshot) Reset() {
@@ -237,6 +240,13 @@ func (x *ExpressSnapshot) GetBatchLateAfterUs() uint32 {
 		return x.BatchLateAfterUs
 	}
 	return 0
+}
+
+func (x *ExpressSnapshot) GetNeedsPermits() bool {
+	if x != nil {
+		return x.NeedsPermits
+	}
+	return false
 }
 
 // A node that may be asked, in one of its roles.
@@ -688,7 +698,7 @@ var File_statehouse_control_v1_express_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\n" +
-	"#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\xbc\x02\n" +
+	"#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\xe1\x02\n" +
 	"\x0fExpressSnapshot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1e\n" +
 	"\n" +
@@ -699,7 +709,8 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\vmax_lookups\x18\x05 \x01(\rR\n" +
 	"maxLookups\x12*\n" +
 	"\x11max_batch_entries\x18\x06 \x01(\rR\x0fmaxBatchEntries\x12-\n" +
-	"\x13batch_late_after_us\x18\a \x01(\rR\x10batchLateAfterUs\"\\\n" +
+	"\x13batch_late_after_us\x18\a \x01(\rR\x10batchLateAfterUs\x12#\n" +
+	"\rneeds_permits\x18\b \x01(\bR\fneedsPermits\"\\\n" +
 	"\vExpressNode\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x18\n" +
