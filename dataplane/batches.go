@@ -59,7 +59,7 @@ func (e *Express) split(s *snapshot, by *judged, lookups [][]byte) *batch {
 	last := map[string]*group{}
 	for place, lookup := range lookups {
 		to := s.decide(lookup)
-		if to == nil || to.store.isLarge.Load() || !by.may(to.store.Name) {
+		if to == nil || to.isBounded() || to.store.isLarge.Load() || !by.may(to.store.Name) {
 			continue
 		}
 		g, size := last[to.node.Address], len(lookup)+len(s.Forwarding)+entryOverhead
