@@ -7,7 +7,6 @@ import (
 
 	"statehouse-dataplane/admit"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
-	"statehouse-dataplane/permits"
 	"statehouse-dataplane/wire"
 )
 
@@ -20,7 +19,7 @@ const (
 
 // BatchGet answers a serialized BatchGetRequest; false if that is for Python to do, as if nothing had been asked. `ask` has
 // Python answer a batch of the lookups that are its own.
-func (s *Served) BatchGet(call permits.Call, request []byte, ask func(request []byte) ([]byte, error)) ([]byte, error, bool) {
+func (s *Served) BatchGet(call Call, request []byte, ask func(request []byte) ([]byte, error)) ([]byte, error, bool) {
 	us := admit.Now()
 	by := s.now(us)
 	if by == nil {
@@ -36,7 +35,7 @@ func (s *Served) BatchGet(call permits.Call, request []byte, ask func(request []
 		return nil, nil, false
 	}
 	if len(left) == 0 {
-		s.sums.batchGets.Add(1)
+		s.sums.ended(call)
 		return data, nil, true
 	}
 	answered, err := ask(wire.Framed(asked(lookups, left)))
@@ -52,7 +51,7 @@ type missing struct{ place, at int }
 
 // answers returns the framed results of a batch, and which are missing; not if they are more than a message may have.
 // There is room for one that reads.
-func (s *Served) answers(by *decided, call permits.Call, lookups [][]byte, us int64) ([]byte, []missing, bool) {
+func (s *Served) answers(by *decided, call Call, lookups [][]byte, us int64) ([]byte, []missing, bool) {
 	p := &part{data: make([]byte, 0, len(lookups)*usualBytes), fits: true, ended: make(chan struct{})}
 	late := time.NewTimer(batchWaits)
 	defer late.Stop()
@@ -116,7 +115,7 @@ func (p *part) leave(lookups int) (*part, bool) {
 }
 
 // read reads the lookups from a place on.
-func (s *Served) read(p *part, by *decided, call permits.Call, lookups [][]byte, us int64) {
+func (s *Served) read(p *part, by *decided, call Call, lookups [][]byte, us int64) {
 	defer close(p.ended)
 	defer s.leave()
 	data, left := p.data, p.left

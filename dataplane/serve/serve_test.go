@@ -25,6 +25,7 @@ const mostBytes = 4_000
 // held is a store as the program holds it.
 type held struct {
 	*stores.KeyValue
+	database *engine.Database
 	position int64
 	end      *controlv1.ServingEnd
 }
@@ -57,7 +58,7 @@ func holding(t *testing.T, values ...string) *held {
 		t.Fatal(err)
 	}
 	end := &controlv1.ServingEnd{Store: 1, Offset: position, HoldsUntilUs: 1 << 62}
-	return &held{kept, position, end}
+	return &held{kept, database, position, end}
 }
 
 // serving returns what serves a store of one partition, by a snapshot that holds, and what it tells of it.
@@ -75,6 +76,7 @@ func serving(t *testing.T, of Replica, decided *controlv1.ServingSnapshot) (*Ser
 	decided.Number, decided.MaxBatchEntries, decided.ReadBoundsUs = 7, 100, []uint32{1_000_000, 2_000_000}
 	decided.Stores = []*controlv1.ServingStore{{
 		Name: "s", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT, ValueForm: controlv1.ValueForm_VALUE_FORM_TEXT, PartitionCount: 1,
+		Kind:     controlv1.EngineKind_ENGINE_KIND_KEY_VALUE,
 		Replicas: []*controlv1.ServingReplica{{Store: 1, IsActive: true, Head: []byte{8, 0}}},
 	}}
 	data, err := proto.Marshal(decided)
@@ -96,20 +98,20 @@ func get(store, key string) []byte {
 
 func TestASnapshotAnswersAsLongAsItHolds(t *testing.T) {
 	s, told := serving(t, holding(t, "v0"), &controlv1.ServingSnapshot{})
-	answer, answered := s.Get(permits.Call{}, get("s", "k0"))
+	answer, answered := s.Get(Call{Kind: 3}, get("s", "k0"))
 	if want := []byte("\x08\x01\x20\x05\x12\x04\x12\x02v0\x1a\x06\x08\x00\x28\x01\x30\x00"); !answered || !bytes.Equal(answer, want) {
 		t.Fatalf("%q, %v", answer, answered)
 	}
-	if answer, answered := s.Get(permits.Call{}, get("s", "none")); !answered || !bytes.HasPrefix(answer, []byte{8, 0, 0x1a}) {
+	if answer, answered := s.Get(Call{Kind: 3}, get("s", "none")); !answered || !bytes.HasPrefix(answer, []byte{8, 0, 0x1a}) {
 		t.Fatalf("of a key that isn't there: %q, %v", answer, answered)
 	}
 	sums := <-told
-	if sums.Gets != 2 || len(sums.Sums) != 1 || sums.Sums[0].Reads[0] != 2 || sums.Sums[0].Bytes != 2 {
+	if sums.Calls[3] != 2 || len(sums.Sums) != 1 || sums.Sums[0].Reads[0] != 2 || sums.Sums[0].Bytes != 2 {
 		t.Fatalf("told %v", sums)
 	}
 	s.Hold(6, 1<<62) // of another snapshot
 	s.Hold(7, admit.Now()-1)
-	if _, answered := s.Get(permits.Call{}, get("s", "k0")); answered || s.IsOpen() {
+	if _, answered := s.Get(Call{}, get("s", "k0")); answered || s.IsOpen() {
 		t.Fatal("it answers by a snapshot that doesn't hold any more")
 	}
 }
@@ -129,7 +131,7 @@ func TestABatchGoesOnWithWhatPythonAnswers(t *testing.T) {
 			return wire.Framed(framed), nil
 		}
 	}
-	data, err, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups), asked("A", "B", "C"))
+	data, err, answered := s.BatchGet(Call{}, wire.Framed(lookups), asked("A", "B", "C"))
 	results := wire.Elements(data, 10)
 	if err != nil || !answered || len(results) != 5 || string(results[0])+string(results[2])+string(results[4]) != "ABC" {
 		t.Fatalf("%q, %v, %v", results, err, answered)
@@ -137,15 +139,15 @@ func TestABatchGoesOnWithWhatPythonAnswers(t *testing.T) {
 	if !bytes.Contains(results[1], []byte("v0")) || !bytes.Contains(results[3], []byte("v1")) {
 		t.Fatalf("%q", results)
 	}
-	if _, _, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups), asked("A", "B")); answered {
+	if _, _, answered := s.BatchGet(Call{}, wire.Framed(lookups), asked("A", "B")); answered {
 		t.Fatal("a result is missing")
 	}
 	failed := errors.New("refused")
-	if _, err, _ := s.BatchGet(permits.Call{}, wire.Framed(lookups), func([]byte) ([]byte, error) { return nil, failed }); err != failed {
+	if _, err, _ := s.BatchGet(Call{}, wire.Framed(lookups), func([]byte) ([]byte, error) { return nil, failed }); err != failed {
 		t.Fatal(err)
 	}
 	never := func([]byte) ([]byte, error) { t.Error("asked"); return nil, nil }
-	if _, _, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups[:1]), never); answered {
+	if _, _, answered := s.BatchGet(Call{}, wire.Framed(lookups[:1]), never); answered {
 		t.Fatal("there is nothing that it could answer")
 	}
 }
@@ -174,7 +176,7 @@ func TestALookupThatWaitsForTheDiskIsLeftOutOfABatch(t *testing.T) {
 		lookups[number] = get("s", fmt.Sprintf("k%d", number))
 	}
 	left := [][]byte{lookups[1], lookups[3], lookups[4]}
-	data, err, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
+	data, err, answered := s.BatchGet(Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
 		if !bytes.Equal(request, wire.Framed(left)) {
 			t.Errorf("asked for %q", request)
 		}
@@ -187,7 +189,7 @@ func TestALookupThatWaitsForTheDiskIsLeftOutOfABatch(t *testing.T) {
 	if !bytes.Contains(results[0], []byte("v0")) || !bytes.Contains(results[2], []byte("v2")) {
 		t.Fatalf("%q", results)
 	}
-	if _, answered := s.Get(permits.Call{}, get("s", "k0")); !answered || disk.waiting.Load() != 3 || s.reading.Load() != 3 {
+	if _, answered := s.Get(Call{}, get("s", "k0")); !answered || disk.waiting.Load() != 3 || s.reading.Load() != 3 {
 		t.Fatalf("%v, %d wait, %d are counted", answered, disk.waiting.Load(), s.reading.Load())
 	}
 	close(disk.goesOn)
@@ -196,7 +198,7 @@ func TestALookupThatWaitsForTheDiskIsLeftOutOfABatch(t *testing.T) {
 			t.Fatal("they don't end")
 		}
 	}
-	if _, answered := s.Get(permits.Call{}, get("s", "k0")); !answered {
+	if _, answered := s.Get(Call{}, get("s", "k0")); !answered {
 		t.Fatal("it doesn't answer")
 	}
 	reads := uint64(0)
@@ -216,7 +218,7 @@ func TestABatchLeavesAllThatThereIsNoRoomFor(t *testing.T) {
 	s, _ := serving(t, disk, &controlv1.ServingSnapshot{})
 	s.reading.Store(mostReads - 1)
 	lookups := [][]byte{get("s", "k0"), get("s", "k1"), get("s", "k2"), get("s", "k3")}
-	data, err, answered := s.BatchGet(permits.Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
+	data, err, answered := s.BatchGet(Call{}, wire.Framed(lookups), func(request []byte) ([]byte, error) {
 		if !bytes.Equal(request, wire.Framed(lookups[1:])) {
 			t.Errorf("asked for %q", request)
 		}
@@ -230,21 +232,21 @@ func TestABatchLeavesAllThatThereIsNoRoomFor(t *testing.T) {
 func TestWhatIsTooLargeIsPythons(t *testing.T) {
 	large := string(bytes.Repeat([]byte("x"), mostBytes/2))
 	s, _ := serving(t, holding(t, large, large, large+large), &controlv1.ServingSnapshot{})
-	if _, answered := s.Get(permits.Call{}, get("s", "k2")); answered {
+	if _, answered := s.Get(Call{}, get("s", "k2")); answered {
 		t.Fatal("more than a message")
 	}
 	both := wire.Framed([][]byte{get("s", "k0"), get("s", "k1")})
-	if _, _, answered := s.BatchGet(permits.Call{}, both, nil); answered {
+	if _, _, answered := s.BatchGet(Call{}, both, nil); answered {
 		t.Fatal("more than a message")
 	}
-	if _, answered := s.Get(permits.Call{}, get("s", "k0")); !answered {
+	if _, answered := s.Get(Call{}, get("s", "k0")); !answered {
 		t.Fatal("it fits")
 	}
 }
 
 func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 	s, _ := serving(t, holding(t, "v0"), &controlv1.ServingSnapshot{NeedsPermits: true})
-	ours := permits.Call{Caller: 3, Kind: 9}
+	ours := Call{Caller: 3, Kind: 9}
 	permit := func(changed func(*controlv1.ServingPermit)) {
 		given := &controlv1.ServingPermit{Caller: 3, Call: 9, Store: "s", UntilUs: 1 << 62}
 		changed(given)
@@ -253,7 +255,7 @@ func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	answers := func(call permits.Call) bool {
+	answers := func(call Call) bool {
 		_, answered := s.Get(call, get("s", "k0"))
 		return answered
 	}
@@ -261,7 +263,7 @@ func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 		t.Fatal("without a permit")
 	}
 	permit(func(*controlv1.ServingPermit) {})
-	if !answers(ours) || answers(permits.Call{Caller: 4, Kind: 9}) || answers(permits.Call{Caller: 3, Kind: 8}) {
+	if !answers(ours) || answers(Call{Caller: 4, Kind: 9}) || answers(Call{Caller: 3, Kind: 8}) {
 		t.Fatal("it is for a caller and a method")
 	}
 	forwarded := append(get("s", "k0"), 0x7a, 2, 0x10, 1)
@@ -298,7 +300,7 @@ func TestPagesFollowEachOther(t *testing.T) {
 			if len(token) > 0 {
 				request = protowire.AppendBytes(append(request, 0x3a), token)
 			}
-			page, answered := s.Scan(permits.Call{}, request)
+			page, answered := s.Scan(Call{}, request)
 			if !answered {
 				t.Fatal("it is not answered")
 			}
@@ -318,5 +320,47 @@ func TestPagesFollowEachOther(t *testing.T) {
 		if want := map[bool]string{false: "01234", true: "43210"}[reverse]; string(seen) != want || len(token) > 0 {
 			t.Fatalf("%q, and then %q", seen, token)
 		}
+	}
+}
+
+// counting returns a serialized CountRequest of partition 0.
+func counting(isExact bool) []byte {
+	request := append(protowire.AppendString([]byte{0x0a}, "s"), 0x20, 0)
+	if isExact {
+		request = append(request, 0x10, 1)
+	}
+	return request
+}
+
+func TestAStoreIsCountedWhereItsNumberIsKept(t *testing.T) {
+	of := holding(t, "v0", "v1")
+	s, told := serving(t, of, &controlv1.ServingSnapshot{})
+	if _, answered := s.Count(Call{Kind: 23}, counting(true)); answered {
+		t.Fatal("nobody has counted")
+	}
+	counted, err := of.Keep()
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-counted
+	for _, isExact := range []bool{false, true} {
+		answer, answered := s.Count(Call{Kind: 23}, counting(isExact))
+		want := []byte("\x08\x02\x10\x00\x1a\x06\x08\x00\x28\x02\x30\x00")
+		if isExact {
+			want[3] = 1
+		}
+		if !answered || !bytes.Equal(answer, want) {
+			t.Fatalf("%x, %v", answer, answered)
+		}
+	}
+	sums := <-told
+	if sums.Calls[23] != 2 || len(sums.Sums) != 1 || sums.Sums[0].Read != controlv1.ServingRead_SERVING_READ_COUNT || sums.Sums[0].Reads[0] != 2 {
+		t.Fatalf("told %v", sums)
+	}
+	if err := of.database.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, answered := s.Count(Call{Kind: 23}, counting(true)); answered {
+		t.Fatal("the store is being closed")
 	}
 }
