@@ -135,9 +135,7 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it
 		e.sums.Add(sumKey{sumOfGets, to.store.Name, to.node.InstanceId, to.node.Role}, 1, asked.took)
 		return data, nil, true
 	}
-	if asked.came.kind == refused || asked.came.kind == callHasFailed {
-		e.pause(s, to)
-	}
+	e.pauseIfRefused(s, to, asked.came)
 	asked.isWhole = by.permits == nil
 	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, it.data)
 	return data, err, true
@@ -176,9 +174,12 @@ func (e *Express) isHot(by *controlv1.ExpressSpread, key uint64, now time.Time) 
 	return sure >= uint64(by.Least) && 100*sure >= uint64(by.Percent)*all
 }
 
-// pause has a copy that has not answered a lookup with a bound be the router's to ask for a while.
-func (e *Express) pause(s *snapshot, to *decided) {
-	if to.isBounded() {
+// pauseIfRefused has a copy that refuses a lookup with a bound, or fails, be the router's to ask for a while. A caller's lack of
+// time says nothing of the copy.
+func (e *Express) pauseIfRefused(s *snapshot, to *decided, came found) {
+	isRefused := came.kind == refused ||
+		came.kind == callHasFailed && status.Code(statusIn(came.content)) != codes.DeadlineExceeded
+	if to.isBounded() && isRefused {
 		to.store.paused[to.copy].Store(int64(time.Since(e.began) + microseconds(s.Spread.GetPauseUs())))
 	}
 }

@@ -214,7 +214,7 @@ class Decided:
 
 NO_SNAPSHOT: Final = Obstacle(ObstacleKind.NO_SNAPSHOT, "the proxy has been given no snapshot yet")
 _NOT_PLAIN: Final = Obstacle(
-    ObstacleKind.NOT_PLAIN, "it has other bounds than of lag and staleness, or more than a store and a key"
+    ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and bounds on lag or staleness"
 )
 _UNKNOWN_STORE: Final = Obstacle(ObstacleKind.UNKNOWN_STORE, "the snapshot has nothing of the store")
 _KEY_SERDE: Final = Obstacle(ObstacleKind.KEY_SERDE, "only the serdes string and long are the proxy's: give a raw key")
