@@ -64,7 +64,9 @@ def test_nothing_keeps_a_plain_lookup() -> None:
 @pytest.mark.parametrize(
     ("fields", "serde", "kind"),
     [
-        ({"freshness": types_pb2.Freshness(max_lag=3)}, "string", ObstacleKind.NOT_PLAIN),
+        ({"freshness": types_pb2.Freshness(max_lag=3)}, "string", None),
+        ({"freshness": types_pb2.Freshness(max_lag=3, active_only=True)}, "string", ObstacleKind.NOT_PLAIN),
+        ({"freshness": types_pb2.Freshness(max_processor_age_ms=3)}, "string", ObstacleKind.NOT_PLAIN),
         ({"key": types_pb2.Key(text="7")}, "json", ObstacleKind.KEY_SERDE),
         ({"key": types_pb2.Key(text=" 7")}, "long", ObstacleKind.KEY_TEXT),
         ({"key": types_pb2.Key(raw=b"7")}, "json", None),
