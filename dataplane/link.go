@@ -27,7 +27,7 @@ import (
 // are big-endian. The other end is statehouse/link/link.py.
 const (
 	// Each end gives its own in its first frame, and is alone when they differ.
-	linkVersion = 10
+	linkVersion = 11
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many

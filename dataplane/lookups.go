@@ -75,8 +75,8 @@ var linked = map[string]byte{
 // Doors are those to the server: of lookups, and of all other calls.
 type Doors struct{ lookups, others *Door }
 
-// Handle has lookups answered from stores that are held here, or by nodes, where that is decided, or over the link, and pages
-// over the link. It passes on all else. Pages go in by the same door as that. `isTraced`: a call that carries a trace's
+// Handle has lookups and pages answered from stores that are held here, or by nodes, where that is decided, or over the link.
+// It passes on all else. Pages go in by the same door as that. `isTraced`: a call that carries a trace's
 // context is passed on with it.
 func Handle(
 	link *Link, served *serve.Served, express *Express, requests *Requests, doors Doors, tally *Tally, isTraced bool, forward grpc.StreamHandler,
@@ -123,14 +123,14 @@ func Handle(
 			}
 			return held.Answer(caller, data)
 		}
-		if kind == get || kind == batchGet {
-			if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
-				way = controlv1.ProxyWay_PROXY_WAY_EXPRESS
-				if err != nil {
-					return err
-				}
-				return held.Answer(caller, data)
+		if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
+			way = controlv1.ProxyWay_PROXY_WAY_EXPRESS
+			if err != nil {
+				return err
 			}
+			return held.Answer(caller, data)
+		}
+		if kind == get || kind == batchGet {
 			through, places, longest = doors.lookups, placesOf(len(request.data)), longestBeginning
 		}
 		inside, err := through.Enter(caller.Context(), places, longest)

@@ -37,6 +37,8 @@ type store struct {
 	*controlv1.ExpressStore
 	// Set when answers to a batch were larger than it takes them: as long as the snapshot lasts, its batches are the router's.
 	isLarge atomic.Bool
+	// What an entry of a page may take of a node's answer.
+	entryBytes atomic.Int64
 }
 
 // decided is a lookup that a snapshot decides.
@@ -143,7 +145,9 @@ func snapshotIn(data []byte) (*snapshot, error) {
 				it.First[partition] = 0
 			}
 		}
-		s.byName[it.Name] = &store{ExpressStore: it}
+		found := &store{ExpressStore: it}
+		found.entryBytes.Store(bytesOfEntry)
+		s.byName[it.Name] = found
 	}
 	return s, nil
 }

@@ -127,15 +127,12 @@ func (s *Snapshot[R]) AdmitPage(page *Page, now int64) (*GrantedPage[R], control
 	if store == nil {
 		return nil, obstacle
 	}
-	granted := &GrantedPage[R]{KeyForm: store.keyForm, Form: store.shown(&page.Terms), Entries: usualEntries}
+	granted := &GrantedPage[R]{KeyForm: store.keyForm, Form: store.shown(&page.Terms), Entries: page.Entries()}
 	if granted.Form == controlv1.ValueForm_VALUE_FORM_UNSPECIFIED {
 		return nil, value
 	}
 	if !page.Raw && store.keyForm == controlv1.KeyForm_KEY_FORM_UNSPECIFIED {
 		return nil, keyObstacle
-	}
-	if page.size > 0 {
-		granted.Entries = int(min(page.size, mostEntries))
 	}
 	var isRead bool
 	if granted.Start, granted.Stop, isRead = page.keys(store.keyForm); !isRead {

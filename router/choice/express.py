@@ -122,7 +122,7 @@ class ExpressCompiler:
             batch_late_after_us=_rounded(self._bounds.batch_late_after_s * _MICROSECONDS),
         )
         if table is not None:
-            snapshot.forwarding = table.forwarding
+            snapshot.forwarding, snapshot.page_forwarding = table.forwarding, table.page_forwarding
             self._add_stores(snapshot, table, suspects)
         if snapshot == self.latest:
             return None
@@ -145,6 +145,8 @@ class ExpressCompiler:
                     key_form=key_form(SERDES.get(store.spec.key_serde)),
                     first=first,
                     late_after_us=late_after_us,
+                    # A copy of a global store is asked for all partitions as a whole.
+                    pages=not store.spec.is_global,
                 )
 
 
