@@ -62,6 +62,12 @@ const (
 	storeReport  = 20 // what has become of a store: statehouse.control.v1.EngineReport
 	callsEnded   = 21 // after stop, all calls; stores are open until the link is closed
 	servingSums  = 22 // statehouse.control.v1.ServingSums
+	// Calls, as get.
+	count         = 23
+	fetchWindows  = 24
+	fetchSessions = 25
+	getAsOf       = 26
+	getHistory    = 27
 
 	// To the proxy.
 	serveCalls = 1 // the version, in one byte

@@ -132,7 +132,7 @@ func (s *snapshot) add(p *page, partition uint32) bool {
 
 // answerBytesOf returns how many bytes the answer of a call may have.
 func (p *page) answerBytesOf(c *pageCall, most int) int {
-	return int(min(int64(most), p.entryBytes*int64(p.Entries())+bytesOfStamp*int64(len(c.partitions))))
+	return int(min(int64(most), p.entryBytes*int64(p.Most())+bytesOfStamp*int64(len(c.partitions))))
 }
 
 // answerBytes returns how many bytes all answers may have.
@@ -173,7 +173,7 @@ type partial struct {
 
 // read reads a serialized ScanResponse; not one that routers would have to make sense of.
 func (p *partial) read(data []byte, of *page) bool {
-	p.entries, p.keys = make([][]byte, 0, of.Entries()), make([][]byte, 0, of.Entries())
+	p.entries, p.keys = make([][]byte, 0, of.Most()), make([][]byte, 0, of.Most())
 	for len(data) > 0 {
 		content, size := protowire.ConsumeBytes(data[1:])
 		if size < 0 {
@@ -223,11 +223,11 @@ func (p *page) joined(parts []partial, room int) []byte {
 			known = each
 		}
 	}
-	taken := make([][]byte, 0, min(entries, p.Entries()))
+	taken := make([][]byte, 0, min(entries, p.Most()))
 	at := make([]int, len(parts))
 	var last []byte
 	size := 0
-	for len(taken) < p.Entries() {
+	for len(taken) < p.Most() {
 		from := -1
 		for i := range parts {
 			if at[i] < len(parts[i].keys) && (from < 0 || p.compare(parts[i].keys[at[i]], parts[from].keys[at[from]]) < 0) {

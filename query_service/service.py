@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial, wraps
 from inspect import isawaitable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import grpc.aio
 import structlog
+from google.protobuf.message import Message
 
 from query_service.control_topics import ControlTopics
 from query_service.heartbeats import Heartbeats
@@ -127,21 +128,17 @@ def _waiting(method: str, part: Callable[[QueryServicer], Callable[[Any], Any]])
     return _counting(method, observed)
 
 
-def _read(method: str, part: Callable[[QueryServicer], Callable[[Any], Any]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
-    """Make a servicer method from a read."""
-    return failing_cleanly(_waiting(method, part))
-
-
-def _read_page(
+async def _read_linked(
     parse: Callable[[bytes], Any],
-    read: Callable[[Any, HasTime], Awaitable[bytes]],
+    read: Callable[[Any, HasTime], Awaitable[Any]],
     data: bytes,
     context: HasTime,
-) -> Awaitable[bytes]:
-    """Answer a serialized request for a page."""
+) -> bytes:
+    """Answer a serialized request."""
     request = parsed(parse, data)
     refuse_unreadable(request)
-    return read(request, context)
+    answer: Any = await read(request, context)
+    return cast("bytes", answer if isinstance(answer, bytes) else answer.SerializeToString())
 
 
 class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
@@ -189,6 +186,11 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     scan = _waiting("Scan", lambda self: self._scans.scan)
     scan_windows = _waiting("ScanWindows", lambda self: self._scans.scan_windows)
     scan_sessions = _waiting("ScanSessions", lambda self: self._scans.scan_sessions)
+    count = _waiting("Count", lambda self: self._scans.count)
+    fetch_windows = _waiting("FetchWindows", lambda self: self._lookups.fetch_windows)
+    fetch_sessions = _waiting("FetchSessions", lambda self: self._lookups.fetch_sessions)
+    get_as_of = _waiting("GetAsOf", lambda self: self._lookups.get_as_of)
+    get_history = _waiting("GetHistory", lambda self: self._lookups.get_history)
 
     async def _batch_get_of_grpc(self, request: query_service_pb2.BatchGetRequest, context: HasTime) -> bytes:
         response: bytes = await self.batch_get(batch_of(request.SerializeToString()), context)
@@ -200,13 +202,18 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         get = partial(self._at_once, "Get", query_service_pb2.GetRequest.FromString, self._lookups.get, self.get)
         parse_batch = self._lookups.parsed_batch
         batch_get = partial(self._at_once, "BatchGet", parse_batch, self._lookups.batch_get, self.batch_get)
-        return {
-            "Get": get,
-            "BatchGet": batch_get,
-            "Scan": partial(_read_page, query_service_pb2.ScanRequest.FromString, self.scan),
-            "ScanWindows": partial(_read_page, query_service_pb2.ScanWindowsRequest.FromString, self.scan_windows),
-            "ScanSessions": partial(_read_page, query_service_pb2.ScanSessionsRequest.FromString, self.scan_sessions),
+        others: Mapping[str, tuple[type[Message], Callable[[Any, HasTime], Awaitable[Any]]]] = {
+            "Scan": (query_service_pb2.ScanRequest, self.scan),
+            "ScanWindows": (query_service_pb2.ScanWindowsRequest, self.scan_windows),
+            "ScanSessions": (query_service_pb2.ScanSessionsRequest, self.scan_sessions),
+            "Count": (query_service_pb2.CountRequest, self.count),
+            "FetchWindows": (query_service_pb2.FetchWindowsRequest, self.fetch_windows),
+            "FetchSessions": (query_service_pb2.FetchSessionsRequest, self.fetch_sessions),
+            "GetAsOf": (query_service_pb2.GetAsOfRequest, self.get_as_of),
+            "GetHistory": (query_service_pb2.GetHistoryRequest, self.get_history),
         }
+        linked = {name: partial(_read_linked, of.FromString, read) for name, (of, read) in others.items()}
+        return {"Get": get, "BatchGet": batch_get, **linked}
 
     def _at_once(
         self,
@@ -242,12 +249,12 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     Scan = failing_cleanly(scan)
     ScanWindows = failing_cleanly(scan_windows)
     ScanSessions = failing_cleanly(scan_sessions)
-    Count = _read("Count", lambda self: self._scans.count)
-    FetchWindows = _read("FetchWindows", lambda self: self._lookups.fetch_windows)
-    FetchSessions = _read("FetchSessions", lambda self: self._lookups.fetch_sessions)
-    GetAsOf = _read("GetAsOf", lambda self: self._lookups.get_as_of)
-    GetHistory = _read("GetHistory", lambda self: self._lookups.get_history)
-    QueryStore = _read("QueryStore", lambda self: self._lookups.query_store)
+    Count = failing_cleanly(count)
+    FetchWindows = failing_cleanly(fetch_windows)
+    FetchSessions = failing_cleanly(fetch_sessions)
+    GetAsOf = failing_cleanly(get_as_of)
+    GetHistory = failing_cleanly(get_history)
+    QueryStore = failing_cleanly(_waiting("QueryStore", lambda self: self._lookups.query_store))
     Watch = _counted("Watch", _watch)
 
 

@@ -13,7 +13,10 @@ func (p *Page) IsRouted(form controlv1.KeyForm) bool {
 	if isBounded || p.epoch != 0 || p.Forwarded || p.WithKeys || p.areSeveral {
 		return false
 	}
-	_, _, isRead := p.keys(form)
+	start, stop, isRead := p.asked(form)
+	if isRead {
+		_, _, isRead = p.left(p, start, stop)
+	}
 	return isRead
 }
 
@@ -25,13 +28,8 @@ func (p *Page) Partition() (number uint64, isNamed bool) {
 	return p.partitions[0], true
 }
 
-// Entries returns how many it may have.
-func (p *Page) Entries() int {
-	if p.size == 0 {
-		return usualEntries
-	}
-	return int(min(p.size, mostEntries))
-}
+// Most returns how many entries it may have.
+func (p *Page) Most() int { return p.entries() }
 
 // AppendPartitions has a serialized ScanRequest that names none be of these, as routers write it.
 func AppendPartitions(to []byte, partitions []uint32) []byte {

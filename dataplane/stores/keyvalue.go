@@ -207,10 +207,19 @@ func (r *roomy) Next() bool {
 	return true
 }
 
+// Kept returns the number of keys, and whether it is kept. It is not of a store that can't be read.
+func (s *KeyValue) Kept() (int64, bool) {
+	count := s.tally.after(0)
+	if count == nil || s.database.IsClosing() || s.database.Fault() != nil {
+		return 0, false
+	}
+	return *count, true
+}
+
 // Count returns the number of keys. It walks over all only if the number is not kept.
 func (s *KeyValue) Count(walk *Walk) (int64, error) {
-	if count := s.tally.after(0); count != nil {
-		return *count, nil
+	if count, isKept := s.Kept(); isKept {
+		return count, nil
 	}
 	view, err := s.database.View()
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"statehouse-dataplane/engine"
+	"statehouse-dataplane/ordered"
 )
 
 const mib = 1 << 20
@@ -362,7 +363,7 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 					wanted[entry] = each
 				}
 			}
-			keys := randomRange(random, func() []byte { return appendEscaped(nil, oddBytes(random, 2)) })
+			keys := randomRange(random, func() []byte { return ordered.Append(nil, oddBytes(random, 2)) })
 			expected, seen := inOrder(wanted, keys), []string{}
 			accept := func(key Timed) bool { return firstMS <= layout.timeMS(key) && layout.timeMS(key) <= lastMS }
 			must[bool](t)(s.Scan(keys, accept, firstMS, lastMS, Room{Entries: 1_000, Bytes: mib}, forever(),
@@ -436,7 +437,7 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			should, latest := map[string]timedValue{}, 0
 			for key, all := range versions {
 				if value, timeMS := newestAt(all, at); value != "" {
-					should[string(appendEscaped(nil, []byte(key)))] = timedValue{value, timeMS}
+					should[string(ordered.Append(nil, []byte(key)))] = timedValue{value, timeMS}
 				}
 				if value, _ := newestAt(all, math.MaxInt64); value != "" {
 					latest++
@@ -445,10 +446,10 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			if count := must[int64](t)(s.Count(forever())); count != int64(latest) {
 				t.Fatalf("%d keys, not %d", count, latest)
 			}
-			keys := randomRange(random, func() []byte { return appendEscaped(nil, oddBytes(random, 2)) })
+			keys := randomRange(random, func() []byte { return ordered.Append(nil, oddBytes(random, 2)) })
 			expected, seen := inOrder(should, keys), []string{}
 			must[bool](t)(s.Scan(keys, at, Room{Entries: 1_000, Bytes: mib}, forever(), func(key []byte, version Version) {
-				escaped := string(appendEscaped(nil, key))
+				escaped := string(ordered.Append(nil, key))
 				seen = append(seen, escaped)
 				if (timedValue{string(version.Value), version.TimestampMS}) != should[escaped] {
 					t.Fatalf("%x is %q of %d, not %v", key, version.Value, version.TimestampMS, should[escaped])
@@ -460,7 +461,7 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			key := oddBytes(random, 2)
 			var found timedValue
 			known := must[bool](t)(s.AsOf(key, at, func(version Version) { found = timedValue{string(version.Value), version.TimestampMS} }))
-			if expected, should := should[string(appendEscaped(nil, key))]; known != should || found != expected {
+			if expected, should := should[string(ordered.Append(nil, key))]; known != should || found != expected {
 				t.Fatalf("%x as of %d is %v, not %v", key, at, found, expected)
 			}
 			if startMS > 0 {
@@ -511,7 +512,7 @@ func history(t *testing.T, s *Versioned, key []byte, all map[int64]string, span 
 	if reverse {
 		slices.Reverse(expected)
 	}
-	prefix := appendEscaped(nil, key)
+	prefix := ordered.Append(nil, key)
 	left := Range{Start: prefix, Stop: append(bytes.Clone(prefix), afterTimes), Reverse: reverse}
 	seen := []valid{}
 	for more := true; more; {

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"statehouse-dataplane/engine"
+	"statehouse-dataplane/ordered"
 )
 
 const (
@@ -93,12 +94,12 @@ var Sessions = Layout{
 
 // entryKey returns the key of a timed entry in the store.
 func (l Layout) entryKey(key Timed) []byte {
-	return l.suffix(appendEscaped(make([]byte, 0, len(key.Key)+len(end)+SessionSuffixBytes), key.Key), key)
+	return l.suffix(ordered.Append(make([]byte, 0, len(key.Key)+ordered.EndBytes+SessionSuffixBytes), key.Key), key)
 }
 
 // parsed reads an entry's key; the plain key stays escaped.
 func (l Layout) parsed(entry []byte) (Timed, error) {
-	at := escapedEnd(entry)
+	at := ordered.End(entry)
 	if at < 0 {
 		return Timed{}, fmt.Errorf("an encoded key without its terminator")
 	}
@@ -219,7 +220,7 @@ func (s *TimedStore) Scan(
 		if !room.Takes(len(entry) + len(data) - timeBytes) {
 			return true, nil
 		}
-		key.Key = unescaped(key.Key)
+		key.Key = ordered.Key(key.Key)
 		take(key, entry, data[timeBytes:], timeIn(data))
 	}
 	return false, found.Err()

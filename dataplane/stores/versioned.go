@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"statehouse-dataplane/engine"
+	"statehouse-dataplane/ordered"
 )
 
 // What an entry's value begins with.
@@ -73,7 +74,7 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 			applied.Late++
 			continue
 		}
-		prefix := string(appendEscaped(nil, record.Key))
+		prefix := string(ordered.Append(nil, record.Key))
 		entry := prefix + string(binary.BigEndian.AppendUint64(nil, uint64(record.TimestampMS)))
 		if _, known := puts[entry]; !known {
 			order = append(order, entry)
@@ -185,7 +186,7 @@ func (s *Versioned) at(key []byte, asOfMS int64, take func(Version)) (bool, erro
 		return false, err
 	}
 	defer view.Close()
-	prefix := appendEscaped(nil, key)
+	prefix := ordered.Append(nil, key)
 	found := view.Entries(engine.Default, prefix, append(bytes.Clone(prefix), timeAfter(asOfMS)...), true)
 	defer found.Close()
 	if !found.Next() {
@@ -213,7 +214,7 @@ func (s *Versioned) Scan(keys Range, asOfMS int64, room Room, walk *Walk, take f
 	}
 	isFull := false
 	err = s.each(view, keys, asOfMS, walk, func(key []byte, version Version) bool {
-		plain := unescaped(key)
+		plain := ordered.Key(key)
 		if isFull = !room.Takes(len(plain) + len(version.Value)); isFull {
 			return false
 		}
@@ -241,7 +242,7 @@ func (s *Versioned) each(view *engine.View, keys Range, asOfMS int64, walk *Walk
 			return err
 		}
 		entry := found.Key()
-		at := escapedEnd(entry)
+		at := ordered.End(entry)
 		if at < 0 {
 			return fmt.Errorf("an encoded key without its terminator")
 		}
@@ -319,7 +320,7 @@ func (s *Versioned) History(key []byte, left Range, span Span, room Room, walk *
 	if left.Reverse {
 		walked = s.newestFirst
 	}
-	err = walked(view, appendEscaped(nil, key), left, span, walk, give)
+	err = walked(view, ordered.Append(nil, key), left, span, walk, give)
 	return isFull, startMS, err
 }
 

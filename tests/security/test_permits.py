@@ -109,6 +109,28 @@ def test_a_permit_is_for_one_store_and_no_more(secured: Secured) -> None:
         assert reason(from_rpc_error(caught.value)) is Reason.PERMISSION_DENIED
 
 
+def test_counts_need_the_right_to_scan(secured: Secured) -> None:
+    request = query_service_pb2.CountRequest(store=STORE, partition=0)
+    with grpc.secure_channel(secured.node.target, secured.keys.credentials("looker")) as channel:
+        stub = query_service_pb2_grpc.QueryServiceStub(channel)
+        for _ in range(5):
+            assert reason(secured.ask(channel)) is None
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.Count(request, timeout=5.0)
+            assert reason(from_rpc_error(caught.value)) is Reason.PERMISSION_DENIED
+    with grpc.secure_channel(secured.node.target, secured.keys.credentials("reader")) as channel:
+        stub = query_service_pb2_grpc.QueryServiceStub(channel)
+        before = secured.by_the_program()
+
+        def is_counted() -> bool:
+            answer = stub.Count(request, timeout=5.0)
+            assert answer.count == 1
+            assert not answer.replicas[0].host.port
+            return secured.by_the_program() > before + 3
+
+        poll_until(is_counted, 20, "counts by the program")
+
+
 def test_a_token_of_nobody_is_refused_beside_one_that_was_judged(secured: Secured) -> None:
     with grpc.secure_channel(secured.node.target, secured.keys.showing(None)) as channel:
         stub = query_service_pb2_grpc.QueryServiceStub(channel)

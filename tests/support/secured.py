@@ -17,6 +17,7 @@ TOKEN: Final = "a-token-of-tests"  # noqa: S105 - nobody else has it
 RULES: Final[Mapping[str, Mapping[str, Any]]] = {
     "reader": {"roles": ["reader"], "stores": [STORE]},
     "other": {"roles": ["reader"], "stores": ["others"]},
+    "looker": {"roles": ["reader"], "stores": [STORE], "only": ["lookup"]},
     "operator": {"roles": ["operator"]},
     "health": {"roles": ["health"]},
     "router": {"roles": ["router"]},
