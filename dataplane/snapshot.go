@@ -43,6 +43,8 @@ type store struct {
 	isLarge atomic.Bool
 	// For each of its copies until when it is the router's to ask, by the same clock as a snapshot holds.
 	paused []atomic.Int64
+	// What an entry of a page may take of a node's answer.
+	entryBytes atomic.Int64
 }
 
 // decided is a lookup that a snapshot decides.
@@ -207,7 +209,9 @@ func snapshotIn(data []byte) (*snapshot, error) {
 			log.Printf("copies of store %.200q can't be told apart, and are the router's to choose from", it.Name)
 			it.Copies = nil
 		}
-		s.byName[it.Name] = &store{ExpressStore: it, paused: make([]atomic.Int64, len(it.Copies))}
+		found := &store{ExpressStore: it, paused: make([]atomic.Int64, len(it.Copies))}
+		found.entryBytes.Store(bytesOfEntry)
+		s.byName[it.Name] = found
 	}
 	return s, nil
 }

@@ -143,7 +143,7 @@ class ExpressCompiler:
             spread=_SPREAD,
         )
         if table is not None:
-            snapshot.forwarding = table.forwarding
+            snapshot.forwarding, snapshot.page_forwarding = table.forwarding, table.page_forwarding
             self._add_stores(snapshot, table, suspects)
         if snapshot == self.latest:
             return None
@@ -168,6 +168,8 @@ class ExpressCompiler:
                     first=first,
                     late_after_us=late_after_us,
                     copies=_copies(snapshot, places, store, suspects),
+                    # A copy of a global store is asked for all partitions as a whole.
+                    pages=not store.spec.is_global,
                 )
 
 
@@ -213,9 +215,7 @@ class Decided:
 
 
 NO_SNAPSHOT: Final = Obstacle(ObstacleKind.NO_SNAPSHOT, "the proxy has been given no snapshot yet")
-_NOT_PLAIN: Final = Obstacle(
-    ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and bounds on lag or staleness"
-)
+_NOT_PLAIN: Final = Obstacle(ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and bounds on lag or staleness")
 _UNKNOWN_STORE: Final = Obstacle(ObstacleKind.UNKNOWN_STORE, "the snapshot has nothing of the store")
 _KEY_SERDE: Final = Obstacle(ObstacleKind.KEY_SERDE, "only the serdes string and long are the proxy's: give a raw key")
 _KEY_TEXT: Final = Obstacle(ObstacleKind.KEY_TEXT, "the key is not written as the proxy reads integers")
