@@ -88,6 +88,9 @@ func New[R Held](
 		NeedsPermits: decided.NeedsPermits, stores: map[string]*Store[R]{},
 	}
 	for _, each := range decided.Stores {
+		if each.PartitionCount == 0 || each.PartitionCount > placement.MostPartitions {
+			continue // all of it is Python's
+		}
 		store := &Store[R]{
 			name: each.Name, keyForm: each.KeyForm, valueForm: each.ValueForm, isGlobal: each.IsGlobal, report: reportOf(each.Name),
 		}
@@ -97,9 +100,7 @@ func New[R Held](
 				store.partitions[of.Partition] = replica[R]{true, of.IsActive, of.Head, of.ConcealedHead, held}
 			}
 		}
-		if each.PartitionCount > 0 {
-			s.stores[each.Name] = store
-		}
+		s.stores[each.Name] = store
 	}
 	return s
 }
