@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -15,23 +16,27 @@ import (
 )
 
 const (
-	lengthAt = 8
-	inGzip   = 1
+	lengthAt    = 8
+	lastDeltaAt = 23
+	inGzip      = 1
 )
 
 // changelog is record batches as a broker keeps them, and what readers are to find in them.
 type changelog struct {
-	sent    kmsg.FetchResponseTopicPartition
 	batches [][]byte
+	aborted []aborted
 	records []stores.Record // those of committed transactions and of none
 	keyless []int64
 	end     int64
 }
 
+// aborted is a transaction that was, or will be: the last offset is its marker's.
+type aborted struct{ producer, first, last int64 }
+
 // madeFrom makes one as bytes say: batches of several producers, committed and aborted transactions, compressed ones, and what
 // compaction has left.
 func madeFrom(data []byte) *changelog {
-	l := &changelog{sent: kmsg.NewFetchResponseTopicPartition()}
+	l := &changelog{}
 	next := func() int {
 		if len(data) == 0 {
 			return 0
@@ -50,6 +55,7 @@ func madeFrom(data []byte) *changelog {
 				one := commitOf(l.end, producer)
 				if isAborted {
 					one = abortOf(l.end, producer)
+					l.abortedOf(producer).last = l.end
 				}
 				delete(open, producer)
 				l.batches, l.end = append(l.batches, one), l.end+1
@@ -62,9 +68,7 @@ func madeFrom(data []byte) *changelog {
 				isAborted = what%8 > 3
 				open[producer] = isAborted
 				if isAborted {
-					one := kmsg.NewFetchResponseTopicPartitionAbortedTransaction()
-					one.ProducerID, one.FirstOffset = producer, l.end
-					l.sent.AbortedTransactions = append(l.sent.AbortedTransactions, one)
+					l.aborted = append(l.aborted, aborted{producer, l.end, math.MaxInt64})
 				}
 			}
 		}
@@ -81,10 +85,39 @@ func madeFrom(data []byte) *changelog {
 		left := int64(next() % 2) // behind the last record
 		l.add(producer, attributes, left, what%16 > 7, isAborted, records)
 	}
-	for _, one := range l.batches {
-		l.sent.RecordBatches = append(l.sent.RecordBatches, one...)
-	}
 	return l
+}
+
+// abortedOf returns a producer's last transaction that was aborted.
+func (l *changelog) abortedOf(producer int64) *aborted {
+	for at := len(l.aborted) - 1; ; at-- {
+		if l.aborted[at].producer == producer {
+			return &l.aborted[at]
+		}
+	}
+}
+
+// sent returns what a broker sends from an offset on: whole batches, and the transactions that were aborted there.
+func (l *changelog) sent(from int64) *kmsg.FetchResponseTopicPartition {
+	found := kmsg.NewFetchResponseTopicPartition()
+	for _, each := range l.aborted {
+		if each.last >= from {
+			one := kmsg.NewFetchResponseTopicPartitionAbortedTransaction()
+			one.ProducerID, one.FirstOffset = each.producer, each.first
+			found.AbortedTransactions = append(found.AbortedTransactions, one)
+		}
+	}
+	for _, one := range l.batches {
+		if nextAfter(one) > from {
+			found.RecordBatches = append(found.RecordBatches, one...)
+		}
+	}
+	return &found
+}
+
+// nextAfter returns the offset behind a batch.
+func nextAfter(batch []byte) int64 {
+	return int64(binary.BigEndian.Uint64(batch)) + int64(int32(binary.BigEndian.Uint32(batch[lastDeltaAt:]))) + 1
 }
 
 func (l *changelog) add(producer int64, attributes int16, left int64, isCompressed, isAborted bool, records []written) {
@@ -130,47 +163,34 @@ func FuzzChangelogsAreReadAsTheyWereWritten(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, fromSeed, at uint16, change byte) {
 		l := madeFrom(data)
 		from := int64(fromSeed) % (l.end + 1)
-		slice, err := decoded(&l.sent, from, kgo.DefaultDecompressor())
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.check(t, slice, from, max(from, l.end))
-		whole := l.sent.RecordBatches
+		sent := l.sent(from)
+		l.check(t, decode(t, from, sent), from, l.end)
+		whole := sent.RecordBatches
 		if len(whole) == 0 {
 			return
 		}
-		size := int(at) % len(whole)
-		l.sent.RecordBatches = whole[:size]
-		if slice, err = decoded(&l.sent, from, kgo.DefaultDecompressor()); err != nil {
-			t.Fatal(err)
-		}
-		end := int64(0)
+		place := int(at) % len(whole)
+		sent.RecordBatches = whole[:place]
+		left, end, first := place, from, from
 		for _, one := range l.batches {
-			if size -= len(one); size < 0 {
+			if nextAfter(one) <= from {
+				continue
+			}
+			first = int64(binary.BigEndian.Uint64(one))
+			if len(one) > left {
 				break
 			}
-			end = int64(binary.BigEndian.Uint64(one)) + int64(int32(binary.BigEndian.Uint32(one[23:]))) + 1
+			left, end = left-len(one), nextAfter(one)
 		}
-		l.check(t, slice, from, max(from, end))
-		if place, isSummed := l.summedAt(int(at) % len(whole)); isSummed && change != 0 {
-			l.sent.RecordBatches = bytes.Clone(whole)
-			l.sent.RecordBatches[int(at)%len(whole)] ^= change
-			if _, err := decoded(&l.sent, place, kgo.DefaultDecompressor()); err == nil {
-				t.Fatalf("the byte at %d makes no difference", int(at)%len(whole))
+		l.check(t, decode(t, from, sent), from, end)
+		if left >= crcFrom && change != 0 { // before that a batch's checksum doesn't count
+			sent.RecordBatches = bytes.Clone(whole)
+			sent.RecordBatches[place] ^= change
+			if _, err := decoded(sent, max(from, first), kgo.DefaultDecompressor()); err == nil {
+				t.Fatalf("the byte at %d makes no difference", place)
 			}
 		}
 	})
-}
-
-// summedAt returns the offset of the batch that a byte is in, and whether it counts in the batch's checksum.
-func (l *changelog) summedAt(at int) (int64, bool) {
-	for _, one := range l.batches {
-		if at < len(one) {
-			return int64(binary.BigEndian.Uint64(one)), at >= crcFrom
-		}
-		at -= len(one)
-	}
-	return 0, false
 }
 
 // check compares what was read with what was written between two offsets.
