@@ -20,8 +20,11 @@ const (
 
 // Those that are answered at the end of their work.
 var pages = map[string]bool{
-	"/statehouse.v1.QueryService/Count":      true,
-	"/statehouse.v1.QueryService/GetHistory": true,
+	"/statehouse.v1.QueryService/Scan":         true,
+	"/statehouse.v1.QueryService/ScanWindows":  true,
+	"/statehouse.v1.QueryService/ScanSessions": true,
+	"/statehouse.v1.QueryService/Count":        true,
+	"/statehouse.v1.QueryService/GetHistory":   true,
 }
 
 var anyCall = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}

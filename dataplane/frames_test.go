@@ -86,8 +86,9 @@ func FuzzFramesAreTakenOrRefused(f *testing.F) {
 		link.OnServe, link.OnStop = func() {}, func() {}
 		held := orders.New(func(*controlv1.EngineReport) {})
 		defer held.Close()
-		ofHeld(held, link, 1<<20)
-		NewExpress(link, calls, 1<<20)
+		allowed := permitted(link)
+		ofHeld(held, link, 1<<20, allowed)
+		NewExpress(link, calls, 1<<20, allowed)
 		// What an order says is done to files. Here it is only read.
 		link.OnOrder = func(_ uint64, content []byte) { _ = proto.Unmarshal(content, &controlv1.EngineOrder{}) }
 		if err := link.receive(); err == nil {

@@ -27,7 +27,7 @@ import (
 // are big-endian. The other end is statehouse/link/link.py.
 const (
 	// Each end gives its own in its first frame, and is alone when they differ.
-	linkVersion = 10
+	linkVersion = 12
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
@@ -62,6 +62,12 @@ const (
 	storeReport  = 20 // what has become of a store: statehouse.control.v1.EngineReport
 	callsEnded   = 21 // after stop, all calls; stores are open until the link is closed
 	servingSums  = 22 // statehouse.control.v1.ServingSums
+	// Calls, as get.
+	count         = 23
+	fetchWindows  = 24
+	fetchSessions = 25
+	getAsOf       = 26
+	getHistory    = 27
 
 	// To the proxy.
 	serveCalls = 1 // the version, in one byte
@@ -115,7 +121,8 @@ type Link struct {
 	OnServing func(data []byte) error
 	OnHolds   func(number uint64, until int64)
 	OnFacts   func(data []byte) error
-	OnPermit  func(data []byte) error
+	// What can't be read is an error.
+	OnPermit func(data []byte) error
 	// Withdraws all permits.
 	OnWithdraw func()
 	// The caller of that number is gone.

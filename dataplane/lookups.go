@@ -65,21 +65,33 @@ const maxSingleBytes = 1 << 20
 
 // What goes over the link.
 var linked = map[string]byte{
-	"/statehouse.v1.QueryService/Get":          get,
-	"/statehouse.v1.QueryService/BatchGet":     batchGet,
-	"/statehouse.v1.QueryService/Scan":         scan,
-	"/statehouse.v1.QueryService/ScanWindows":  scanWindows,
-	"/statehouse.v1.QueryService/ScanSessions": scanSessions,
+	"/statehouse.v1.QueryService/Get":           get,
+	"/statehouse.v1.QueryService/BatchGet":      batchGet,
+	"/statehouse.v1.QueryService/Scan":          scan,
+	"/statehouse.v1.QueryService/ScanWindows":   scanWindows,
+	"/statehouse.v1.QueryService/ScanSessions":  scanSessions,
+	"/statehouse.v1.QueryService/Count":         count,
+	"/statehouse.v1.QueryService/FetchWindows":  fetchWindows,
+	"/statehouse.v1.QueryService/FetchSessions": fetchSessions,
+	"/statehouse.v1.QueryService/GetAsOf":       getAsOf,
+	"/statehouse.v1.QueryService/GetHistory":    getHistory,
+}
+
+// What is answered from stores that are held here, beside batches.
+var served = map[byte]func(*serve.Served, serve.Call, []byte) ([]byte, bool){
+	get:   (*serve.Served).Get,
+	scan:  (*serve.Served).Scan,
+	count: (*serve.Served).Count,
 }
 
 // Doors are those to the server: of lookups, and of all other calls.
 type Doors struct{ lookups, others *Door }
 
-// Handle has lookups answered from stores that are held here, or by nodes, where that is decided, or over the link, and pages
-// over the link. It passes on all else. Pages go in by the same door as that. `isTraced`: a call that carries a trace's
+// Handle has reads answered from stores that are held here, or lookups by nodes, where that is decided, or over the link. It
+// passes on all else. What is neither Get nor BatchGet goes in by the same door as that. `isTraced`: a call that carries a trace's
 // context is passed on with it.
 func Handle(
-	link *Link, served *serve.Served, express *Express, requests *Requests, doors Doors, tally *Tally, isTraced bool, forward grpc.StreamHandler,
+	link *Link, held *serve.Served, express *Express, requests *Requests, doors Doors, tally *Tally, isTraced bool, forward grpc.StreamHandler,
 ) grpc.StreamHandler {
 	return func(service any, caller grpc.ServerStream) (err error) {
 		method, _ := grpc.MethodFromServerStream(caller)
@@ -103,7 +115,7 @@ func Handle(
 		if kind != batchGet {
 			most = maxSingleBytes
 		}
-		held := holdingIn(caller.Context())
+		quota := holdingIn(caller.Context())
 		messages, err := requests.Of(caller)
 		if err != nil {
 			return err
@@ -115,13 +127,16 @@ func Handle(
 		} else if err != nil {
 			return err
 		}
-		through, places, longest := doors.others, 1, longestPage
-		if data, err, is := ofStores(caller.Context(), link, served, who, authorization, kind, request); is {
+		through, places, longest := doors.others, 1, longestBeginning
+		if pages[method] {
+			longest = longestPage
+		}
+		if data, err, is := ofStores(caller.Context(), link, held, who, authorization, kind, request); is {
 			way = controlv1.ProxyWay_PROXY_WAY_STORES
 			if err != nil {
 				return err
 			}
-			return held.Answer(caller, data)
+			return quota.Answer(caller, data)
 		}
 		if kind == get || kind == batchGet {
 			if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
@@ -129,9 +144,9 @@ func Handle(
 				if err != nil {
 					return err
 				}
-				return held.Answer(caller, data)
+				return quota.Answer(caller, data)
 			}
-			through, places, longest = doors.lookups, placesOf(len(request.data)), longestBeginning
+			through, places = doors.lookups, placesOf(len(request.data))
 		}
 		inside, err := through.Enter(caller.Context(), places, longest)
 		if err != nil {
@@ -143,36 +158,34 @@ func Handle(
 		if err != nil {
 			return err
 		}
-		return held.Answer(caller, data)
+		return quota.Answer(caller, data)
 	}
 }
 
-// ofStores answers lookups and pages from stores that are held here; false if that is for the server to do.
+// ofStores answers reads from stores that are held here; false if that is for the server to do.
 func ofStores(
-	ctx context.Context, link *Link, served *serve.Served, who *Caller, authorization string, kind byte, it *request,
+	ctx context.Context, link *Link, held *serve.Served, who *Caller, authorization string, kind byte, it *request,
 ) ([]byte, error, bool) {
 	if it.isLarge() {
 		return nil, nil, false
 	}
 	call := serve.Call{Kind: kind}
-	if served.JudgesCallers() {
+	if held.JudgesCallers() {
 		number, isKnown := link.KnownNumber(who, authorization)
 		if !isKnown {
 			return nil, nil, false
 		}
 		call.Caller = number
 	}
-	switch kind {
-	case get:
-		data, is := served.Get(call, it.data)
-		return data, nil, is
-	case scan:
-		data, is := served.Scan(call, it.data)
-		return data, nil, is
-	case scanWindows, scanSessions:
+	if kind == batchGet {
+		return held.BatchGet(call, it.data, func(some []byte) ([]byte, error) {
+			return link.Call(ctx, who, authorization, batchGet, &request{data: some})
+		})
+	}
+	answer, isServed := served[kind]
+	if !isServed {
 		return nil, nil, false
 	}
-	return served.BatchGet(call, it.data, func(some []byte) ([]byte, error) {
-		return link.Call(ctx, who, authorization, batchGet, &request{data: some})
-	})
+	data, is := answer(held, call, it.data)
+	return data, nil, is
 }

@@ -26,7 +26,7 @@ import (
 
 const (
 	aGet   = "/statehouse.v1.QueryService/Get"
-	aCount = "/statehouse.v1.QueryService/Count"
+	aQuery = "/statehouse.v1.QueryService/QueryStore"
 )
 
 // connected returns the quota of a new connection, as a listener makes it.
@@ -148,7 +148,7 @@ func TestACallTakesMoreWithItsHeadersAndMessages(t *testing.T) {
 	if err := h.receive(quotaBytes); status.Code(err) != codes.ResourceExhausted {
 		t.Fatal(err)
 	}
-	if count := came(t, from, aCount, nil); quotas.taken != want+300+bytesOfForwarded {
+	if count := came(t, from, aQuery, nil); quotas.taken != want+300+bytesOfForwarded {
 		t.Fatalf("a call that is passed on takes %d bytes", count.bytes)
 	}
 }
@@ -176,7 +176,7 @@ func TestWhateverHappensAllIsGivenBack(t *testing.T) {
 			case what == 0 || len(conns) == 0:
 				conns = append(conns, connected(quotas, fmt.Sprintf("10.0.0.%d:%d", random.IntN(3), len(conns)+1)))
 			case what <= 2 || len(calls) == 0:
-				h := came(t, conns[random.IntN(len(conns))], []string{aGet, aCount}[random.IntN(2)], nil)
+				h := came(t, conns[random.IntN(len(conns))], []string{aGet, aQuery}[random.IntN(2)], nil)
 				if h.isRefused {
 					h.end()
 				} else {
@@ -527,7 +527,7 @@ func TestAnswersThatNobodyTakesAreBounded(t *testing.T) {
 
 func TestSmallAnswersOfAStreamAreNotRefused(t *testing.T) {
 	quotas := NewQuotas(10 * bytesOfForwarded)
-	h := came(t, connected(quotas, "10.0.0.1:1"), aCount, nil)
+	h := came(t, connected(quotas, "10.0.0.1:1"), aQuery, nil)
 	stream := &dropping{}
 	for range 5 {
 		if err := h.Pass(stream, make([]byte, smallBytes)); err != nil {

@@ -39,7 +39,7 @@ from router.watches.watch_relay import WatchRelay
 from statehouse.contract.paging import RangeRequest
 from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure
-from statehouse.link.link import LinkContext, LinkHandler
+from statehouse.link.link import CALLS, LinkContext, LinkHandler
 from statehouse.rpc.authorized import address_of
 from statehouse.rpc.deadline import Deadline, HasTime, RequestTimes
 from statehouse.rpc.requests import parsed, refuse_unreadable
@@ -102,11 +102,7 @@ class QueryHandlers:
                 method: grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_page(method)), self))
                 for method in _PAGES
             },
-            "Count": grpc.unary_unary_rpc_method_handler(
-                partial(_count, self),
-                query_service_pb2.CountRequest.FromString,
-                query_service_pb2.CountResponse.SerializeToString,
-            ),
+            "Count": grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_count), self)),
             "Watch": grpc.unary_stream_rpc_method_handler(
                 partial(_watch, self), query_service_pb2.WatchRequest.FromString
             ),
@@ -116,8 +112,9 @@ class QueryHandlers:
     @property
     def proxied(self) -> Mapping[str, LinkHandler]:
         """The handlers for calls that the proxy sends over the link."""
+        keyed = {method: partial(_keyed(method), self) for method in _KEYED_METHODS if method in CALLS.values()}
         pages = {method: partial(_page(method), self) for method in _PAGES}
-        return {"Get": partial(_keyed("Get"), self), "BatchGet": partial(_batch_get, self), **pages}
+        return {**keyed, "BatchGet": partial(_batch_get, self), **pages, "Count": partial(_count, self)}
 
     def observe(self, store: str, outcome: str, role: Role | None, started_at: float | None) -> None:
         """Count a lookup; a store that is not in the assignment has an empty label.
@@ -188,11 +185,10 @@ def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[by
     return handler
 
 
-@failing_cleanly
-async def _count(
-    self: QueryHandlers, request: query_service_pb2.CountRequest, context: Context
-) -> query_service_pb2.CountResponse:
-    return await _counted(self, "Count", self.lookups.scatter.count, request, context)
+async def _count(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
+    request = parsed(query_service_pb2.CountRequest.FromString, data)
+    refuse_unreadable(request)
+    return (await _counted(self, "Count", self.lookups.scatter.count, request, context)).SerializeToString()
 
 
 @failing_cleanly

@@ -10,7 +10,7 @@ import (
 	"statehouse-dataplane/placement"
 )
 
-// Why a lookup is Python's to answer.
+// Why a read is Python's to answer.
 const (
 	none         = controlv1.ServingObstacle_SERVING_OBSTACLE_UNSPECIFIED
 	notPlain     = controlv1.ServingObstacle_SERVING_OBSTACLE_NOT_PLAIN
@@ -21,6 +21,17 @@ const (
 	partition    = controlv1.ServingObstacle_SERVING_OBSTACLE_PARTITION
 	noEnd        = controlv1.ServingObstacle_SERVING_OBSTACLE_NO_END
 	broken       = controlv1.ServingObstacle_SERVING_OBSTACLE_BOUND
+	otherKind    = controlv1.ServingObstacle_SERVING_OBSTACLE_KIND
+)
+
+// kinds is a set of what stores are built on.
+type kinds uint
+
+const (
+	keyValue  kinds = 1 << controlv1.EngineKind_ENGINE_KIND_KEY_VALUE
+	window    kinds = 1 << controlv1.EngineKind_ENGINE_KIND_WINDOW
+	session   kinds = 1 << controlv1.EngineKind_ENGINE_KIND_SESSION
+	versioned kinds = 1 << controlv1.EngineKind_ENGINE_KIND_VERSIONED
 )
 
 // Held is a replica that the data plane holds.
@@ -31,12 +42,14 @@ type Held interface {
 	End() *controlv1.ServingEnd
 }
 
-// Store is a store of which lookups may be answered.
+// Store is a store of which reads may be answered.
 type Store[R Held] struct {
 	name       string
 	keyForm    controlv1.KeyForm
 	valueForm  controlv1.ValueForm
 	isGlobal   bool
+	kind       kinds
+	windowMS   int64
 	partitions []replica[R]
 	// What the processor last reported for it, nil if nothing is known.
 	report func() *controlv1.ServingReport
@@ -48,16 +61,6 @@ type replica[R Held] struct {
 	head          []byte
 	concealedHead []byte
 	held          R
-}
-
-// Granted is a lookup that may be answered.
-type Granted[R Held] struct {
-	Stamped[R]
-	// Key is serialized, as the store has it.
-	Key  []byte
-	Form controlv1.ValueForm
-
-	number [8]byte // of a key that was text
 }
 
 // Stamped is a replica that may answer, and what its stamp says.
@@ -93,6 +96,7 @@ func New[R Held](
 		}
 		store := &Store[R]{
 			name: each.Name, keyForm: each.KeyForm, valueForm: each.ValueForm, isGlobal: each.IsGlobal, report: reportOf(each.Name),
+			kind: 1 << uint(each.Kind), windowMS: each.WindowSizeMs,
 		}
 		store.partitions = make([]replica[R], each.PartitionCount)
 		for _, of := range each.Replicas {
@@ -105,29 +109,14 @@ func New[R Held](
 	return s
 }
 
-// Admit says whether a lookup may be answered, and with which stamp; else why it is Python's. The stamp is taken before
-// the read. `now` is the monotonic clock in microseconds.
-func (s *Snapshot[R]) Admit(asked *Asked, now int64, granted *Granted[R]) controlv1.ServingObstacle {
-	store, obstacle := s.store(&asked.Terms)
-	if store == nil {
-		return obstacle
-	}
-	serialized, isRead := asked.key.serialized(store.keyForm, &granted.number)
-	if !isRead {
-		return keyObstacle
-	}
-	if granted.Key, granted.Form = serialized, store.shown(&asked.Terms); granted.Form == controlv1.ValueForm_VALUE_FORM_UNSPECIFIED {
-		return value
-	}
-	number := placement.Partition(serialized, uint32(len(store.partitions)))
-	return store.stamp(number, &asked.Terms, now, &granted.Stamped)
-}
-
 // store returns the store of a read, nil if it is Python's.
-func (s *Snapshot[R]) store(terms *Terms) (*Store[R], controlv1.ServingObstacle) {
+func (s *Snapshot[R]) store(terms *Terms, of kinds) (*Store[R], controlv1.ServingObstacle) {
 	store := s.stores[string(terms.Store)]
 	if store == nil {
 		return nil, unknownStore
+	}
+	if store.kind&of == 0 {
+		return nil, otherKind
 	}
 	if terms.epoch != 0 && terms.epoch != s.epoch {
 		return nil, epoch

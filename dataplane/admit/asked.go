@@ -13,10 +13,51 @@ import (
 	"statehouse-dataplane/keys"
 )
 
-// Asked is a lookup: a statehouse.v1.GetRequest that has nothing else than what is here. Its bytes are the request's.
+// Method is a call about one key, by what its requests are.
+type Method struct {
+	request string // the name, which tokens are of
+	kinds   kinds  // of the stores that have it
+	isPaged bool
+	// Whether it is of the value as of a time.
+	isAsOf bool
+	// Whether times before 1970, and a first one behind the last, are refused.
+	refusesNegative, refusesExchanged bool
+}
+
+// The methods. Requests of all of them begin with the fields of GetRequest.
+var (
+	Get           = &Method{request: "GetRequest", kinds: keyValue}
+	FetchWindows  = &Method{request: "FetchWindowsRequest", kinds: window, isPaged: true, refusesExchanged: true}
+	FetchSessions = &Method{request: "FetchSessionsRequest", kinds: session, isPaged: true}
+	GetAsOf       = &Method{request: "GetAsOfRequest", kinds: versioned, isAsOf: true, refusesNegative: true}
+	GetHistory    = &Method{
+		request: "GetHistoryRequest", kinds: versioned, isPaged: true, refusesNegative: true, refusesExchanged: true,
+	}
+)
+
+// Asked is a read of one key: a request of a method that has nothing else than what is here. Its bytes are the request's.
 type Asked struct {
 	Terms
-	key key
+	Paging
+	// From is the first time that is asked for, or as of when.
+	From, To Time
+
+	method *Method
+	key    key
+}
+
+// Time is one that a request has, or not, in milliseconds since 1970.
+type Time struct {
+	MS    int64
+	IsSet bool
+}
+
+// Or returns the time, or another one if there is none.
+func (t Time) Or(other int64) int64 {
+	if t.IsSet {
+		return t.MS
+	}
+	return other
 }
 
 // Terms are what each read says of the store, of what is shown, and of how fresh it is to be.
@@ -56,9 +97,12 @@ const (
 	backlogBound
 )
 
-// Fields of GetRequest, Key, Freshness, Positions, StorePosition and Forwarding.
+// Fields of GetRequest and of what other methods' requests have beside them, Key, Freshness, Positions, StorePosition and
+// Forwarding.
 const (
 	requestStore, requestKey, requestFreshness, requestRaw, requestExact, requestForwarding = 1, 2, 3, 4, 14, 15
+
+	requestFrom, requestTo, requestSize, requestToken, requestReverse = 5, 6, 7, 8, 9
 
 	keyText, keyRaw = 1, 2
 
@@ -116,9 +160,9 @@ func (s *seen) isNew(number protowire.Number) bool {
 	return isFirst
 }
 
-// Read reads a serialized GetRequest; not if it has anything else than what Asked has, or anything twice.
-func Read(request []byte) (Asked, bool) {
-	var asked Asked
+// Read reads a serialized request; not if it has anything else than what Asked has, anything twice, or what is refused.
+func (m *Method) Read(request []byte) (Asked, bool) {
+	asked := Asked{method: m}
 	var fields seen
 	hasKey := false
 	for len(request) > 0 {
@@ -142,13 +186,42 @@ func Read(request []byte) (Asked, bool) {
 		case found.number == requestForwarding && found.isBytes:
 			isRead = asked.readForwarding(found.bytes)
 		default:
-			isRead = false
+			isRead = asked.takeMore(found)
 		}
 		if !isRead {
 			return asked, false
 		}
 	}
-	return asked, hasKey && utf8.Valid(asked.Store) && !asked.WithKeys
+	return asked, hasKey && utf8.Valid(asked.Store) && !asked.WithKeys && !asked.isRefused()
+}
+
+// takeMore takes a field that GetRequest doesn't have.
+func (a *Asked) takeMore(found field) bool {
+	isTime := !found.isBytes
+	switch {
+	case found.number == requestFrom && isTime && (a.method.isPaged || a.method.isAsOf):
+		a.From = Time{int64(found.varint), true}
+	case !a.method.isPaged:
+		return false
+	case found.number == requestTo && isTime:
+		a.To = Time{int64(found.varint), true}
+	case found.number == requestSize:
+		return a.takeSize(found)
+	case found.number == requestToken:
+		return a.takeToken(found)
+	case found.number == requestReverse:
+		return a.takeReverse(found)
+	default:
+		return false
+	}
+	return true
+}
+
+// isRefused says whether Python refuses the times that are asked for.
+func (a *Asked) isRefused() bool {
+	isNegative := a.From.Or(0) < 0 || a.To.Or(0) < 0
+	isExchanged := a.From.IsSet && a.To.IsSet && a.From.MS > a.To.MS
+	return isNegative && a.method.refusesNegative || isExchanged && a.method.refusesExchanged
 }
 
 func readKey(data []byte) (key, bool) {

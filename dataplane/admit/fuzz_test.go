@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 )
 
 // What follows writes requests, with all that is read of them.
@@ -62,7 +64,19 @@ func (a *Terms) forwarding() []byte {
 func (a *Asked) serialized() []byte {
 	data := appendKeyField(appendBytes(nil, requestStore, a.Store), requestKey, &a.key)
 	data = appendTruth(appendBytes(data, requestFreshness, a.freshness()), requestRaw, a.Raw)
+	data = a.To.append(a.From.append(data, requestFrom), requestTo)
+	data = appendBytes(appendNumber(data, requestSize, a.size), requestToken, a.token)
+	data = appendTruth(data, requestReverse, a.Reverse)
 	return appendBytes(appendTruth(data, requestExact, a.Exact), requestForwarding, a.forwarding())
+}
+
+func (c *Counting) serialized() []byte {
+	data := appendTruth(appendBytes(nil, countStore, c.Store), countExact, c.IsExact)
+	data = appendBytes(data, countFreshness, c.freshness())
+	for _, number := range c.partitions {
+		data = protowire.AppendVarint(protowire.AppendTag(data, countPartition, protowire.VarintType), number)
+	}
+	return appendBytes(data, countForwarding, c.forwarding())
 }
 
 func (p *Page) serialized() []byte {
@@ -104,27 +118,75 @@ func damaged(request []byte) [][]byte {
 	}
 }
 
+var methods = []*Method{Get, FetchWindows, FetchSessions, GetAsOf, GetHistory}
+
 func FuzzRead(f *testing.F) {
-	for _, terms := range someTerms() {
-		for _, k := range []key{{[]byte("a"), true}, {[]byte{0xff}, false}, {[]byte{}, true}} {
-			for _, request := range damaged((&Asked{terms, k}).serialized()) {
-				f.Add(request)
+	for number, method := range methods {
+		for _, terms := range someTerms() {
+			for _, k := range []key{{[]byte("a"), true}, {[]byte{0xff}, false}, {[]byte{}, true}} {
+				asked := Asked{Terms: terms, method: method, key: k}
+				if method.isPaged || method.isAsOf {
+					asked.From = Time{5, true}
+				}
+				if method.isPaged {
+					asked.To, asked.Paging = Time{1 << 40, true}, Paging{Reverse: true, size: 7}
+					asked.token = []byte(asked.Token([]byte("a\x00\x01")))
+				}
+				for _, request := range damaged(asked.serialized()) {
+					f.Add(request, number)
+				}
 			}
 		}
 	}
-	snapshot := snapshotOf(false)
-	f.Fuzz(func(t *testing.T, request []byte) {
-		asked, isRead := Read(request)
+	snapshots := map[*Method]*Snapshot[*heldReplica]{
+		Get: snapshotOf(false), FetchWindows: snapshotOfKind(controlv1.EngineKind_ENGINE_KIND_WINDOW, false),
+		FetchSessions: snapshotOfKind(controlv1.EngineKind_ENGINE_KIND_SESSION, false),
+		GetAsOf:       snapshotOfKind(controlv1.EngineKind_ENGINE_KIND_VERSIONED, false),
+		GetHistory:    snapshotOfKind(controlv1.EngineKind_ENGINE_KIND_VERSIONED, false),
+	}
+	f.Fuzz(func(t *testing.T, request []byte, number int) {
+		if number < 0 || number >= len(methods) {
+			return
+		}
+		method := methods[number]
+		asked, isRead := method.Read(request)
 		if !isRead {
 			return
 		}
 		var granted Granted[*heldReplica]
-		if snapshot.Admit(&asked, 0, &granted) == none {
+		if snapshots[method].Admit(&asked, 0, &granted) == none {
 			granted.AppendStamp(nil)
 		}
-		again, isRead := Read(asked.serialized())
+		again, isRead := method.Read(asked.serialized())
 		if !isRead || !reflect.DeepEqual(asked, again) {
 			t.Fatalf("%+v is read again as %+v: %v", asked, again, isRead)
+		}
+	})
+}
+
+func FuzzReadCounting(f *testing.F) {
+	for _, terms := range someTerms() {
+		terms.Raw, terms.Exact = false, false
+		for _, counting := range []Counting{{Terms: terms}, {Terms: terms, IsExact: true, partitions: []uint64{2}}} {
+			for _, request := range damaged(counting.serialized()) {
+				f.Add(request)
+			}
+		}
+	}
+	snapshots := []*Snapshot[*heldReplica]{snapshotOf(false), snapshotOf(true)}
+	f.Fuzz(func(t *testing.T, request []byte) {
+		counting, isRead := ReadCounting(request)
+		if !isRead {
+			return
+		}
+		for _, snapshot := range snapshots {
+			if granted, obstacle := snapshot.AdmitCounting(counting, 0); obstacle == none && len(granted) == 0 {
+				t.Fatalf("%+v is of no partition", counting)
+			}
+		}
+		again, isRead := ReadCounting(counting.serialized())
+		if !isRead || !reflect.DeepEqual(counting, again) {
+			t.Fatalf("%+v is read again as %+v: %v", counting, again, isRead)
 		}
 	})
 }
@@ -133,7 +195,7 @@ func FuzzReadPage(f *testing.F) {
 	for _, terms := range someTerms() {
 		pages := []Page{
 			{Terms: terms, partitions: []uint64{1}},
-			{Terms: terms, from: &key{[]byte("a"), true}, to: &key{[]byte{0xff}, false}, Reverse: true, size: 5},
+			{Terms: terms, from: &key{[]byte("a"), true}, to: &key{[]byte{0xff}, false}, Paging: Paging{Reverse: true, size: 5}},
 			{Terms: terms, prefix: &key{[]byte{0xff}, false}, partitions: []uint64{2, 0}, areSeveral: true},
 		}
 		for at := range pages {
@@ -160,7 +222,7 @@ func FuzzReadPage(f *testing.F) {
 			t.Fatalf("%+v is read again as %+v: %v", page, again, isRead)
 		}
 		page.token = []byte(page.Token(request))
-		if last, isRead := page.last(); !isRead || !bytes.Equal(last, request) {
+		if last, isRead := lastIn(page.token); !isRead || !bytes.Equal(last, request) {
 			t.Fatalf("the token of %x is of %x: %v", request, last, isRead)
 		}
 	})

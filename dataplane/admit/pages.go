@@ -2,9 +2,7 @@ package admit
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/binary"
-	"hash/crc32"
 	"math"
 	"slices"
 	"strconv"
@@ -19,28 +17,18 @@ import (
 // Page is a request for a page: a statehouse.v1.ScanRequest that has nothing else than what is here.
 type Page struct {
 	Terms
-	Reverse bool
+	Paging
 
 	from, to, prefix *key
-	size             uint64
-	token            []byte
 	partitions       []uint64
 	areSeveral       bool // in the field for several
 }
 
-// Fields of ScanRequest, and of PageToken.
+// Fields of ScanRequest.
 const (
 	scanStore, scanFrom, scanTo, scanPrefix, scanReverse, scanSize, scanToken = 1, 2, 3, 4, 5, 6, 7
 
 	scanFreshness, scanRaw, scanPartition, scanExact, scanForwarding, scanPartitions = 8, 9, 10, 14, 15, 16
-
-	tokenLastKey, tokenFingerprint = 1, 2
-)
-
-const (
-	// As statehouse/contract/paging.py has it.
-	usualEntries, mostEntries = 100, 1_000
-	scanName                  = "ScanRequest"
 )
 
 // ReadPage reads a serialized ScanRequest; not if it has anything else than what Page has, or anything twice.
@@ -68,8 +56,6 @@ func (p *Page) take(found field) bool {
 			return false
 		}
 		*map[protowire.Number]**key{scanFrom: &p.from, scanTo: &p.to, scanPrefix: &p.prefix}[found.number] = &read
-	case scanToken:
-		p.token = found.bytes
 	case scanFreshness:
 		isRead = found.isBytes && p.readFreshness(found.bytes)
 	case scanForwarding:
@@ -79,19 +65,26 @@ func (p *Page) take(found field) bool {
 			p.partitions, isRead = packed(found.bytes)
 			p.areSeveral = len(p.partitions) > 0
 		}
-	case scanSize:
-		p.size, isRead = found.varint, !found.isBytes && found.varint <= math.MaxUint32
 	case scanPartition:
-		isRead = !found.isBytes && len(p.partitions) == 0
+		isRead = isNumber(found) && len(p.partitions) == 0
 		p.partitions = []uint64{found.varint}
-	case scanReverse, scanRaw, scanExact:
-		*map[protowire.Number]*bool{scanReverse: &p.Reverse, scanRaw: &p.Raw, scanExact: &p.Exact}[found.number] = true
+	case scanSize:
+		isRead = p.takeSize(found)
+	case scanToken:
+		isRead = p.takeToken(found)
+	case scanReverse:
+		isRead = p.takeReverse(found)
+	case scanRaw, scanExact:
+		*map[protowire.Number]*bool{scanRaw: &p.Raw, scanExact: &p.Exact}[found.number] = true
 		isRead = !found.isBytes && found.varint == 1
 	default:
 		return false
 	}
 	return isRead
 }
+
+// isNumber says whether a field has a number of 32 bits.
+func isNumber(found field) bool { return !found.isBytes && found.varint <= math.MaxUint32 }
 
 // HasPrefix says whether it is of the keys with a prefix.
 func (p *Page) HasPrefix() bool { return p.prefix != nil }
@@ -104,7 +97,7 @@ func packed(data []byte) ([]uint64, bool) {
 	var numbers []uint64
 	for len(data) > 0 {
 		number, size := protowire.ConsumeVarint(data)
-		if size < 0 {
+		if size < 0 || number > math.MaxUint32 {
 			return nil, false
 		}
 		numbers, data = append(numbers, number), data[size:]
@@ -123,57 +116,43 @@ type GrantedPage[R Held] struct {
 
 // AdmitPage says whether a page may be answered, and by what; else why it is Python's.
 func (s *Snapshot[R]) AdmitPage(page *Page, now int64) (*GrantedPage[R], controlv1.ServingObstacle) {
-	store, obstacle := s.store(&page.Terms)
+	store, obstacle := s.store(&page.Terms, keyValue)
 	if store == nil {
 		return nil, obstacle
 	}
-	granted := &GrantedPage[R]{KeyForm: store.keyForm, Form: store.shown(&page.Terms), Entries: usualEntries}
-	if granted.Form == controlv1.ValueForm_VALUE_FORM_UNSPECIFIED {
-		return nil, value
-	}
+	granted := &GrantedPage[R]{KeyForm: store.keyForm, Form: store.shown(&page.Terms), Entries: page.entries()}
 	if !page.Raw && store.keyForm == controlv1.KeyForm_KEY_FORM_UNSPECIFIED {
 		return nil, keyObstacle
 	}
-	if page.size > 0 {
-		granted.Entries = int(min(page.size, mostEntries))
-	}
-	var isRead bool
-	if granted.Start, granted.Stop, isRead = page.keys(store.keyForm); !isRead {
+	start, stop, isRead := page.asked(store.keyForm)
+	if !isRead {
 		return nil, keyObstacle
+	}
+	if granted.Start, granted.Stop, isRead = page.left(page, start, stop); !isRead {
+		return nil, keyObstacle
+	}
+	if granted.Form == controlv1.ValueForm_VALUE_FORM_UNSPECIFIED {
+		return nil, value
 	}
 	if len(page.partitions) == 0 || store.isGlobal && page.areSeveral {
 		return nil, partition
 	}
-	granted.Partitions = make([]Stamped[R], len(page.partitions))
-	for at, number := range page.partitions {
-		if number >= uint64(len(store.partitions)) || slices.Contains(page.partitions[:at], number) {
+	granted.Partitions, obstacle = store.stamps(page.partitions, &page.Terms, now)
+	return granted, obstacle
+}
+
+// stamps says whether partitions may answer, and with which stamps.
+func (s *Store[R]) stamps(numbers []uint64, terms *Terms, now int64) ([]Stamped[R], controlv1.ServingObstacle) {
+	stamped := make([]Stamped[R], len(numbers))
+	for at, number := range numbers {
+		if number >= uint64(len(s.partitions)) || slices.Contains(numbers[:at], number) {
 			return nil, partition
 		}
-		if obstacle := store.stamp(uint32(number), &page.Terms, now, &granted.Partitions[at]); obstacle != none {
+		if obstacle := s.stamp(uint32(number), terms, now, &stamped[at]); obstacle != none {
 			return nil, obstacle
 		}
 	}
-	return granted, none
-}
-
-// keys returns the range that is left to read; not if Python has to say what it is.
-func (p *Page) keys(form controlv1.KeyForm) (start, stop []byte, isRead bool) {
-	start, stop, isRead = p.asked(form)
-	if !isRead || len(p.token) == 0 {
-		return start, stop, isRead
-	}
-	last, isRead := p.last()
-	if !isRead {
-		return nil, nil, false
-	}
-	if p.Reverse {
-		if stop == nil || bytes.Compare(last, stop) < 0 {
-			stop = last
-		}
-	} else if after := following(last); bytes.Compare(after, start) > 0 {
-		start = after
-	}
-	return start, stop, true
+	return stamped, none
 }
 
 // asked returns the range that the request is of.
@@ -194,59 +173,16 @@ func (p *Page) asked(form controlv1.KeyForm) (start, stop []byte, isRead bool) {
 		if bytes.Compare(start, p.to.bytes) > 0 {
 			return nil, nil, false // Python refuses it
 		}
-		stop = following(p.to.bytes)
+		stop = keys.Following(p.to.bytes)
 	}
 	return start, stop, true
 }
 
-// following returns the lowest key above another.
-func following(other []byte) []byte { return append(slices.Clip(other), 0) }
-
-// last returns the last key that the request's token says was returned.
-func (p *Page) last() ([]byte, bool) {
-	data, err := base64.URLEncoding.Strict().DecodeString(string(p.token))
-	if err != nil || bytes.ContainsAny(p.token, "\r\n") { // which the decoder passes over
-		return nil, false
-	}
-	last := []byte{} // the empty key, which is one
-	var fingerprint uint64
-	var fields seen
-	for len(data) > 0 {
-		found, rest, isRead := next(data)
-		if !isRead || !fields.isNew(found.number) {
-			return nil, false
-		}
-		data = rest
-		switch {
-		case found.number == tokenLastKey && found.isBytes:
-			last = found.bytes
-		case found.number == tokenFingerprint && !found.isBytes:
-			fingerprint = found.varint
-		default:
-			return nil, false // of a later format
-		}
-	}
-	return last, fingerprint == uint64(p.fingerprint())
-}
-
 // Token returns the token of the page that follows a key.
-func (p *Page) Token(last []byte) string {
-	var data []byte
-	if len(last) > 0 {
-		data = protowire.AppendBytes(protowire.AppendTag(data, tokenLastKey, protowire.BytesType), last)
-	}
-	if fingerprint := p.fingerprint(); fingerprint != 0 {
-		data = protowire.AppendVarint(protowire.AppendTag(data, tokenFingerprint, protowire.VarintType), uint64(fingerprint))
-	}
-	return base64.URLEncoding.EncodeToString(data)
-}
+func (p *Page) Token(last []byte) string { return token(p, last) }
 
-// fingerprint returns a checksum of what must be equal on every page of a scan: those fields, as they are serialized.
-func (p *Page) fingerprint() uint32 {
-	identity := []byte(scanName)
-	if len(p.Store) > 0 {
-		identity = protowire.AppendBytes(protowire.AppendTag(identity, scanStore, protowire.BytesType), p.Store)
-	}
+func (p *Page) identity() []byte {
+	identity := appendStore([]byte("ScanRequest"), p.Store)
 	for _, bound := range []struct {
 		number protowire.Number
 		key    *key
@@ -255,13 +191,7 @@ func (p *Page) fingerprint() uint32 {
 			identity = protowire.AppendBytes(protowire.AppendTag(identity, bound.number, protowire.BytesType), bound.key.serialize())
 		}
 	}
-	if p.Reverse {
-		identity = protowire.AppendVarint(protowire.AppendTag(identity, scanReverse, protowire.VarintType), 1)
-	}
-	if p.Exact {
-		identity = protowire.AppendVarint(protowire.AppendTag(identity, scanExact, protowire.VarintType), 1)
-	}
-	return crc32.ChecksumIEEE(identity)
+	return appendSet(appendSet(identity, scanReverse, p.Reverse), scanExact, p.Exact)
 }
 
 func (k *key) serialize() []byte {

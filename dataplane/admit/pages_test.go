@@ -11,9 +11,14 @@ import (
 
 // snapshotOf returns one of a store with text keys, of which all partitions are held, and up to date.
 func snapshotOf(isGlobal bool) *Snapshot[*heldReplica] {
+	return snapshotOfKind(controlv1.EngineKind_ENGINE_KIND_KEY_VALUE, isGlobal)
+}
+
+func snapshotOfKind(kind controlv1.EngineKind, isGlobal bool) *Snapshot[*heldReplica] {
 	store := &controlv1.ServingStore{
 		Name: "s", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT, ValueForm: controlv1.ValueForm_VALUE_FORM_TEXT,
 		PartitionCount: 3, IsGlobal: isGlobal,
+		Kind: kind,
 	}
 	for number := range store.PartitionCount {
 		store.Replicas = append(store.Replicas, &controlv1.ServingReplica{Partition: number, Store: uint64(number), IsActive: true})
@@ -45,7 +50,7 @@ func TestAPageGoesOnBehindTheLastKey(t *testing.T) {
 		{nil, text("a"), true, "b", unbound, []byte("a\x00")},
 		{text("c"), text("d"), true, "b", []byte("c"), []byte("b")},
 	} {
-		page := &Page{Terms: Terms{Store: []byte("s")}, from: each.from, to: each.to, Reverse: each.reverse, partitions: []uint64{1}}
+		page := &Page{Terms: Terms{Store: []byte("s")}, from: each.from, to: each.to, Paging: Paging{Reverse: each.reverse}, partitions: []uint64{1}}
 		page.token = []byte(page.Token([]byte(each.last)))
 		granted, obstacle := snapshotOf(false).AdmitPage(page, 0)
 		if obstacle != none {

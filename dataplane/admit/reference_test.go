@@ -13,7 +13,7 @@ import (
 )
 
 // Python writes the file: tests/integration/query_service/test_admitted.py.
-var cases = flag.String("cases", "", "a file with lookups, and what the reference says of them")
+var cases = flag.String("cases", "", "a file with reads, and what the reference says of them")
 
 // unreadable is what the reference says of what is no request.
 const unreadable = 255
@@ -88,34 +88,89 @@ func TestAgainstReference(t *testing.T) {
 		snapshot, head := f.fleet(), f.next()
 		now := int64(binary.BigEndian.Uint64(head))
 		for range binary.BigEndian.Uint32(head[8:]) {
-			compare(t, snapshot, now, f.next(), f.next())
+			compare(t, snapshot, now, string(f.next()), f.next(), f.next())
 		}
 	}
 }
 
-// compare compares what is said of a lookup with what the reference says: an obstacle, and whether no other will do.
-func compare(t *testing.T, snapshot *Snapshot[*heldReplica], now int64, lookup, expected []byte) {
+// compare compares what is said of a read with what the reference says: an obstacle, and whether no other will do.
+func compare(t *testing.T, snapshot *Snapshot[*heldReplica], now int64, name string, read, expected []byte) {
 	t.Helper()
-	var granted Granted[*heldReplica]
-	asked, isPlain := Read(lookup)
-	found := notPlain
-	if isPlain {
-		found = snapshot.Admit(&asked, now, &granted)
-	}
+	found, granted := said(snapshot, now, name, read)
 	wanted, isSure := expected[0], expected[1] == 1
 	if found == notPlain && (!isSure || wanted == unreadable) {
 		return
 	}
 	if byte(found) != wanted {
-		t.Fatalf("lookup %x: %v, and the reference says %d", lookup, found, wanted)
+		t.Fatalf("%s %x: %v, and the reference says %d", name, read, found, wanted)
 	}
-	if found != none {
-		return
+	if found == none && !bytes.Equal(granted, expected[2:]) {
+		t.Fatalf("%s %x: %x, and the reference says %x", name, read, granted, expected[2:])
 	}
-	said := binary.BigEndian.AppendUint64([]byte{0, expected[1]}, granted.Held.number)
-	said = binary.BigEndian.AppendUint32(append(said, byte(granted.Form)), uint32(len(granted.Key)))
-	said = granted.AppendStamp(append(said, granted.Key...))
-	if !bytes.Equal(said, expected) {
-		t.Fatalf("lookup %x: %x, and the reference says %x", lookup, said, expected)
+}
+
+// said returns what is said of a read: an obstacle, or the form, the key, the range and the size of a page, the token of the
+// next one, and each replica's number and stamp.
+func said(snapshot *Snapshot[*heldReplica], now int64, name string, read []byte) (controlv1.ServingObstacle, []byte) {
+	last := []byte("last\x00")
+	switch name {
+	case "CountRequest":
+		counting, isPlain := ReadCounting(read)
+		if !isPlain {
+			return notPlain, nil
+		}
+		replicas, found := snapshot.AdmitCounting(counting, now)
+		return found, appendReplicas(appendSized([]byte{0}, nil), replicas)
+	case "ScanRequest":
+		page, isPlain := ReadPage(read)
+		if !isPlain {
+			return notPlain, nil
+		}
+		granted, found := snapshot.AdmitPage(page, now)
+		if found != none {
+			return found, nil
+		}
+		data := appendSized([]byte{byte(granted.Form)}, nil)
+		data = appendPage(data, granted.Start, granted.Stop, granted.Entries, page.Token(last))
+		return none, appendReplicas(data, granted.Partitions)
 	}
+	for _, method := range []*Method{Get, FetchWindows, FetchSessions, GetAsOf, GetHistory} {
+		if method.request != name {
+			continue
+		}
+		asked, isPlain := method.Read(read)
+		if !isPlain {
+			return notPlain, nil
+		}
+		var granted Granted[*heldReplica]
+		if found := snapshot.Admit(&asked, now, &granted); found != none {
+			return found, nil
+		}
+		data := appendSized([]byte{byte(granted.Form)}, granted.Key)
+		if method.isPaged {
+			data = appendPage(data, granted.Start, granted.Stop, granted.Entries, asked.Token(last))
+		}
+		return none, appendReplicas(data, []Stamped[*heldReplica]{granted.Stamped})
+	}
+	panic(name)
+}
+
+func appendSized(to, data []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(to, uint32(len(data))), data...)
+}
+
+func appendPage(to, start, stop []byte, entries int, token string) []byte {
+	hasStop := byte(0)
+	if stop != nil {
+		hasStop = 1
+	}
+	to = appendSized(append(appendSized(to, start), hasStop), stop)
+	return appendSized(binary.BigEndian.AppendUint32(to, uint32(entries)), []byte(token))
+}
+
+func appendReplicas(to []byte, replicas []Stamped[*heldReplica]) []byte {
+	for _, each := range replicas {
+		to = appendSized(binary.BigEndian.AppendUint64(to, each.Held.number), each.AppendStamp(nil))
+	}
+	return to
 }

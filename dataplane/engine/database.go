@@ -129,6 +129,9 @@ func (d *Database) Segments() []int64 { return *d.segments.Load() }
 // Fault returns why the store can't go on; nil if it can.
 func (d *Database) Fault() *Fault { return d.fault.Load() }
 
+// IsClosing says whether the database waits for its reads to end, or is closed.
+func (d *Database) IsClosing() bool { return d.closing.Load() }
+
 // note remembers the first fault, and marks a damaged directory.
 func (d *Database) note(err error) *Fault {
 	if errors.Is(err, pebble.ErrClosed) {
@@ -225,6 +228,9 @@ func (b *Batch) Drop(number int64) {
 	_ = b.batch.DeleteRange([]byte(family.prefix), family.after(), nil)
 	b.dropped = append(b.dropped, number)
 }
+
+// Close gives up a batch that is not committed.
+func (b *Batch) Close() error { return b.batch.Close() }
 
 // Commit writes the batch together with the state. Only one goroutine does. It waits while the disk is far behind.
 //

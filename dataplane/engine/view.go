@@ -40,7 +40,7 @@ func (v *View) State() ([]byte, error) {
 }
 
 // IsClosing says whether the database waits for its reads to end. Long ones are to end then.
-func (v *View) IsClosing() bool { return v.database.closing.Load() }
+func (v *View) IsClosing() bool { return v.database.IsClosing() }
 
 // Entries walks over entries with start <= key < stop, in order of the keys, or the other way round. A stop of nil means
 // no end. It begins in front of the first one, and is to be closed.

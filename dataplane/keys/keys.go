@@ -38,3 +38,6 @@ func After(prefix []byte) []byte {
 	}
 	return nil
 }
+
+// Following returns the lowest key above another.
+func Following(other []byte) []byte { return append(slices.Clip(other), 0) }

@@ -35,7 +35,7 @@ func (s *Served) BatchGet(call Call, request []byte, ask func(request []byte) ([
 		return nil, nil, false
 	}
 	if len(left) == 0 {
-		s.sums.batchGets.Add(1)
+		s.sums.ended(call)
 		return data, nil, true
 	}
 	answered, err := ask(wire.Framed(asked(lookups, left)))

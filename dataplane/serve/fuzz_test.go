@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/placement"
 	"statehouse-dataplane/wire"
 )
@@ -34,7 +35,8 @@ func FuzzSnapshotsAreServedOrRefused(f *testing.F) {
 		if proto.Unmarshal(decided, &told) == nil && takesMuch(&told) {
 			return
 		}
-		s := New(func(number uint64) (Replica, bool) { return held, number == 1 }, mostBytes, func([]byte) {})
+		allowed := &permits.Permits{}
+		s := New(func(number uint64) (Replica, bool) { return held, number == 1 }, mostBytes, allowed, func([]byte) {})
 		defer close(s.readers)
 		if s.Decide(decided) != nil {
 			return
@@ -43,7 +45,7 @@ func FuzzSnapshotsAreServedOrRefused(f *testing.F) {
 		if proto.Unmarshal(facts, &known) == nil {
 			s.Report(known.Reports)
 		}
-		isPermitted := s.Permit(permit) == nil
+		isPermitted := allowed.Take(permit) == nil
 		s.Hold(told.Number, 1<<62)
 		for _, call := range []Call{{}, {Caller: 3, Kind: 9}} {
 			for _, store := range append(told.Stores, &controlv1.ServingStore{Name: "s"}) {

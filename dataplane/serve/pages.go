@@ -41,34 +41,28 @@ var errLong = errors.New("the page takes too long")
 
 // Scan answers a serialized ScanRequest; false if that is for Python to do.
 func (s *Served) Scan(call Call, request []byte) ([]byte, bool) {
-	began := time.Now()
-	us := admit.At(began)
-	by := s.now(us)
-	if by == nil {
-		return nil, false
+	return s.answered(call, request, (*Served).scan)
+}
+
+func (s *Served) scan(r *reading) ([]byte, read) {
+	page, isRead := admit.ReadPage(r.request)
+	if !isRead || !s.isPermitted(r.by, r.call, &page.Terms, r.us) {
+		return nil, read{}
 	}
-	page, isRead := admit.ReadPage(request)
-	if !isRead || !s.isPermitted(by, call, &page.Terms, us) {
-		return nil, false
+	granted, obstacle := r.by.AdmitPage(page, r.us)
+	if obstacle != controlv1.ServingObstacle_SERVING_OBSTACLE_UNSPECIFIED {
+		return nil, read{}
 	}
-	granted, obstacle := by.AdmitPage(page, us)
-	if obstacle != controlv1.ServingObstacle_SERVING_OBSTACLE_UNSPECIFIED || !s.enter() {
-		return nil, false
-	}
-	defer s.leave()
 	views, err := opened(granted.Partitions)
 	defer closed(views)
 	if err != nil {
-		return nil, false
+		return nil, read{}
 	}
-	data, bytes, err := s.page(page, granted, views, began)
-	if err != nil || len(data) > s.maxMessageBytes {
-		return nil, false
+	data, bytes, err := s.page(page, granted, views, r.began)
+	if err != nil {
+		return nil, read{}
 	}
-	granted.Partitions[0].Held.add(by.boundsNS, kindOf(page), time.Since(began), bytes)
-	s.sums.scans.Add(1)
-	s.sums.due()
-	return data, true
+	return data, read{granted.Partitions[0].Held, kindOf(page), bytes}
 }
 
 // opened opens views of partitions, and has their stamps say what these show.
@@ -141,12 +135,7 @@ func (s *Served) page(
 		token := page.Token(last)
 		data = append(protowire.AppendVarint(append(data, tokenTag), uint64(len(token))), token...)
 	}
-	for at := range granted.Partitions {
-		var begun int
-		data, begun = wire.Begin(data, replicasTag)
-		data = wire.End(granted.Partitions[at].AppendStamp(data), begun)
-	}
-	return append(data, keys...), bytes, nil
+	return append(appendStamps(data, replicasTag, granted.Partitions), keys...), bytes, nil
 }
 
 // appendEntry appends an Entry; not if its value is Python's to show.

@@ -20,9 +20,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"statehouse-dataplane/admit"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/orders"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/stores"
 	"statehouse-dataplane/wire"
 )
@@ -243,7 +243,7 @@ func (r *replay) process(name string) *process {
 		found := r.open[number]
 		return found, found != nil
 	}
-	p.served = New(replicaOf, mostOfMessage, func([]byte) {})
+	p.served = New(replicaOf, mostOfMessage, &permits.Permits{}, func([]byte) {})
 	r.processes[name] = p
 	r.carry(p, &controlv1.EngineOrder{Order: &controlv1.EngineOrder_Start{Start: &controlv1.EngineStart{
 		Bootstrap: []string{p.broker.listener.Addr().String()}, ClientId: name,
@@ -500,23 +500,17 @@ func (r *replay) batch(at int) {
 	r.batches++
 }
 
-// scan asks for a page, as Served.Scan does at another time.
+// scan asks for a page.
 func (r *replay) scan(e *event) {
 	p := r.process(e.Node)
 	p.served.Hold(p.number, e.UntilUs)
 	by := p.served.now(e.Us)
-	page, isRead := admit.ReadPage(e.Data)
-	if by == nil || !isRead {
-		r.t.Fatalf("%q can't be read", e.Data)
+	if by == nil {
+		r.t.Fatal("no snapshot holds")
 	}
-	granted, obstacle := by.AdmitPage(page, e.Us)
-	if obstacle != controlv1.ServingObstacle_SERVING_OBSTACLE_UNSPECIFIED {
-		r.t.Fatalf("%q isn't answered: %v", e.Data, obstacle)
+	answer, done := p.served.scan(&reading{by: by, request: e.Data, began: time.Now(), us: e.Us})
+	if done.from == nil {
+		r.t.Fatalf("%q isn't answered", e.Data)
 	}
-	views, err := opened(granted.Partitions)
-	defer closed(views)
-	r.must(err)
-	answer, _, err := p.served.page(page, granted, views, time.Now())
-	r.must(err)
 	r.compare(e, answer, e.Answer)
 }

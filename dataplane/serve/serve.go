@@ -13,6 +13,7 @@ import (
 	"statehouse-dataplane/admit"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/values"
 	"statehouse-dataplane/wire"
 )
@@ -43,6 +44,8 @@ type Replica interface {
 	admit.Held
 	View() (*engine.View, int64, error)
 	Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error)
+	// Kept returns the number of keys, and whether it is kept.
+	Kept() (int64, bool)
 }
 
 // source is a replica, and the counts of what was read of it.
@@ -57,7 +60,7 @@ type Served struct {
 	maxMessageBytes int
 
 	decided atomic.Pointer[decided]
-	permits permits
+	permits *permits.Permits
 	reports sync.Map // of *atomic.Pointer[controlv1.ServingReport], by the store's name
 	reading atomic.Int64
 	readers chan func()
@@ -73,11 +76,14 @@ type decided struct {
 	holds    atomic.Int64
 }
 
-// New returns one without a snapshot. `replicaOf` returns an open store; `tell` takes serialized ServingSums.
-func New(replicaOf func(uint64) (Replica, bool), maxMessageBytes int, tell func([]byte)) *Served {
+// New returns one without a snapshot. `replicaOf` returns an open store; `tell` takes serialized ServingSums. `allowed` is what
+// judged callers may read.
+func New(
+	replicaOf func(uint64) (Replica, bool), maxMessageBytes int, allowed *permits.Permits, tell func([]byte),
+) *Served {
 	s := &Served{
-		replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, sums: newSums(tell), sources: map[uint64]*source{},
-		readers: make(chan func()),
+		replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, permits: allowed, sums: newSums(tell),
+		sources: map[uint64]*source{}, readers: make(chan func()),
 	}
 	for range batchReaders {
 		go func() {
@@ -154,21 +160,46 @@ func (s *Served) now(us int64) *decided {
 
 // Get answers a serialized GetRequest; false if that is for Python to do.
 func (s *Served) Get(call Call, request []byte) ([]byte, bool) {
-	began := time.Now()
-	us := admit.At(began)
-	by := s.now(us)
-	if by == nil || !s.enter() {
+	return s.answered(call, request, (*Served).get)
+}
+
+// reading is a call that is being answered.
+type reading struct {
+	by      *decided
+	call    Call
+	request []byte
+	began   time.Time
+	us      int64 // the same by the monotonic clock
+}
+
+// read is what was read of stores: which of them counts it, as what, and how many bytes were found.
+type read struct {
+	from  *source
+	kind  controlv1.ServingRead
+	bytes int
+}
+
+// answered has a serialized request answered, and counts that; false if it is for Python to do.
+func (s *Served) answered(call Call, request []byte, answer func(*Served, *reading) ([]byte, read)) ([]byte, bool) {
+	r := reading{call: call, request: request, began: time.Now()}
+	r.us = admit.At(r.began)
+	r.by = s.now(r.us)
+	if r.by == nil || !s.enter() {
 		return nil, false
 	}
 	defer s.leave()
-	data, from, bytes := s.answer(make([]byte, 0, usualBytes), by, call, request, us)
-	if from == nil || len(data) > s.maxMessageBytes {
+	data, done := answer(s, &r)
+	if done.from == nil || len(data) > s.maxMessageBytes {
 		return nil, false
 	}
-	from.add(by.boundsNS, controlv1.ServingRead_SERVING_READ_GET, time.Since(began), bytes)
-	s.sums.gets.Add(1)
-	s.sums.due()
+	done.from.add(r.by.boundsNS, done.kind, time.Since(r.began), done.bytes)
+	s.sums.ended(call)
 	return data, true
+}
+
+func (s *Served) get(r *reading) ([]byte, read) {
+	data, from, bytes := s.answer(make([]byte, 0, usualBytes), r.by, r.call, r.request, r.us)
+	return data, read{from, controlv1.ServingRead_SERVING_READ_GET, bytes}
 }
 
 func (s *Served) enter() bool {
@@ -184,7 +215,7 @@ func (s *Served) leave() { s.reading.Add(-1) }
 // answer appends the answer to a serialized GetRequest. It returns from where it was read, nil if Python has to answer, and
 // the size of the value.
 func (s *Served) answer(to []byte, by *decided, call Call, request []byte, us int64) ([]byte, *source, int) {
-	asked, isRead := admit.Read(request)
+	asked, isRead := admit.Get.Read(request)
 	if !isRead || !s.isPermitted(by, call, &asked.Terms, us) {
 		return to, nil, 0
 	}

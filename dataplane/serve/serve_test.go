@@ -15,6 +15,7 @@ import (
 	"statehouse-dataplane/admit"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/stores"
 	"statehouse-dataplane/wire"
 )
@@ -24,6 +25,7 @@ const mostBytes = 4_000
 // held is a store as the program holds it.
 type held struct {
 	*stores.KeyValue
+	database *engine.Database
 	position int64
 	end      *controlv1.ServingEnd
 }
@@ -56,14 +58,15 @@ func holding(t testing.TB, values ...string) *held {
 		t.Fatal(err)
 	}
 	end := &controlv1.ServingEnd{Store: 1, Offset: position, HoldsUntilUs: 1 << 62}
-	return &held{kept, position, end}
+	return &held{kept, database, position, end}
 }
 
 // serving returns what serves a store of one partition, by a snapshot that holds, and what it tells of it.
 func serving(t *testing.T, of Replica, decided *controlv1.ServingSnapshot) (*Served, <-chan *controlv1.ServingSums) {
 	t.Helper()
 	told := make(chan *controlv1.ServingSums, 10)
-	s := New(func(number uint64) (Replica, bool) { return of, number == 1 }, mostBytes, func(data []byte) {
+	replicaOf := func(number uint64) (Replica, bool) { return of, number == 1 }
+	s := New(replicaOf, mostBytes, &permits.Permits{}, func(data []byte) {
 		var sums controlv1.ServingSums
 		if err := proto.Unmarshal(data, &sums); err != nil {
 			t.Error(err)
@@ -73,6 +76,7 @@ func serving(t *testing.T, of Replica, decided *controlv1.ServingSnapshot) (*Ser
 	decided.Number, decided.MaxBatchEntries, decided.ReadBoundsUs = 7, 100, []uint32{1_000_000, 2_000_000}
 	decided.Stores = []*controlv1.ServingStore{{
 		Name: "s", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT, ValueForm: controlv1.ValueForm_VALUE_FORM_TEXT, PartitionCount: 1,
+		Kind:     controlv1.EngineKind_ENGINE_KIND_KEY_VALUE,
 		Replicas: []*controlv1.ServingReplica{{Store: 1, IsActive: true, Head: []byte{8, 0}}},
 	}}
 	data, err := proto.Marshal(decided)
@@ -94,15 +98,15 @@ func get(store, key string) []byte {
 
 func TestASnapshotAnswersAsLongAsItHolds(t *testing.T) {
 	s, told := serving(t, holding(t, "v0"), &controlv1.ServingSnapshot{})
-	answer, answered := s.Get(Call{}, get("s", "k0"))
+	answer, answered := s.Get(Call{Kind: 3}, get("s", "k0"))
 	if want := []byte("\x08\x01\x20\x05\x12\x04\x12\x02v0\x1a\x06\x08\x00\x28\x01\x30\x00"); !answered || !bytes.Equal(answer, want) {
 		t.Fatalf("%q, %v", answer, answered)
 	}
-	if answer, answered := s.Get(Call{}, get("s", "none")); !answered || !bytes.HasPrefix(answer, []byte{8, 0, 0x1a}) {
+	if answer, answered := s.Get(Call{Kind: 3}, get("s", "none")); !answered || !bytes.HasPrefix(answer, []byte{8, 0, 0x1a}) {
 		t.Fatalf("of a key that isn't there: %q, %v", answer, answered)
 	}
 	sums := <-told
-	if sums.Gets != 2 || len(sums.Sums) != 1 || sums.Sums[0].Reads[0] != 2 || sums.Sums[0].Bytes != 2 {
+	if sums.Calls[3] != 2 || len(sums.Sums) != 1 || sums.Sums[0].Reads[0] != 2 || sums.Sums[0].Bytes != 2 {
 		t.Fatalf("told %v", sums)
 	}
 	s.Hold(6, 1<<62) // of another snapshot
@@ -247,7 +251,7 @@ func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 		given := &controlv1.ServingPermit{Caller: 3, Call: 9, Store: "s", UntilUs: 1 << 62}
 		changed(given)
 		data, _ := proto.Marshal(given)
-		if err := s.Permit(data); err != nil {
+		if err := s.permits.Take(data); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -271,8 +275,8 @@ func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 		t.Fatal("they may")
 	}
 	for what, end := range map[string]func(){
-		"withdrawn": s.Withdraw,
-		"gone":      func() { s.Forget(3) },
+		"withdrawn": s.permits.Withdraw,
+		"gone":      func() { s.permits.Forget(3) },
 		"over":      func() { permit(func(given *controlv1.ServingPermit) { given.UntilUs = admit.Now() - 1 }) },
 	} {
 		permit(func(*controlv1.ServingPermit) {})
@@ -316,5 +320,47 @@ func TestPagesFollowEachOther(t *testing.T) {
 		if want := map[bool]string{false: "01234", true: "43210"}[reverse]; string(seen) != want || len(token) > 0 {
 			t.Fatalf("%q, and then %q", seen, token)
 		}
+	}
+}
+
+// counting returns a serialized CountRequest of partition 0.
+func counting(isExact bool) []byte {
+	request := append(protowire.AppendString([]byte{0x0a}, "s"), 0x20, 0)
+	if isExact {
+		request = append(request, 0x10, 1)
+	}
+	return request
+}
+
+func TestAStoreIsCountedWhereItsNumberIsKept(t *testing.T) {
+	of := holding(t, "v0", "v1")
+	s, told := serving(t, of, &controlv1.ServingSnapshot{})
+	if _, answered := s.Count(Call{Kind: 23}, counting(true)); answered {
+		t.Fatal("nobody has counted")
+	}
+	counted, err := of.Keep()
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-counted
+	for _, isExact := range []bool{false, true} {
+		answer, answered := s.Count(Call{Kind: 23}, counting(isExact))
+		want := []byte("\x08\x02\x10\x00\x1a\x06\x08\x00\x28\x02\x30\x00")
+		if isExact {
+			want[3] = 1
+		}
+		if !answered || !bytes.Equal(answer, want) {
+			t.Fatalf("%x, %v", answer, answered)
+		}
+	}
+	sums := <-told
+	if sums.Calls[23] != 2 || len(sums.Sums) != 1 || sums.Sums[0].Read != controlv1.ServingRead_SERVING_READ_COUNT || sums.Sums[0].Reads[0] != 2 {
+		t.Fatalf("told %v", sums)
+	}
+	if err := of.database.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, answered := s.Count(Call{Kind: 23}, counting(true)); answered {
+		t.Fatal("the store is being closed")
 	}
 }

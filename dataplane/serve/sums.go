@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +14,7 @@ import (
 // betweenSums is how often Python hears of lookups that were answered.
 const betweenSums = 100 * time.Millisecond
 
-const kinds = int(controlv1.ServingRead_SERVING_READ_PREFIX) + 1
+const kinds = int(controlv1.ServingRead_SERVING_READ_GET_HISTORY) + 1
 
 // counts are those of one replica's reads.
 type counts [kinds]struct {
@@ -59,10 +60,9 @@ func (c *counts) taken(store uint64) []*controlv1.ServingSum {
 
 // sums tells of reads at short intervals, as long as there are any.
 type sums struct {
-	tell func([]byte)
-	// Calls.
-	gets, batchGets, scans atomic.Uint64
-	isDue                  atomic.Bool
+	tell  func([]byte)
+	calls [math.MaxUint8 + 1]atomic.Uint64 // by their kinds
+	isDue atomic.Bool
 
 	mutex   sync.Mutex
 	sources map[uint64]*source
@@ -87,6 +87,12 @@ func (s *sums) of(sources map[uint64]*source) {
 	s.sources, s.former = sources, former
 }
 
+// ended counts a call.
+func (s *sums) ended(call Call) {
+	s.calls[call.Kind].Add(1)
+	s.due()
+}
+
 // due has what was counted told soon.
 func (s *sums) due() {
 	if !s.isDue.Load() && s.isDue.CompareAndSwap(false, true) {
@@ -96,7 +102,12 @@ func (s *sums) due() {
 
 func (s *sums) flush() {
 	s.isDue.Store(false)
-	told := &controlv1.ServingSums{Gets: s.gets.Swap(0), BatchGets: s.batchGets.Swap(0), Scans: s.scans.Swap(0)}
+	told := &controlv1.ServingSums{Calls: map[uint32]uint64{}}
+	for kind := range s.calls {
+		if calls := s.calls[kind].Swap(0); calls > 0 {
+			told.Calls[uint32(kind)] = calls
+		}
+	}
 	s.mutex.Lock()
 	for _, some := range []map[uint64]*source{s.sources, s.former} {
 		for number, each := range some {

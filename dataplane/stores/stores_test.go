@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"statehouse-dataplane/engine"
+	"statehouse-dataplane/ordered"
 )
 
 const mib = 1 << 20
@@ -68,6 +69,38 @@ func oddBytes(random *rand.Rand, most int) []byte {
 		found[at] = []byte{0, 1, 'a', 0xff}[random.IntN(4)]
 	}
 	return found
+}
+
+// sometimesKeep has the numbers of entries kept from now on, most of the time while writes go on.
+func sometimesKeep(t *testing.T, random *rand.Rand, keep func() (<-chan struct{}, error)) {
+	t.Helper()
+	if random.IntN(12) == 0 {
+		if counted := must[<-chan struct{}](t)(keep()); random.IntN(3) == 0 {
+			<-counted
+		}
+	}
+}
+
+// countsAgree compares the numbers that are kept with what is there.
+func countsAgree(t *testing.T, kept *tally, database *engine.Database) bool {
+	t.Helper()
+	view := must[*engine.View](t)(database.View())
+	defer view.Close()
+	all := 0
+	for _, number := range kept.families(view) {
+		count, known := kept.of(number)
+		if !known {
+			return false
+		}
+		if walked := must[int64](t)(countOf(view, familyOf(number), forever())); walked != count {
+			t.Fatalf("segment %d has %d entries, not %d", number, walked, count)
+		}
+		all += int(count)
+	}
+	if checkpoint := must[*Checkpoint](t)(stored(database)); checkpoint.Entries != nil && *checkpoint.Entries != int64(all) {
+		t.Fatalf("%d entries are stored, and there are %d", *checkpoint.Entries, all)
+	}
+	return all > 0
 }
 
 func valueOr(random *rand.Rand, number int) []byte {
@@ -145,11 +178,7 @@ func TestAKeyValueStoreIsTheLatestValueOfEachKey(t *testing.T) {
 					t.Fatalf("after opening it again: %v, %v", checkpoint, err)
 				}
 			}
-			if random.IntN(12) == 0 {
-				if counted := must[<-chan struct{}](t)(s.Keep()); random.IntN(2) == 0 {
-					<-counted
-				}
-			}
+			sometimesKeep(t, random, s.Keep)
 			var records []Record
 			for range random.IntN(8) {
 				record := Record{oddBytes(random, 3), valueOr(random, step), int64(random.IntN(100) - 1), position}
@@ -291,6 +320,7 @@ type timedEntry struct {
 }
 
 func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
+	counted := 0
 	for seed := range uint64(12) {
 		random := rand.New(rand.NewPCG(seed, 2))
 		layout, duplicates := Windows, seed%4 == 1
@@ -310,6 +340,7 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 		should := map[string]timedEntry{}
 		streamTimeMS := int64(-1)
 		for step := range 60 {
+			sometimesKeep(t, random, s.Keep)
 			if random.IntN(10) == 0 {
 				var checkpoint *Checkpoint
 				if s, checkpoint = openedAgain(); step > 0 && checkpoint.StreamTimeMS != streamTimeMS {
@@ -346,6 +377,9 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 			if applied.Late != late || len(applied.Unreadable) != 1 || applied.Unreadable[0].Index != len(records)-1 {
 				t.Fatalf("%+v: %d are late", applied, late)
 			}
+			if countsAgree(t, &s.tally, keep.database) {
+				counted++
+			}
 			live := map[string]timedEntry{}
 			for entry, each := range should {
 				if layout.timeMS(each.key) > streamTimeMS-retentionMS {
@@ -362,7 +396,7 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 					wanted[entry] = each
 				}
 			}
-			keys := randomRange(random, func() []byte { return appendEscaped(nil, oddBytes(random, 2)) })
+			keys := randomRange(random, func() []byte { return ordered.Append(nil, oddBytes(random, 2)) })
 			expected, seen := inOrder(wanted, keys), []string{}
 			accept := func(key Timed) bool { return firstMS <= layout.timeMS(key) && layout.timeMS(key) <= lastMS }
 			must[bool](t)(s.Scan(keys, accept, firstMS, lastMS, Room{Entries: 1_000, Bytes: mib}, forever(),
@@ -386,6 +420,9 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 			}
 		}
 	}
+	if counted < 100 {
+		t.Fatalf("counted %d times only", counted)
+	}
 }
 
 func be64(to []byte, number int64) []byte {
@@ -393,6 +430,7 @@ func be64(to []byte, number int64) []byte {
 }
 
 func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
+	counted := 0
 	for seed := range uint64(12) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		keep := keeping(t)
@@ -411,6 +449,7 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			if random.IntN(10) == 0 {
 				s = openedAgain()
 			}
+			sometimesKeep(t, random, s.Keep)
 			var records []Record
 			for range random.IntN(8) {
 				record := Record{Key: oddBytes(random, 2), Value: valueOr(random, step), TimestampMS: int64(step + random.IntN(30) - 10)}
@@ -428,6 +467,9 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 				versions[string(record.Key)][record.TimestampMS] = string(record.Value)
 			}
 			must[Applied](t)(s.Apply(records, &Checkpoint{}))
+			if countsAgree(t, &s.tally, keep.database) {
+				counted++
+			}
 			startMS := max(0, streamTimeMS-retentionMS)
 			if s.HistoryStartMS() != startMS {
 				t.Fatalf("the history starts at %d, not %d", s.HistoryStartMS(), startMS)
@@ -436,7 +478,7 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			should, latest := map[string]timedValue{}, 0
 			for key, all := range versions {
 				if value, timeMS := newestAt(all, at); value != "" {
-					should[string(appendEscaped(nil, []byte(key)))] = timedValue{value, timeMS}
+					should[string(ordered.Append(nil, []byte(key)))] = timedValue{value, timeMS}
 				}
 				if value, _ := newestAt(all, math.MaxInt64); value != "" {
 					latest++
@@ -445,10 +487,10 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			if count := must[int64](t)(s.Count(forever())); count != int64(latest) {
 				t.Fatalf("%d keys, not %d", count, latest)
 			}
-			keys := randomRange(random, func() []byte { return appendEscaped(nil, oddBytes(random, 2)) })
+			keys := randomRange(random, func() []byte { return ordered.Append(nil, oddBytes(random, 2)) })
 			expected, seen := inOrder(should, keys), []string{}
 			must[bool](t)(s.Scan(keys, at, Room{Entries: 1_000, Bytes: mib}, forever(), func(key []byte, version Version) {
-				escaped := string(appendEscaped(nil, key))
+				escaped := string(ordered.Append(nil, key))
 				seen = append(seen, escaped)
 				if (timedValue{string(version.Value), version.TimestampMS}) != should[escaped] {
 					t.Fatalf("%x is %q of %d, not %v", key, version.Value, version.TimestampMS, should[escaped])
@@ -460,7 +502,7 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			key := oddBytes(random, 2)
 			var found timedValue
 			known := must[bool](t)(s.AsOf(key, at, func(version Version) { found = timedValue{string(version.Value), version.TimestampMS} }))
-			if expected, should := should[string(appendEscaped(nil, key))]; known != should || found != expected {
+			if expected, should := should[string(ordered.Append(nil, key))]; known != should || found != expected {
 				t.Fatalf("%x as of %d is %v, not %v", key, at, found, expected)
 			}
 			if startMS > 0 {
@@ -472,6 +514,9 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			span := Span{startMS + int64(random.IntN(40)), startMS + int64(random.IntN(60))}
 			history(t, s, key, versions[string(key)], span, random.IntN(2) == 0)
 		}
+	}
+	if counted < 100 {
+		t.Fatalf("counted %d times only", counted)
 	}
 }
 
@@ -511,7 +556,7 @@ func history(t *testing.T, s *Versioned, key []byte, all map[int64]string, span 
 	if reverse {
 		slices.Reverse(expected)
 	}
-	prefix := appendEscaped(nil, key)
+	prefix := ordered.Append(nil, key)
 	left := Range{Start: prefix, Stop: append(bytes.Clone(prefix), afterTimes), Reverse: reverse}
 	seen := []valid{}
 	for more := true; more; {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"statehouse-dataplane/engine"
+	"statehouse-dataplane/ordered"
 )
 
 // What an entry's value begins with.
@@ -39,6 +40,7 @@ type Versioned struct {
 	database    *engine.Database
 	retentionMS int64
 	streamTime  streamTime
+	tally       tally
 }
 
 // NewVersioned returns the store of an open database, and its checkpoint, nil if nothing was ever written.
@@ -49,6 +51,7 @@ func NewVersioned(database *engine.Database, retentionMS int64) (*Versioned, *Ch
 	}
 	s := &Versioned{database: database, retentionMS: retentionMS}
 	s.streamTime.begin(checkpoint)
+	s.tally.begin(checkpoint)
 	return s, checkpoint, nil
 }
 
@@ -73,7 +76,7 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 			applied.Late++
 			continue
 		}
-		prefix := string(appendEscaped(nil, record.Key))
+		prefix := string(ordered.Append(nil, record.Key))
 		entry := prefix + string(binary.BigEndian.AppendUint64(nil, uint64(record.TimestampMS)))
 		if _, known := puts[entry]; !known {
 			order = append(order, entry)
@@ -86,6 +89,20 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 	superseded, err := s.superseded(touched, puts, horizonMS)
 	if err != nil {
 		return Applied{}, err
+	}
+	change := s.tally.change(s.database, len(order))
+	for entry := range superseded {
+		if err := change.entry(Whole, []byte(entry), false); err != nil {
+			return Applied{}, err
+		}
+	}
+	for _, entry := range order {
+		if superseded[entry] {
+			continue
+		}
+		if err := change.entry(Whole, []byte(entry), true); err != nil {
+			return Applied{}, err
+		}
 	}
 	batch := s.database.Batch(size)
 	for entry := range superseded {
@@ -102,11 +119,21 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 		}
 	}
 	checkpoint.StreamTimeMS = streamTimeMS
+	s.tally.note(change, checkpoint)
 	s.streamTime.set(streamTimeMS) // before anything is removed: see `AsOf`
 	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		return Applied{}, err
 	}
+	s.tally.take(change)
 	return applied, nil
+}
+
+// Keep counts the versions, and has every later `Apply` keep their number: see `tally.keep`.
+func (s *Versioned) Keep() (counted <-chan struct{}, err error) { return s.tally.keep(s.database) }
+
+// Entries returns the number of versions.
+func (s *Versioned) Entries(number int64, walk *Walk) (int64, error) {
+	return s.tally.entries(s.database, number, walk)
 }
 
 // superseded returns the entries of the touched keys that no read at the horizon or later can see. Of a key's entries up
@@ -185,7 +212,7 @@ func (s *Versioned) at(key []byte, asOfMS int64, take func(Version)) (bool, erro
 		return false, err
 	}
 	defer view.Close()
-	prefix := appendEscaped(nil, key)
+	prefix := ordered.Append(nil, key)
 	found := view.Entries(engine.Default, prefix, append(bytes.Clone(prefix), timeAfter(asOfMS)...), true)
 	defer found.Close()
 	if !found.Next() {
@@ -213,7 +240,7 @@ func (s *Versioned) Scan(keys Range, asOfMS int64, room Room, walk *Walk, take f
 	}
 	isFull := false
 	err = s.each(view, keys, asOfMS, walk, func(key []byte, version Version) bool {
-		plain := unescaped(key)
+		plain := ordered.Key(key)
 		if isFull = !room.Takes(len(plain) + len(version.Value)); isFull {
 			return false
 		}
@@ -241,7 +268,7 @@ func (s *Versioned) each(view *engine.View, keys Range, asOfMS int64, walk *Walk
 			return err
 		}
 		entry := found.Key()
-		at := escapedEnd(entry)
+		at := ordered.End(entry)
 		if at < 0 {
 			return fmt.Errorf("an encoded key without its terminator")
 		}
@@ -319,7 +346,7 @@ func (s *Versioned) History(key []byte, left Range, span Span, room Room, walk *
 	if left.Reverse {
 		walked = s.newestFirst
 	}
-	err = walked(view, appendEscaped(nil, key), left, span, walk, give)
+	err = walked(view, ordered.Append(nil, key), left, span, walk, give)
 	return isFull, startMS, err
 }
 

@@ -1,20 +1,32 @@
-"""Which lookups the data plane answers on its own, and what their stamps say. Pure.
+"""Which reads the data plane answers on its own, of what, and what their stamps say. Pure.
 
-A node compiles what it has decided into a snapshot. `admitted` is the rule, for one lookup: the program does the same
-in Go (`dataplane/admit`), and tests hold the two together. A lookup is answered only if nothing speaks against it. What
+A node compiles what it has decided into a snapshot. `admitted` is the rule, for one read: the program does the same in
+Go (`dataplane/admit`), and tests hold the two together. A read is answered only if nothing speaks against it. What
 would be refused, or has to wait, is Python's, which says why in words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 from statehouse.contract.consistency import ANY, Freshness, ReplicaFreshness, violation
+from statehouse.contract.paging import (
+    KeyRange,
+    PagedRequest,
+    after_page,
+    after_prefix,
+    next_page_token,
+    page_size,
+)
 from statehouse.contract.partitioning import partition_for
+from statehouse.contract.scan_ranges import key_range
 from statehouse.contract.topology import Role
-from statehouse.control.v1 import express_pb2, serving_pb2
+from statehouse.control.v1 import engine_pb2, express_pb2, serving_pb2
+from statehouse.errors import LookupFailure
+from statehouse.keys import ordered as ordered_keys
 from statehouse.serdes import SERDES
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -25,6 +37,29 @@ _MS_US: Final = 1_000
 _KEY_SERDES: Final = {express_pb2.KEY_FORM_TEXT: "string", express_pb2.KEY_FORM_LONG: "long"}
 
 Obstacle: TypeAlias = serving_pb2.ServingObstacle.ValueType
+KeyedRequest: TypeAlias = (
+    query_service_pb2.GetRequest
+    | query_service_pb2.FetchWindowsRequest
+    | query_service_pb2.FetchSessionsRequest
+    | query_service_pb2.GetAsOfRequest
+    | query_service_pb2.GetHistoryRequest
+)
+ReadRequest: TypeAlias = KeyedRequest | query_service_pb2.ScanRequest | query_service_pb2.CountRequest
+
+KINDS: Final[Mapping[type[ReadRequest], engine_pb2.EngineKind.ValueType]] = MappingProxyType(
+    {
+        query_service_pb2.GetRequest: engine_pb2.ENGINE_KIND_KEY_VALUE,
+        query_service_pb2.ScanRequest: engine_pb2.ENGINE_KIND_KEY_VALUE,
+        query_service_pb2.CountRequest: engine_pb2.ENGINE_KIND_KEY_VALUE,
+        query_service_pb2.FetchWindowsRequest: engine_pb2.ENGINE_KIND_WINDOW,
+        query_service_pb2.FetchSessionsRequest: engine_pb2.ENGINE_KIND_SESSION,
+        query_service_pb2.GetAsOfRequest: engine_pb2.ENGINE_KIND_VERSIONED,
+        query_service_pb2.GetHistoryRequest: engine_pb2.ENGINE_KIND_VERSIONED,
+    }
+)
+"""The kind of stores of which the data plane answers a request."""
+_REFUSES_NEGATIVE: Final = (query_service_pb2.GetAsOfRequest, query_service_pb2.GetHistoryRequest)
+_REFUSES_EXCHANGED: Final = (query_service_pb2.FetchWindowsRequest, query_service_pb2.GetHistoryRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +72,38 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A lookup that the data plane answers: its store's number, the serialized key, the value's form, the stamp."""
+    """A read that the data plane answers.
 
-    store: int
-    key: bytes
-    form: serving_pb2.ValueForm.ValueType
-    stamp: types_pb2.ReplicaStamp
+    Attributes:
+        replicas: the number of each partition's store, and its stamp.
+        form: how values are shown.
+        key: the serialized key; None if it isn't about one.
+        left: of a page, the keys that are left to read: of entries if it is about one key.
+        entries: of a page, how many it may have.
+
+    """
+
+    replicas: Sequence[tuple[int, types_pb2.ReplicaStamp]]
+    form: serving_pb2.ValueForm.ValueType = serving_pb2.VALUE_FORM_UNSPECIFIED
+    key: bytes | None = None
+    left: KeyRange | None = None
+    entries: int = 0
 
 
 def admitted(  # noqa: PLR0911 - each return is an obstacle
     snapshot: serving_pb2.ServingSnapshot,
     held: Callable[[int], Held],
     reports: Mapping[str, serving_pb2.ServingReport],
-    request: query_service_pb2.GetRequest,
+    request: ReadRequest,
     now_us: int,
 ) -> Admitted | Obstacle:
-    """Return what a lookup is answered by, or why that is Python's to do.
+    """Return what a read is answered by, or why that is Python's to do.
 
     Args:
         snapshot: what the node has decided; it holds.
         held: returns the replica of a number, which is open.
         reports: what processors last reported, by store.
-        request: the lookup.
+        request: the read.
         now_us: monotonic clock, in microseconds, of before the read.
 
     """
@@ -68,48 +113,143 @@ def admitted(  # noqa: PLR0911 - each return is an obstacle
     store = next((each for each in snapshot.stores if each.name == request.store), None)
     if store is None:
         return serving_pb2.SERVING_OBSTACLE_UNKNOWN_STORE
+    if store.kind != KINDS[type(request)]:
+        return serving_pb2.SERVING_OBSTACLE_KIND
     if request.forwarding.epoch not in {0, snapshot.epoch}:
         return serving_pb2.SERVING_OBSTACLE_EPOCH
-    key = _serialized(store.key_form, request.key)
-    form = serving_pb2.VALUE_FORM_RAW if request.raw else store.value_form
-    if key is None or form == serving_pb2.VALUE_FORM_UNSPECIFIED:
-        return serving_pb2.SERVING_OBSTACLE_KEY if key is None else serving_pb2.SERVING_OBSTACLE_VALUE
-    partition = partition_for(key, store.partition_count)
-    replica = next((each for each in store.replicas if each.partition == partition), None)
-    if replica is None:
+    asked = _asked(store, request)
+    if not isinstance(asked, Admitted):
+        return asked
+    partitions = _partitions(store, request, asked.key)
+    if not partitions:
         return serving_pb2.SERVING_OBSTACLE_PARTITION
-    known = _known(replica, held(replica.store), reports.get(store.name), now_us)
-    if known is None:
-        return serving_pb2.SERVING_OBSTACLE_NO_END
-    if bound is not ANY and violation(bound, known, store.name, partition) is not None:
-        return serving_pb2.SERVING_OBSTACLE_BOUND
-    return Admitted(replica.store, key, form, _stamp(replica.head, known))
+    replicas: list[tuple[int, types_pb2.ReplicaStamp]] = []
+    for index, partition in enumerate(partitions):
+        replica = next((each for each in store.replicas if each.partition == partition), None)
+        if replica is None or partition in partitions[:index]:
+            return serving_pb2.SERVING_OBSTACLE_PARTITION
+        known = _known(replica, held(replica.store), reports.get(store.name), now_us)
+        if known is None or (bound is not ANY and violation(bound, known, store.name, partition) is not None):
+            return serving_pb2.SERVING_OBSTACLE_NO_END if known is None else serving_pb2.SERVING_OBSTACLE_BOUND
+        replicas.append((replica.store, _stamp(replica.head, known)))
+    return replace(asked, replicas=replicas)
 
 
-def _bound(request: query_service_pb2.GetRequest) -> Freshness | None:
-    """Return a plain lookup's bound; None if it has more than a store, a key, a bound and the sender's epoch."""
-    forwarding, freshness = request.forwarding, request.freshness
-    if forwarding.traceparent or forwarding.entry_keys or forwarding.HasField("partition"):
-        return None
-    if forwarding.hops > _HOPS_MAX or request.key.WhichOneof("key") is None:
-        return None
-    if len(freshness.at_least.positions) > _POSITIONS_MAX:
+def _bound(request: ReadRequest) -> Freshness | None:
+    """Return a plain read's bound; None if it isn't plain."""
+    if not _is_plain(request) or len(request.freshness.at_least.positions) > _POSITIONS_MAX:
         return None
     try:
-        return Freshness.from_proto(freshness)
+        return Freshness.from_proto(request.freshness)
     except ValueError:
         return None
 
 
-def _serialized(form: express_pb2.KeyForm.ValueType, key: types_pb2.Key) -> bytes | None:
+def _is_plain(request: ReadRequest) -> bool:
+    """Whether a read has no more than what it is of, a bound and the sender's epoch, and no times that are refused."""
+    forwarding = request.forwarding
+    if forwarding.traceparent or forwarding.HasField("partition") or forwarding.hops > _HOPS_MAX:
+        return False
+    if isinstance(request, query_service_pb2.ScanRequest):
+        is_placed_twice = bool(request.partitions) and request.HasField("partition")
+        return not (request.HasField("as_of_ms") or is_placed_twice) and None not in _forms(request)
+    if forwarding.entry_keys:
+        return False
+    if isinstance(request, query_service_pb2.CountRequest):
+        return True
+    return request.key.WhichOneof("key") is not None and not _refuses_times(request)
+
+
+def _forms(request: query_service_pb2.ScanRequest) -> list[str | None]:
+    """Return how the keys that bound a scan are given."""
+    bounds = [getattr(request, name) for name in ("from_key", "to_key", "prefix") if request.HasField(name)]
+    return [bound.WhichOneof("key") for bound in bounds]
+
+
+def _refuses_times(request: KeyedRequest) -> bool:
+    """Whether a request has times that are refused: before 1970, or the first behind the last."""
+    known: Any = request
+    names = [name for name in ("from_ms", "to_ms", "as_of_ms") if name in known.DESCRIPTOR.fields_by_name]
+    times = [getattr(known, name) for name in names if known.HasField(name)]
+    if isinstance(request, _REFUSES_NEGATIVE) and any(each < 0 for each in times):
+        return True
+    return isinstance(request, _REFUSES_EXCHANGED) and times != sorted(times)
+
+
+def _asked(store: serving_pb2.ServingStore, request: ReadRequest) -> Admitted | Obstacle:
+    """Return what a read is of, without replicas."""
+    if isinstance(request, query_service_pb2.CountRequest):
+        return Admitted(())
+    form = serving_pb2.VALUE_FORM_RAW if request.raw else store.value_form
+    try:
+        if isinstance(request, query_service_pb2.ScanRequest):
+            asked = Admitted((), form, None, _left(_keys(store.key_form, request), request), page_size(request))
+        else:
+            key = _serialized(store.key_form, request.key)
+            asked = Admitted((), form, key)
+            if not isinstance(request, query_service_pb2.GetRequest | query_service_pb2.GetAsOfRequest):
+                prefix = ordered_keys.escaped(key)
+                entries = KeyRange(prefix, after_prefix(prefix), request.reverse)
+                asked = Admitted((), form, key, _left(entries, request), page_size(request))
+    except (ValueError, LookupFailure):
+        return serving_pb2.SERVING_OBSTACLE_KEY
+    return serving_pb2.SERVING_OBSTACLE_VALUE if form == serving_pb2.VALUE_FORM_UNSPECIFIED else asked
+
+
+def _serialized(form: express_pb2.KeyForm.ValueType, key: types_pb2.Key) -> bytes:
+    """Return a key's bytes.
+
+    Raises:
+        ValueError: it is text that only Python can read.
+
+    """
     if key.WhichOneof("key") == "raw":
         return key.raw
     if form not in _KEY_SERDES:
-        return None
-    try:
-        return SERDES[_KEY_SERDES[form]].parse(key.text)
-    except ValueError:
-        return None
+        raise ValueError
+    return SERDES[_KEY_SERDES[form]].parse(key.text)
+
+
+def _keys(form: express_pb2.KeyForm.ValueType, request: query_service_pb2.ScanRequest) -> KeyRange:
+    """Return the range of a scan. Numbers are not in the order of their bytes, so ranges of them are Python's.
+
+    Raises:
+        ValueError, LookupFailure: it is Python's.
+
+    """
+    is_read = form == express_pb2.KEY_FORM_TEXT or "text" not in _forms(request)
+    if not is_read or (form == express_pb2.KEY_FORM_UNSPECIFIED and not request.raw):
+        raise ValueError
+    whole = query_service_pb2.ScanRequest()
+    whole.CopyFrom(request)
+    whole.ClearField("page_token")
+    return key_range(whole, SERDES["string"])
+
+
+def _left(keys: KeyRange, request: PagedRequest) -> KeyRange:
+    """Return the part of a range that the token leaves to read.
+
+    Raises:
+        ValueError, LookupFailure: the token is not as it is written for this request.
+
+    """
+    if request.page_token:
+        last = after_page(KeyRange(), request).start[:-1]
+        if next_page_token(request, last) != request.page_token:
+            raise ValueError
+    return after_page(keys, request)
+
+
+def _partitions(store: serving_pb2.ServingStore, request: ReadRequest, key: bytes | None) -> Sequence[int]:
+    """Return the partitions to read; none if Python has to say which."""
+    if key is not None:
+        return (partition_for(key, store.partition_count),)
+    assert isinstance(request, query_service_pb2.ScanRequest | query_service_pb2.CountRequest)  # noqa: S101 - no key
+    if request.HasField("partition"):
+        return (request.partition,)
+    if isinstance(request, query_service_pb2.CountRequest):
+        return range(store.partition_count) if store.is_global else ()
+    return () if store.is_global else request.partitions
 
 
 def _known(

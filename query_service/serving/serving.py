@@ -12,6 +12,7 @@ from query_service.serving.snapshots import SnapshotCompiler
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.control.v1 import serving_pb2
+from statehouse.link.link import CALLS, FromProxy
 
 HOLDS_S: Final = 3.0
 """A node whose Python is frozen ends its answers after this time."""
@@ -21,7 +22,15 @@ _KINDS: Final = {
     serving_pb2.SERVING_READ_ALL: ReadKind.ALL,
     serving_pb2.SERVING_READ_RANGE: ReadKind.RANGE,
     serving_pb2.SERVING_READ_PREFIX: ReadKind.PREFIX,
+    serving_pb2.SERVING_READ_COUNT: ReadKind.COUNT,
+    serving_pb2.SERVING_READ_FETCH_WINDOWS: ReadKind.FETCH_WINDOWS,
+    serving_pb2.SERVING_READ_FETCH_SESSIONS: ReadKind.FETCH_SESSIONS,
+    serving_pb2.SERVING_READ_GET_AS_OF: ReadKind.GET_AS_OF,
+    serving_pb2.SERVING_READ_GET_HISTORY: ReadKind.GET_HISTORY,
 }
+_OF_A_KEY: Final = frozenset(
+    {ReadKind.GET, ReadKind.FETCH_WINDOWS, ReadKind.FETCH_SESSIONS, ReadKind.GET_AS_OF, ReadKind.GET_HISTORY}
+)
 _US: Final = 1e6
 _NS: Final = 1e-9
 
@@ -80,12 +89,11 @@ class Serving:
         self._plane.hold(self._compiler.latest.number, int((time.monotonic() + holds_s) * _US))
 
     def _count(self, sums: serving_pb2.ServingSums) -> None:
-        self._metrics.call("Get", "OK", sums.gets)
-        self._metrics.call("BatchGet", "OK", sums.batch_gets)
-        self._metrics.call("Scan", "OK", sums.scans)
+        for method, calls in sums.calls.items():
+            self._metrics.call(CALLS[FromProxy(method)], "OK", calls)
         replicas = {**self._former, **self._compiler.replicas}
         for each in sums.sums:
             if (replica := replicas.get(each.store)) is not None:
-                if (kind := _KINDS[each.read]) is ReadKind.GET:
+                if (kind := _KINDS[each.read]) in _OF_A_KEY:
                     replica.lookups += sum(each.reads)
                 replica.metrics.reads[kind].add_counted(each.reads, each.took_ns * _NS, each.bytes)

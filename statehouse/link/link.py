@@ -1,6 +1,6 @@
 """The link between a server and its proxy: one socket that carries calls from both ends, many at a time.
 
-The proxy passes on lookups and pages of scans for the server to answer, and makes calls to other servers for it.
+The proxy passes on reads for the server to answer, and makes calls to other servers for it.
 
 A frame has the length of the rest (4 bytes), its kind (1 byte), a call's number (8 bytes) and a content; numbers are
 big-endian. The other end is `dataplane/link.go`.
@@ -29,7 +29,7 @@ from statehouse.security.shown import NOTHING_SHOWN, Shown
 
 log = structlog.get_logger(__name__)
 
-VERSION: Final = bytes((10,))
+VERSION: Final = bytes((12,))
 """The link's version. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
@@ -50,7 +50,7 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 class FromProxy(IntEnum):
     """Kinds of frames that the proxy sends.
 
-    A lookup, or a call for a page, has this content: its timeout in ms (4 bytes); its caller's number (8 bytes); how
+    A read has this content: its timeout in ms (4 bytes); its caller's number (8 bytes); how
     many lookups are under way that the proxy has sent to nodes (4 bytes); the request. Without TLS nothing is known of
     callers, and their number is 0.
     """
@@ -97,6 +97,11 @@ class FromProxy(IntEnum):
     """After STOP, all calls. Stores are open until the link is closed."""
     SERVING_SUMS = 22
     """Lookups that the proxy answered from stores: statehouse.control.v1.ServingSums."""
+    COUNT = 23
+    FETCH_WINDOWS = 24
+    FETCH_SESSIONS = 25
+    GET_AS_OF = 26
+    GET_HISTORY = 27
 
 
 class ToProxy(IntEnum):
@@ -139,6 +144,11 @@ CALLS: Final = {
     FromProxy.SCAN: "Scan",
     FromProxy.SCAN_WINDOWS: "ScanWindows",
     FromProxy.SCAN_SESSIONS: "ScanSessions",
+    FromProxy.COUNT: "Count",
+    FromProxy.FETCH_WINDOWS: "FetchWindows",
+    FromProxy.FETCH_SESSIONS: "FetchSessions",
+    FromProxy.GET_AS_OF: "GetAsOf",
+    FromProxy.GET_HISTORY: "GetHistory",
 }
 
 

@@ -1,4 +1,4 @@
-"""Permits: what the program in front of a node may answer to whom without asking, as the rules say. On the event loop.
+"""Permits: what the program in front of a server may answer without asking, as the rules say. On the event loop.
 
 A caller's first read of a store comes to this process, which judges it. If it is allowed, the program gets a permit for
 such reads of this caller. When rules, keys or revoked certificates change, all permits are withdrawn, before anybody is
@@ -18,7 +18,7 @@ from statehouse.security.rights import stores_asked
 if TYPE_CHECKING:
     from statehouse.security.gate import Gate
 
-_GIVEN: Final = frozenset({"Get", "BatchGet", "Scan"})
+_GIVEN: Final = frozenset({"Get", "BatchGet", "Scan", "Count"})
 _HOLDS_S: Final = 60.0
 """After this time a caller is judged again, though nothing is known to have changed."""
 _AGAIN_S: Final = 1.0

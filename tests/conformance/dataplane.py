@@ -1,4 +1,4 @@
-"""The data plane: the program in Go, which holds key-value stores on disk, in front of a node that holds all others."""
+"""The data plane: the program in Go, which holds what it can, in front of a node that holds all others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 _DEADLINE_S: Final = 30.0
 _KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 """Records keep their offsets, however old they are."""
-_BY_LINK: Final = ("Get", "BatchGet", "Scan")
+_BY_LINK: Final = ("Get", "BatchGet", "Scan", "Count")
 """The methods that the program may answer on its own."""
 
 
@@ -220,7 +220,7 @@ async def _hold(holding: Holding, written: Changelogs, plane: DataPlane, directo
             replica = holding.add(held, open_store(spec, path, resources))
             apply(replica, held)
             return replica
-        store = open_in_data_plane(plane, path, stores=len(scene.held), tail_bytes=0)
+        store = open_in_data_plane(plane, spec, path, stores=len(scene.held), tail_bytes=0)
         return holding.add(held, store, topic_id=written.ids[spec.changelog_topic])
 
     replicas = [(await asyncio.to_thread(opened, held), held) for held in scene.held]

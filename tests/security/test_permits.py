@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
-import ssl
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 
 import grpc
@@ -14,11 +11,10 @@ import pytest
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.local.ports import LOOPBACK, free_port
+from statehouse.local.ports import free_port
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed
-from tests.support.metrics import parsed
 from tests.support.polling import poll_until
 from tests.support.secured import TOKEN, Keys
 
@@ -46,13 +42,8 @@ class Secured:
 
     def by_the_program(self) -> float:
         """Return how many calls the program has answered by itself. It says so every second."""
-        context = ssl.create_default_context(cafile=str(self.keys.authority.path))
-        mine = self.keys.issued["operator"]
-        context.load_cert_chain(mine.certificate_path, mine.key_path)
-        with closing(http.client.HTTPSConnection(LOOPBACK, self.metrics_port, timeout=10.0, context=context)) as at:
-            at.request("GET", "/metrics")
-            text = at.getresponse().read().decode()
-        return parsed(text).value("statehouse_node_proxy_calls_total", way="stores", code="OK")
+        found = self.keys.scraped(self.metrics_port)
+        return found.value("statehouse_node_proxy_calls_total", way="stores", code="OK")
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +98,28 @@ def test_a_permit_is_for_one_store_and_no_more(secured: Secured) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             stub.BatchGet(query_service_pb2.BatchGetRequest(requests=lookups), timeout=5.0)
         assert reason(from_rpc_error(caught.value)) is Reason.PERMISSION_DENIED
+
+
+def test_counts_need_the_right_to_scan(secured: Secured) -> None:
+    request = query_service_pb2.CountRequest(store=STORE, partition=0)
+    with grpc.secure_channel(secured.node.target, secured.keys.credentials("looker")) as channel:
+        stub = query_service_pb2_grpc.QueryServiceStub(channel)
+        for _ in range(5):
+            assert reason(secured.ask(channel)) is None
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.Count(request, timeout=5.0)
+            assert reason(from_rpc_error(caught.value)) is Reason.PERMISSION_DENIED
+    with grpc.secure_channel(secured.node.target, secured.keys.credentials("reader")) as channel:
+        stub = query_service_pb2_grpc.QueryServiceStub(channel)
+        before = secured.by_the_program()
+
+        def is_counted() -> bool:
+            answer = stub.Count(request, timeout=5.0)
+            assert answer.count == 1
+            assert not answer.replicas[0].host.port
+            return secured.by_the_program() > before + 3
+
+        poll_until(is_counted, 20, "counts by the program")
 
 
 def test_a_token_of_nobody_is_refused_beside_one_that_was_judged(secured: Secured) -> None:

@@ -15,25 +15,24 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from unittest.mock import patch
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-import query_service.stores.walk
 from query_service.reads.fleet_view import ServedStore
-from query_service.reads.get_responses import answer, stamped
-from query_service.reads.open_scans import OpenScans
 from query_service.reads.scans import ScanHandler
 from query_service.replicas.replica import StoreReplica
-from query_service.serving.admitted import Admitted, Held, Obstacle, admitted
+from query_service.serving.admitted import Admitted, Held, Obstacle, ReadRequest, admitted
 from query_service.serving.serving import HOLDS_S
 from query_service.serving.snapshots import SnapshotCompiler
 from query_service.stores.base import ChangelogRecord
+from query_service.stores.walk import Walk
 from statehouse.control.v1 import serving_pb2
 from statehouse.errors import LookupFailure
+from statehouse.serdes import shown_value
 from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.inline import ended
 
 if TYPE_CHECKING:
     from tests.simulation.kafka import Changelog, Kafka
@@ -46,6 +45,7 @@ _US: Final = 1e6
 _VARIANTS_SHARE: Final = 0.5
 _PAGES_SHARE: Final = 0.25
 
+T = TypeVar("T")
 Ask = Callable[[query_service_pb2.GetRequest], bytes]
 
 
@@ -111,6 +111,13 @@ class _Found:
     stamp: types_pb2.ReplicaStamp
 
 
+class _AtOnce:
+    """Reads pages without threads."""
+
+    async def run(self, _replicas: object, read: Callable[[Walk], T]) -> T:
+        return read(Walk())
+
+
 class _Told:
     """What the data plane of one process knows."""
 
@@ -118,9 +125,7 @@ class _Told:
         self.compiler = SnapshotCompiler(node.admission, max_batch_entries=_MAX_BATCH_ENTRIES)
         self.ends: dict[int, serving_pb2.ServingEnd] = {}
         self.reports: dict[str, serving_pb2.ServingReport] = {}
-        self.scans = ScanHandler(
-            node.admission, OpenScans(max_open=1, timeout_s=60.0), max_message_bytes=MAX_MESSAGE_BYTES
-        )
+        self.scans = ScanHandler(node.admission, cast(Any, _AtOnce()), max_message_bytes=MAX_MESSAGE_BYTES)
 
 
 class Recorder(Unrecorded):
@@ -210,32 +215,31 @@ class Recorder(Unrecorded):
         said = self._admitted(node, request)
         event = self._event(node, "get", request.SerializeToString(), said)
         if isinstance(said, Admitted):
-            replica = self._told[node.name].compiler.replicas[said.store]
+            number, stamp = said.replicas[0]
+            assert said.key is not None
             if found is None:
                 self._refused(node, said, request.freshness)
                 return
-            theirs = query_service_pb2.GetResponse.FromString(found).replica
-            if not self._same(theirs, said.stamp):
-                self._differ(node, f"{request}: {theirs} where the rule says {said.stamp}")
+            response = query_service_pb2.GetResponse.FromString(found)
+            if not self._same(response.replica, stamp):
+                self._differ(node, f"{request}: {response.replica} where the rule says {stamp}")
                 return
-            ending = stamped(theirs)
-            assert found.endswith(ending)
-            event.answer = _encoded(found[: -len(ending)] + stamped(said.stamp))
-            served = node.admission.store(request.store)
-            self._found[len(self._events)] = _Found(event, served, replica, said.key, request, said.stamp)
+            response.replica.CopyFrom(stamp)
+            event.answer = _encoded(_as_written(response))
+            served, replica = node.admission.store(request.store), self._told[node.name].compiler.replicas[number]
+            self._found[len(self._events)] = _Found(event, served, replica, said.key, request, stamp)
         elif found is not None:
             self.counts[f"answered by Python: {serving_pb2.ServingObstacle.Name(said)}"] += 1
         self._events.append(event)
 
     def _page(self, node: SimulatedNode, lookup: query_service_pb2.GetRequest) -> None:
-        """Ask for a page of the partition that a key is in, and write it down."""
-        said = self._admitted(node, lookup)
-        if not isinstance(said, Admitted):
+        """Ask for pages of the partition that a key is in, and write them down."""
+        if not isinstance(of_key := self._admitted(node, lookup), Admitted):
             return
         rng = self._rng
         request = query_service_pb2.ScanRequest(
             store=lookup.store,
-            partition=said.stamp.partition,
+            partition=of_key.replicas[0][1].partition,
             freshness=lookup.freshness if lookup.HasField("freshness") else None,
             forwarding=lookup.forwarding if lookup.HasField("forwarding") else None,
             raw=rng.random() < 0.5,
@@ -250,16 +254,20 @@ class Recorder(Unrecorded):
         elif what == 2:
             request.prefix.text = f"k{rng.randrange(5)}"
         for _ in range(rng.randint(1, 3)):
-            scanned = self._scanned(node, request)
+            said, scanned = self._admitted(node, request), self._scanned(node, request)
+            if not isinstance(said, Admitted):
+                self._differ(node, f"{request}: the rule admits the lookup, and not the page: {said}")
+                return
             if scanned is None:
                 self._refused(node, said, lookup.freshness)
                 return
+            ((_, stamp),) = said.replicas
             page = query_service_pb2.ScanResponse.FromString(scanned)
             assert page.SerializeToString() == scanned
-            if not self._same(page.replicas[0], said.stamp):
-                self._differ(node, f"{request}: {page.replicas[0]} where the rule says {said.stamp}")
+            if not self._same(page.replicas[0], stamp):
+                self._differ(node, f"{request}: {page.replicas[0]} where the rule says {stamp}")
                 return
-            page.replicas[0].CopyFrom(said.stamp)
+            page.replicas[0].CopyFrom(stamp)
             event = self._event(node, "scan", request.SerializeToString(), said)
             event.answer = _encoded(page.SerializeToString())
             self._events.append(event)
@@ -269,9 +277,7 @@ class Recorder(Unrecorded):
 
     def _scanned(self, node: SimulatedNode, request: query_service_pb2.ScanRequest) -> bytes | None:
         try:
-            # However long it takes on this machine: there are no threads here.
-            with patch.object(query_service.stores.walk, "_BRIEF_S", float("inf")):
-                return _finished(self._told[node.name].scans.scan(request))
+            return ended(self._told[node.name].scans.scan(request))
         except LookupFailure:
             return None
 
@@ -283,14 +289,14 @@ class Recorder(Unrecorded):
         return _Event(
             do,
             node.name,
-            store=said.store if isinstance(said, Admitted) else 0,
+            store=said.replicas[0][0] if isinstance(said, Admitted) else 0,
             us=int(now * _US),
             until_us=int((now + holds_s) * _US) if holds_s > 0 else -1,
             obstacle=int(obstacle),
             data=_encoded(request),
         )
 
-    def _admitted(self, node: SimulatedNode, request: query_service_pb2.GetRequest) -> Admitted | Obstacle:
+    def _admitted(self, node: SimulatedNode, request: ReadRequest) -> Admitted | Obstacle:
         """Return what the rule says of a lookup now."""
         told = self._told[node.name]
         if not node.is_confirmed():
@@ -344,7 +350,7 @@ class Recorder(Unrecorded):
 
     def _refused(self, node: SimulatedNode, said: Admitted, bound: types_pb2.Freshness) -> None:
         """Take that the node refuses what the rule admits. It may, by a millisecond."""
-        stamp = said.stamp
+        _, stamp = said.replicas[0]
         is_rounded = (bound.HasField("max_staleness_ms") and stamp.staleness_ms == bound.max_staleness_ms) or (
             bound.HasField("max_processor_age_ms") and stamp.processor_age_ms == bound.max_processor_age_ms
         )
@@ -391,19 +397,22 @@ def _later(logs: dict[tuple[str, int], Changelog], found: _Found, position: int)
     """Return the answer with the value of a later position."""
     replica, request = found.replica, found.request
     record = logs[replica.spec.name, replica.partition].record_at(found.key, position)
-    value = None if record is None or record.value is None else (record.value, record.timestamp_ms)
-    served = found.served.asked(exact=request.json_text)
-    return answer(served, value, raw=request.raw, stamp=stamped(found.stamp))
+    response = query_service_pb2.GetResponse(found=False, replica=found.stamp)
+    if record is not None and record.value is not None:
+        serde = found.served.asked(exact=request.json_text).value_serde
+        response.found, response.timestamp_ms = True, record.timestamp_ms
+        response.value.CopyFrom(shown_value(serde, record.value, raw=request.raw))
+    return _as_written(response)
 
 
-def _finished(read: Coroutine[Any, Any, bytes]) -> bytes:
-    """Return the result of a read that waits for nothing."""
-    try:
-        while True:
-            read.send(None)
-    except StopIteration as done:
-        found: bytes = done.value
-        return found
+def _as_written(response: query_service_pb2.GetResponse) -> bytes:
+    """Return an answer with its fields in the order in which the data plane writes them."""
+    head = b"\x08\x01" if response.found else b"\x08\x00"
+    parts = [query_service_pb2.GetResponse(replica=response.replica)]
+    if response.found:
+        at = query_service_pb2.GetResponse(timestamp_ms=response.timestamp_ms)
+        parts = [at, query_service_pb2.GetResponse(value=response.value), *parts]
+    return head + b"".join(part.SerializeToString() for part in parts)
 
 
 def _number(store: StoreReplica) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from query_service.dataplane.holding import DataPlaneStore
+from query_service.dataplane.holding import DataPlaneKeyValue
 from query_service.disk.cleanup import IdleFolders
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.states.checkpoint import Checkpoint
@@ -228,7 +228,7 @@ class SimulatedTasks:
         place = Checkpoint(spec.changelog_topic, "id", position, wall_ms)
         # As far as its snapshot and its answers go, it is one of the data plane's.
         engine: Any = _NumberedEngine(next(self._world.numbers))
-        kept = DataPlaneStore(engine)
+        kept = DataPlaneKeyValue(engine)
         kept.apply(log.state_at(position), place)
         store = StoreReplica(
             spec,

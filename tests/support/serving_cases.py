@@ -1,19 +1,26 @@
-"""Made-up snapshots, facts and lookups for `admitted`: most are answered, and each obstacle comes up."""
+"""Made-up snapshots, facts and reads for `admitted`: most are answered, and each obstacle comes up."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any, Final
 
-from query_service.serving.admitted import Held
-from statehouse.control.v1 import express_pb2, serving_pb2
+from query_service.serving.admitted import KINDS, Held, ReadRequest
+from statehouse.contract.paging import next_page_token
+from statehouse.control.v1 import engine_pb2, express_pb2, serving_pb2
+from statehouse.keys import ordered as ordered_keys
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.express_cases import TEXTS
 
 STORES = ("text", "long", "none", "Zoë")
+METHODS: Final[tuple[type[ReadRequest], ...]] = tuple(KINDS)
+"""What is asked. Each kind of stores has the names of STORES, the first one as they are, others with their number."""
 _FORMS = {"long": express_pb2.KEY_FORM_LONG, "none": express_pb2.KEY_FORM_UNSPECIFIED}
 NOW_US = 5_000_000_000
 _EPOCHS = (1, 7, 8, 2**53)
+_TIMES = (-(2**63), -1, 0, 1, 1_000, 2**62, 2**63 - 1)
+_KINDS = sorted(set(KINDS.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +37,55 @@ def made_fleet(rng: random.Random) -> Fleet:
     snapshot = serving_pb2.ServingSnapshot(number=1, epoch=rng.choice(_EPOCHS), max_batch_entries=100)
     held: dict[int, Held] = {}
     reports: dict[str, serving_pb2.ServingReport] = {}
-    for name in STORES:
+    for kind in _KINDS:
+        for form in STORES:
+            _add_store(rng, snapshot, kind, form, held)
+    for store in snapshot.stores:
+        if rng.random() < 0.8:
+            report = reports[store.name] = serving_pb2.ServingReport(store=store.name)
+            if rng.random() < 0.9:
+                report.at_us = NOW_US - rng.choice((-5, 0, 999, 1_000, 30_000_000))
+                if rng.random() < 0.8:
+                    report.input_backlog = rng.choice((0, 1, 500))
+    return Fleet(snapshot, held, reports)
+
+
+def named(form: str, kind: engine_pb2.EngineKind.ValueType) -> str:
+    """Return the name of the store of a kind whose keys have a form."""
+    return form if kind == _KINDS[0] else f"{form}{kind}"
+
+
+def _add_store(
+    rng: random.Random,
+    snapshot: serving_pb2.ServingSnapshot,
+    kind: engine_pb2.EngineKind.ValueType,
+    form: str,
+    held: dict[int, Held],
+) -> None:
+    if rng.random() < 0.1:
+        return
+    store = snapshot.stores.add(
+        name=named(form, kind),
+        kind=kind,
+        window_size_ms=rng.choice((0, 60_000)),
+        key_form=_FORMS.get(form, express_pb2.KEY_FORM_TEXT),
+        value_form=rng.randrange(6),
+        partition_count=rng.randint(1, 5),
+        is_global=rng.random() < 0.2,
+    )
+    for partition in range(store.partition_count):
         if rng.random() < 0.1:
             continue
-        store = snapshot.stores.add(
-            name=name,
-            key_form=_FORMS.get(name, express_pb2.KEY_FORM_TEXT),
-            value_form=rng.randrange(6),
-            partition_count=rng.randint(1, 5),
+        number = len(held) + 1
+        held[number] = _made_held(rng, number)
+        stamp = types_pb2.ReplicaStamp(
+            partition=partition,
+            epoch=snapshot.epoch,
+            host=types_pb2.Host(instance_id="n1", host="h", port=7000),
+            role=types_pb2.ReplicaRole.ValueType(rng.choice((1, 2, 5))),
         )
-        for partition in range(store.partition_count):
-            if rng.random() < 0.1:
-                continue
-            number = len(held) + 1
-            held[number] = _made_held(rng, number)
-            stamp = types_pb2.ReplicaStamp(
-                partition=partition,
-                epoch=snapshot.epoch,
-                host=types_pb2.Host(instance_id="n1", host="h", port=7000),
-                role=types_pb2.ReplicaRole.ValueType(rng.choice((1, 2, 5))),
-            )
-            is_active = rng.random() < 0.6
-            store.replicas.add(partition=partition, store=number, is_active=is_active, head=stamp.SerializeToString())
-        if rng.random() < 0.8:
-            reports[name] = serving_pb2.ServingReport(store=name)
-            if rng.random() < 0.9:
-                reports[name].at_us = NOW_US - rng.choice((-5, 0, 999, 1_000, 30_000_000))
-                if rng.random() < 0.8:
-                    reports[name].input_backlog = rng.choice((0, 1, 500))
-    return Fleet(snapshot, held, reports)
+        is_active = rng.random() < 0.6
+        store.replicas.add(partition=partition, store=number, is_active=is_active, head=stamp.SerializeToString())
 
 
 def _made_held(rng: random.Random, number: int) -> Held:
@@ -75,12 +102,16 @@ def _made_held(rng: random.Random, number: int) -> Held:
     return Held(position, end)
 
 
-def made_lookup(rng: random.Random, fleet: Fleet) -> bytes:
-    """Return a serialized Get, mostly one that is answered."""
-    text = rng.choice(TEXTS) if rng.random() < 0.5 else str(rng.randrange(10_000))
-    key = types_pb2.Key(text=text) if rng.random() < 0.7 else types_pb2.Key(raw=rng.randbytes(rng.randrange(20)))
-    request = query_service_pb2.GetRequest(store=rng.choice((*STORES * 3, "unknown")), key=key)
-    request.raw, request.json_text = rng.random() < 0.3, rng.random() < 0.3
+def made_read(rng: random.Random, fleet: Fleet, method: type[ReadRequest]) -> bytes:
+    """Return a serialized request, mostly one that is answered."""
+    kind = KINDS[method] if rng.random() < 0.95 else rng.choice(_KINDS)
+    request: Any = method(store=named(rng.choice((*STORES * 3, "unknown")), kind))
+    fields = request.DESCRIPTOR.fields_by_name
+    if "key" in fields:
+        request.key.CopyFrom(_made_key(rng))
+    else:
+        _place(rng, request)
+    _show(rng, request)
     if rng.random() < 0.5:
         request.forwarding.epoch = fleet.snapshot.epoch if rng.random() < 0.8 else rng.choice(_EPOCHS)
         request.forwarding.hops = rng.choice((0, 1, 1, 1, 1, 2))
@@ -88,14 +119,70 @@ def made_lookup(rng: random.Random, fleet: Fleet) -> bytes:
         _bound(rng, request)
     odd = rng.random()
     if odd < 0.02:
-        request.ClearField("key")
+        request.ClearField("key" if "key" in fields else "partition")
     elif odd < 0.04:
         request.forwarding.traceparent = "00-1-1-01"
     elif odd < 0.05:
         request.forwarding.partition = 0
     elif odd < 0.06:
         request.forwarding.entry_keys = True
+    if "page_token" in fields and rng.random() < 0.3:
+        request.page_token = _made_token(rng, request)
     return _as_sent(rng, request.SerializeToString(), odd)
+
+
+def _show(rng: random.Random, request: Any) -> None:
+    """Say what is shown, and the times that it is of."""
+    fields = request.DESCRIPTOR.fields_by_name
+    if "raw" in fields:
+        request.raw, request.json_text = rng.random() < 0.3, rng.random() < 0.3
+    if "exact" in fields:
+        request.exact = rng.random() < 0.5
+    if "reverse" in fields:
+        request.reverse, request.page_size = rng.random() < 0.3, rng.choice((0, 0, 1, 100, 1_001, 2**32 - 1))
+    for name in ("from_ms", "to_ms", "as_of_ms"):
+        if name in fields and rng.random() < (0.02 if "from_key" in fields else 0.3):
+            setattr(request, name, rng.choice(_TIMES))
+
+
+def _made_key(rng: random.Random) -> types_pb2.Key:
+    text = rng.choice(TEXTS) if rng.random() < 0.5 else str(rng.randrange(10_000))
+    return types_pb2.Key(text=text) if rng.random() < 0.7 else types_pb2.Key(raw=rng.randbytes(rng.randrange(20)))
+
+
+def _place(rng: random.Random, request: Any) -> None:
+    """Say what partitions, and keys, a read is of that has no key of its own."""
+    is_scan = isinstance(request, query_service_pb2.ScanRequest)
+    several = is_scan and rng.random() < 0.4
+    if several:
+        request.partitions.extend(rng.choices(range(4), k=rng.randrange(4)))
+    if not several or rng.random() < 0.05:
+        request.partition = rng.randrange(4)
+    if not is_scan:
+        return
+    if rng.random() < 0.1:
+        request.prefix.CopyFrom(_made_key(rng))
+    for name in ("from_key", "to_key"):
+        if rng.random() < 0.1:
+            getattr(request, name).CopyFrom(_made_key(rng) if rng.random() < 0.95 else types_pb2.Key())
+    request.forwarding.entry_keys = rng.random() < 0.3
+
+
+def _made_token(rng: random.Random, request: Any) -> str:
+    """Return a token, mostly the one that a page of this request may have."""
+    last = rng.randbytes(rng.randrange(5))
+    if "key" in request.DESCRIPTOR.fields_by_name and rng.random() < 0.9:
+        last = ordered_keys.escaped(request.key.raw or request.key.text.encode()) + last
+    token = next_page_token(request, last)
+    odd = rng.random()
+    if odd < 0.05:
+        return rng.choice(("damaged", "AAAA", "CgFhEAE=", token[:-1], f"{token[:2]}\n{token[2:]}", f"{token}\r"))
+    if odd < 0.1:
+        at = rng.randrange(len(token))
+        return token[:at] + rng.choice("AB-_=ä") + token[at + 1 :]
+    if odd < 0.15:
+        request.json_text = not request.json_text  # the token is of another scan
+    return token
 
 
 def _as_sent(rng: random.Random, data: bytes, odd: float) -> bytes:
@@ -112,7 +199,7 @@ def _as_sent(rng: random.Random, data: bytes, odd: float) -> bytes:
     return data
 
 
-def _bound(rng: random.Random, request: query_service_pb2.GetRequest) -> None:
+def _bound(rng: random.Random, request: Any) -> None:
     bound = request.freshness
     if rng.random() < 0.3:
         bound.active_only = True
@@ -127,7 +214,7 @@ def _bound(rng: random.Random, request: query_service_pb2.GetRequest) -> None:
     if rng.random() < 0.4:
         for _ in range(rng.randrange(4)):
             bound.at_least.positions.add(
-                store=rng.choice(STORES),
+                store=request.store if rng.random() < 0.5 else rng.choice(STORES),
                 partition=rng.randrange(5),
                 position=rng.choice((-1, 0, 1, 2, 100, 101, 2**62)),
             )

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from statehouse.control.v1 import engine_pb2 as _engine_pb2
 from statehouse.control.v1 import express_pb2 as _express_pb2
 import builtins as _builtins
 import sys
@@ -67,11 +68,13 @@ class _ServingObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Servi
     SERVING_OBSTACLE_NO_SNAPSHOT: _ServingObstacle.ValueType  # 1
     """There is no snapshot, or it has not been said lately that it holds."""
     SERVING_OBSTACLE_NOT_PLAIN: _ServingObstacle.ValueType  # 2
-    """It has more than a store, a key, bounds and the sender's epoch."""
+    """It has more than what it is of, bounds and the sender's epoch, or times that
+    are refused.
+    """
     SERVING_OBSTACLE_UNKNOWN_STORE: _ServingObstacle.ValueType  # 3
     """The snapshot has nothing of the store."""
     SERVING_OBSTACLE_KEY: _ServingObstacle.ValueType  # 4
-    """The key is text that only Python can read."""
+    """A key, or a page's token, is one that only Python can read."""
     SERVING_OBSTACLE_VALUE: _ServingObstacle.ValueType  # 5
     """The value is shown in a form that only Python writes."""
     SERVING_OBSTACLE_EPOCH: _ServingObstacle.ValueType  # 6
@@ -82,20 +85,24 @@ class _ServingObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Servi
     """No end of the log is known."""
     SERVING_OBSTACLE_BOUND: _ServingObstacle.ValueType  # 9
     """A bound is not met."""
+    SERVING_OBSTACLE_KIND: _ServingObstacle.ValueType  # 10
+    """The store's kind has no such read, or Python does it."""
 
 class ServingObstacle(_ServingObstacle, metaclass=_ServingObstacleEnumTypeWrapper):
-    """Why a lookup is Python's to answer."""
+    """Why a read is Python's to answer."""
 
 SERVING_OBSTACLE_UNSPECIFIED: ServingObstacle.ValueType  # 0
 """It isn't."""
 SERVING_OBSTACLE_NO_SNAPSHOT: ServingObstacle.ValueType  # 1
 """There is no snapshot, or it has not been said lately that it holds."""
 SERVING_OBSTACLE_NOT_PLAIN: ServingObstacle.ValueType  # 2
-"""It has more than a store, a key, bounds and the sender's epoch."""
+"""It has more than what it is of, bounds and the sender's epoch, or times that
+are refused.
+"""
 SERVING_OBSTACLE_UNKNOWN_STORE: ServingObstacle.ValueType  # 3
 """The snapshot has nothing of the store."""
 SERVING_OBSTACLE_KEY: ServingObstacle.ValueType  # 4
-"""The key is text that only Python can read."""
+"""A key, or a page's token, is one that only Python can read."""
 SERVING_OBSTACLE_VALUE: ServingObstacle.ValueType  # 5
 """The value is shown in a form that only Python writes."""
 SERVING_OBSTACLE_EPOCH: ServingObstacle.ValueType  # 6
@@ -106,6 +113,8 @@ SERVING_OBSTACLE_NO_END: ServingObstacle.ValueType  # 8
 """No end of the log is known."""
 SERVING_OBSTACLE_BOUND: ServingObstacle.ValueType  # 9
 """A bound is not met."""
+SERVING_OBSTACLE_KIND: ServingObstacle.ValueType  # 10
+"""The store's kind has no such read, or Python does it."""
 Global___ServingObstacle: _TypeAlias = ServingObstacle  # noqa: Y015
 
 class _ServingRead:
@@ -124,6 +133,16 @@ class _ServingReadEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ServingRe
     """Of a page of the keys from one to another."""
     SERVING_READ_PREFIX: _ServingRead.ValueType  # 4
     """Of a page of the keys with a prefix."""
+    SERVING_READ_COUNT: _ServingRead.ValueType  # 5
+    """Of how many entries there are."""
+    SERVING_READ_FETCH_WINDOWS: _ServingRead.ValueType  # 6
+    """Of a page of a key's windows."""
+    SERVING_READ_FETCH_SESSIONS: _ServingRead.ValueType  # 7
+    """Of a page of a key's sessions."""
+    SERVING_READ_GET_AS_OF: _ServingRead.ValueType  # 8
+    """Of what a key had at a time."""
+    SERVING_READ_GET_HISTORY: _ServingRead.ValueType  # 9
+    """Of a page of a key's versions."""
 
 class ServingRead(_ServingRead, metaclass=_ServingReadEnumTypeWrapper):
     """Kinds of reads that are counted apart."""
@@ -138,6 +157,16 @@ SERVING_READ_RANGE: ServingRead.ValueType  # 3
 """Of a page of the keys from one to another."""
 SERVING_READ_PREFIX: ServingRead.ValueType  # 4
 """Of a page of the keys with a prefix."""
+SERVING_READ_COUNT: ServingRead.ValueType  # 5
+"""Of how many entries there are."""
+SERVING_READ_FETCH_WINDOWS: ServingRead.ValueType  # 6
+"""Of a page of a key's windows."""
+SERVING_READ_FETCH_SESSIONS: ServingRead.ValueType  # 7
+"""Of a page of a key's sessions."""
+SERVING_READ_GET_AS_OF: ServingRead.ValueType  # 8
+"""Of what a key had at a time."""
+SERVING_READ_GET_HISTORY: ServingRead.ValueType  # 9
+"""Of a page of a key's versions."""
 Global___ServingRead: _TypeAlias = ServingRead  # noqa: Y015
 
 @_typing.final
@@ -247,6 +276,8 @@ class ServingStore(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     IS_GLOBAL_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    WINDOW_SIZE_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     key_form: _express_pb2.KeyForm.ValueType
@@ -257,6 +288,10 @@ class ServingStore(_message.Message):
     """How many partitions it has. The key's murmur2 hash chooses one."""
     is_global: _builtins.bool
     """Whether nodes hold all of it. Its pages are of one partition here."""
+    kind: _engine_pb2.EngineKind.ValueType
+    """What it is built on: each kind has its own reads."""
+    window_size_ms: _builtins.int
+    """How long its windows are, in milliseconds."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingReplica]:
         """The partitions that may be answered from. For all others Python is asked."""
@@ -270,10 +305,12 @@ class ServingStore(_message.Message):
         partition_count: _builtins.int = ...,
         replicas: _abc.Iterable[Global___ServingReplica] | None = ...,
         is_global: _builtins.bool = ...,
+        kind: _engine_pb2.EngineKind.ValueType = ...,
+        window_size_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_global", b"is_global", "key_form", b"key_form", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas", "value_form", b"value_form"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_global", b"is_global", "key_form", b"key_form", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas", "value_form", b"value_form", "window_size_ms", b"window_size_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -432,31 +469,47 @@ class ServingSums(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class CallsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SUMS_FIELD_NUMBER: _builtins.int
-    GETS_FIELD_NUMBER: _builtins.int
-    BATCH_GETS_FIELD_NUMBER: _builtins.int
-    SCANS_FIELD_NUMBER: _builtins.int
-    gets: _builtins.int
-    """Calls of Get."""
-    batch_gets: _builtins.int
-    """Calls of BatchGet of which all lookups were answered so."""
-    scans: _builtins.int
-    """Calls of Scan."""
+    CALLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sums(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingSum]:
         """By stores."""
+
+    @_builtins.property
+    def calls(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """Calls, by the kind of their frames on the link; of BatchGet those of which
+        all lookups were answered so.
+        """
 
     def __init__(
         self,
         *,
         sums: _abc.Iterable[Global___ServingSum] | None = ...,
-        gets: _builtins.int = ...,
-        batch_gets: _builtins.int = ...,
-        scans: _builtins.int = ...,
+        calls: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_gets", b"batch_gets", "gets", b"gets", "scans", b"scans", "sums", b"sums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "sums", b"sums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.link.link import LinkContext
+from statehouse.link.link import CALLS, LinkContext
 from statehouse.link.proxy import Proxy, ProxyLimits, ProxyTls
 from statehouse.local.ports import LOOPBACK
 from statehouse.rpc.failures import from_rpc_error
@@ -120,7 +120,7 @@ async def served(port: int = 0, bounds: ProxyLimits = BOUNDS, tls: ProxyTls | No
         register,
         settings=RouterSettings(application_id="tests", max_message_bytes=bounds.max_message_bytes),
         proxy=proxy,
-        proxied={"Get": get, "BatchGet": batch_get, "Scan": batch_get, "ScanWindows": get, "ScanSessions": get},
+        proxied={**dict.fromkeys(CALLS.values(), get), "BatchGet": batch_get, "Scan": batch_get},
         max_batch_entries=1_000,
         lasting_calls=0,
         gate=None,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from statehouse.errors import EngineError, LookupFailure, Reason
 from statehouse.errors.statuses import to_status
-from statehouse.link.link import CallFailed, FromProxy, Link, LinkContext, ToProxy
+from statehouse.link.link import CALLS, CallFailed, FromProxy, Link, LinkContext, LinkHandler, ToProxy
 from statehouse.rpc.failures import from_rpc_error, from_status
 from statehouse.security.shown import NOTHING_SHOWN, Shown
 from tests.support.panic import Panic
@@ -90,7 +90,8 @@ async def linked() -> AsyncIterator[OtherEnd]:
         if beginning.startswith(b"too"):
             raise LookupFailure(Reason.INVALID_REQUEST, "too long")
 
-    handlers = {"Get": get, "BatchGet": batch_get, "Scan": batch_get, "ScanWindows": get, "ScanSessions": get}
+    handlers: dict[str, LinkHandler] = dict.fromkeys(CALLS.values(), get)
+    handlers |= {"BatchGet": batch_get, "Scan": batch_get}
     reader, writer = await asyncio.open_unix_connection(sock=its)
     lost = asyncio.Event()
     ours.setblocking(False)

@@ -86,7 +86,7 @@ func (ValueForm) EnumDescriptor() ([]byte, []int) {
 	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{0}
 }
 
-// Why a lookup is Python's to answer.
+// Why a read is Python's to answer.
 type ServingObstacle int32
 
 const (
@@ -94,11 +94,12 @@ const (
 	ServingObstacle_SERVING_OBSTACLE_UNSPECIFIED ServingObstacle = 0
 	// There is no snapshot, or it has not been said lately that it holds.
 	ServingObstacle_SERVING_OBSTACLE_NO_SNAPSHOT ServingObstacle = 1
-	// It has more than a store, a key, bounds and the sender's epoch.
+	// It has more than what it is of, bounds and the sender's epoch, or times that
+	// are refused.
 	ServingObstacle_SERVING_OBSTACLE_NOT_PLAIN ServingObstacle = 2
 	// The snapshot has nothing of the store.
 	ServingObstacle_SERVING_OBSTACLE_UNKNOWN_STORE ServingObstacle = 3
-	// The key is text that only Python can read.
+	// A key, or a page's token, is one that only Python can read.
 	ServingObstacle_SERVING_OBSTACLE_KEY ServingObstacle = 4
 	// The value is shown in a form that only Python writes.
 	ServingObstacle_SERVING_OBSTACLE_VALUE ServingObstacle = 5
@@ -110,21 +111,24 @@ const (
 	ServingObstacle_SERVING_OBSTACLE_NO_END ServingObstacle = 8
 	// A bound is not met.
 	ServingObstacle_SERVING_OBSTACLE_BOUND ServingObstacle = 9
+	// The store's kind has no such read, or Python does it.
+	ServingObstacle_SERVING_OBSTACLE_KIND ServingObstacle = 10
 )
 
 // Enum value maps for ServingObstacle.
 var (
 	ServingObstacle_name = map[int32]string{
-		0: "SERVING_OBSTACLE_UNSPECIFIED",
-		1: "SERVING_OBSTACLE_NO_SNAPSHOT",
-		2: "SERVING_OBSTACLE_NOT_PLAIN",
-		3: "SERVING_OBSTACLE_UNKNOWN_STORE",
-		4: "SERVING_OBSTACLE_KEY",
-		5: "SERVING_OBSTACLE_VALUE",
-		6: "SERVING_OBSTACLE_EPOCH",
-		7: "SERVING_OBSTACLE_PARTITION",
-		8: "SERVING_OBSTACLE_NO_END",
-		9: "SERVING_OBSTACLE_BOUND",
+		0:  "SERVING_OBSTACLE_UNSPECIFIED",
+		1:  "SERVING_OBSTACLE_NO_SNAPSHOT",
+		2:  "SERVING_OBSTACLE_NOT_PLAIN",
+		3:  "SERVING_OBSTACLE_UNKNOWN_STORE",
+		4:  "SERVING_OBSTACLE_KEY",
+		5:  "SERVING_OBSTACLE_VALUE",
+		6:  "SERVING_OBSTACLE_EPOCH",
+		7:  "SERVING_OBSTACLE_PARTITION",
+		8:  "SERVING_OBSTACLE_NO_END",
+		9:  "SERVING_OBSTACLE_BOUND",
+		10: "SERVING_OBSTACLE_KIND",
 	}
 	ServingObstacle_value = map[string]int32{
 		"SERVING_OBSTACLE_UNSPECIFIED":   0,
@@ -137,6 +141,7 @@ var (
 		"SERVING_OBSTACLE_PARTITION":     7,
 		"SERVING_OBSTACLE_NO_END":        8,
 		"SERVING_OBSTACLE_BOUND":         9,
+		"SERVING_OBSTACLE_KIND":          10,
 	}
 )
 
@@ -181,6 +186,16 @@ const (
 	ServingRead_SERVING_READ_RANGE ServingRead = 3
 	// Of a page of the keys with a prefix.
 	ServingRead_SERVING_READ_PREFIX ServingRead = 4
+	// Of how many entries there are.
+	ServingRead_SERVING_READ_COUNT ServingRead = 5
+	// Of a page of a key's windows.
+	ServingRead_SERVING_READ_FETCH_WINDOWS ServingRead = 6
+	// Of a page of a key's sessions.
+	ServingRead_SERVING_READ_FETCH_SESSIONS ServingRead = 7
+	// Of what a key had at a time.
+	ServingRead_SERVING_READ_GET_AS_OF ServingRead = 8
+	// Of a page of a key's versions.
+	ServingRead_SERVING_READ_GET_HISTORY ServingRead = 9
 )
 
 // Enum value maps for ServingRead.
@@ -191,13 +206,23 @@ var (
 		2: "SERVING_READ_ALL",
 		3: "SERVING_READ_RANGE",
 		4: "SERVING_READ_PREFIX",
+		5: "SERVING_READ_COUNT",
+		6: "SERVING_READ_FETCH_WINDOWS",
+		7: "SERVING_READ_FETCH_SESSIONS",
+		8: "SERVING_READ_GET_AS_OF",
+		9: "SERVING_READ_GET_HISTORY",
 	}
 	ServingRead_value = map[string]int32{
-		"SERVING_READ_UNSPECIFIED": 0,
-		"SERVING_READ_GET":         1,
-		"SERVING_READ_ALL":         2,
-		"SERVING_READ_RANGE":       3,
-		"SERVING_READ_PREFIX":      4,
+		"SERVING_READ_UNSPECIFIED":    0,
+		"SERVING_READ_GET":            1,
+		"SERVING_READ_ALL":            2,
+		"SERVING_READ_RANGE":          3,
+		"SERVING_READ_PREFIX":         4,
+		"SERVING_READ_COUNT":          5,
+		"SERVING_READ_FETCH_WINDOWS":  6,
+		"SERVING_READ_FETCH_SESSIONS": 7,
+		"SERVING_READ_GET_AS_OF":      8,
+		"SERVING_READ_GET_HISTORY":    9,
 	}
 )
 
@@ -428,7 +453,11 @@ type ServingStore struct {
 	// The partitions that may be answered from. For all others Python is asked.
 	Replicas []*ServingReplica `protobuf:"bytes,5,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// Whether nodes hold all of it. Its pages are of one partition here.
-	IsGlobal      bool `protobuf:"varint,6,opt,name=is_global,json=isGlobal,proto3" json:"is_global,omitempty"`
+	IsGlobal bool `protobuf:"varint,6,opt,name=is_global,json=isGlobal,proto3" json:"is_global,omitempty"`
+	// What it is built on: each kind has its own reads.
+	Kind EngineKind `protobuf:"varint,7,opt,name=kind,proto3,enum=statehouse.control.v1.EngineKind" json:"kind,omitempty"`
+	// How long its windows are, in milliseconds.
+	WindowSizeMs  int64 `protobuf:"varint,8,opt,name=window_size_ms,json=windowSizeMs,proto3" json:"window_size_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -503,6 +532,20 @@ func (x *ServingStore) GetIsGlobal() bool {
 		return x.IsGlobal
 	}
 	return false
+}
+
+func (x *ServingStore) GetKind() EngineKind {
+	if x != nil {
+		return x.Kind
+	}
+	return EngineKind_ENGINE_KIND_UNSPECIFIED
+}
+
+func (x *ServingStore) GetWindowSizeMs() int64 {
+	if x != nil {
+		return x.WindowSizeMs
+	}
+	return 0
 }
 
 // A partition of a store that may be answered from.
@@ -787,12 +830,9 @@ type ServingSums struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By stores.
 	Sums []*ServingSum `protobuf:"bytes,1,rep,name=sums,proto3" json:"sums,omitempty"`
-	// Calls of Get.
-	Gets uint64 `protobuf:"varint,2,opt,name=gets,proto3" json:"gets,omitempty"`
-	// Calls of BatchGet of which all lookups were answered so.
-	BatchGets uint64 `protobuf:"varint,3,opt,name=batch_gets,json=batchGets,proto3" json:"batch_gets,omitempty"`
-	// Calls of Scan.
-	Scans         uint64 `protobuf:"varint,4,opt,name=scans,proto3" json:"scans,omitempty"`
+	// Calls, by the kind of their frames on the link; of BatchGet those of which
+	// all lookups were answered so.
+	Calls         map[uint32]uint64 `protobuf:"bytes,2,rep,name=calls,proto3" json:"calls,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -834,25 +874,11 @@ func (x *ServingSums) GetSums() []*ServingSum {
 	return nil
 }
 
-func (x *ServingSums) GetGets() uint64 {
+func (x *ServingSums) GetCalls() map[uint32]uint64 {
 	if x != nil {
-		return x.Gets
+		return x.Calls
 	}
-	return 0
-}
-
-func (x *ServingSums) GetBatchGets() uint64 {
-	if x != nil {
-		return x.BatchGets
-	}
-	return 0
-}
-
-func (x *ServingSums) GetScans() uint64 {
-	if x != nil {
-		return x.Scans
-	}
-	return 0
+	return nil
 }
 
 // Reads of a store that were answered.
@@ -941,7 +967,7 @@ var File_statehouse_control_v1_serving_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\n" +
-	"#statehouse/control/v1/serving.proto\x12\x15statehouse.control.v1\x1a#statehouse/control/v1/express.proto\"\xf3\x01\n" +
+	"#statehouse/control/v1/serving.proto\x12\x15statehouse.control.v1\x1a\"statehouse/control/v1/engine.proto\x1a#statehouse/control/v1/express.proto\"\xf3\x01\n" +
 	"\x0fServingSnapshot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12;\n" +
@@ -956,7 +982,7 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\buntil_us\x18\x04 \x01(\x03R\auntilUs\x12\x1f\n" +
 	"\vmay_forward\x18\x05 \x01(\bR\n" +
 	"mayForward\x12\x1a\n" +
-	"\bconceals\x18\x06 \x01(\bR\bconceals\"\xa7\x02\n" +
+	"\bconceals\x18\x06 \x01(\bR\bconceals\"\x84\x03\n" +
 	"\fServingStore\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\bkey_form\x18\x02 \x01(\x0e2\x1e.statehouse.control.v1.KeyFormR\akeyForm\x12?\n" +
@@ -964,7 +990,9 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"value_form\x18\x03 \x01(\x0e2 .statehouse.control.v1.ValueFormR\tvalueForm\x12'\n" +
 	"\x0fpartition_count\x18\x04 \x01(\rR\x0epartitionCount\x12A\n" +
 	"\breplicas\x18\x05 \x03(\v2%.statehouse.control.v1.ServingReplicaR\breplicas\x12\x1b\n" +
-	"\tis_global\x18\x06 \x01(\bR\bisGlobal\"\x9c\x01\n" +
+	"\tis_global\x18\x06 \x01(\bR\bisGlobal\x125\n" +
+	"\x04kind\x18\a \x01(\x0e2!.statehouse.control.v1.EngineKindR\x04kind\x12$\n" +
+	"\x0ewindow_size_ms\x18\b \x01(\x03R\fwindowSizeMs\"\x9c\x01\n" +
 	"\x0eServingReplica\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x14\n" +
 	"\x05store\x18\x02 \x01(\x04R\x05store\x12\x1b\n" +
@@ -987,13 +1015,14 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\x05at_us\x18\x02 \x01(\x03H\x00R\x04atUs\x88\x01\x01\x12(\n" +
 	"\rinput_backlog\x18\x03 \x01(\x03H\x01R\finputBacklog\x88\x01\x01B\b\n" +
 	"\x06_at_usB\x10\n" +
-	"\x0e_input_backlog\"\x8d\x01\n" +
+	"\x0e_input_backlog\"\xc3\x01\n" +
 	"\vServingSums\x125\n" +
-	"\x04sums\x18\x01 \x03(\v2!.statehouse.control.v1.ServingSumR\x04sums\x12\x12\n" +
-	"\x04gets\x18\x02 \x01(\x04R\x04gets\x12\x1d\n" +
+	"\x04sums\x18\x01 \x03(\v2!.statehouse.control.v1.ServingSumR\x04sums\x12C\n" +
+	"\x05calls\x18\x02 \x03(\v2-.statehouse.control.v1.ServingSums.CallsEntryR\x05calls\x1a8\n" +
 	"\n" +
-	"batch_gets\x18\x03 \x01(\x04R\tbatchGets\x12\x14\n" +
-	"\x05scans\x18\x04 \x01(\x04R\x05scans\"\x9f\x01\n" +
+	"CallsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x9f\x01\n" +
 	"\n" +
 	"ServingSum\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x126\n" +
@@ -1007,7 +1036,7 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\x0fVALUE_FORM_TEXT\x10\x02\x12\x13\n" +
 	"\x0fVALUE_FORM_LONG\x10\x03\x12\x15\n" +
 	"\x11VALUE_FORM_DOUBLE\x10\x04\x12\x13\n" +
-	"\x0fVALUE_FORM_JSON\x10\x05*\xc4\x02\n" +
+	"\x0fVALUE_FORM_JSON\x10\x05*\xdf\x02\n" +
 	"\x0fServingObstacle\x12 \n" +
 	"\x1cSERVING_OBSTACLE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cSERVING_OBSTACLE_NO_SNAPSHOT\x10\x01\x12\x1e\n" +
@@ -1018,13 +1047,20 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\x16SERVING_OBSTACLE_EPOCH\x10\x06\x12\x1e\n" +
 	"\x1aSERVING_OBSTACLE_PARTITION\x10\a\x12\x1b\n" +
 	"\x17SERVING_OBSTACLE_NO_END\x10\b\x12\x1a\n" +
-	"\x16SERVING_OBSTACLE_BOUND\x10\t*\x88\x01\n" +
+	"\x16SERVING_OBSTACLE_BOUND\x10\t\x12\x19\n" +
+	"\x15SERVING_OBSTACLE_KIND\x10\n" +
+	"*\x9b\x02\n" +
 	"\vServingRead\x12\x1c\n" +
 	"\x18SERVING_READ_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10SERVING_READ_GET\x10\x01\x12\x14\n" +
 	"\x10SERVING_READ_ALL\x10\x02\x12\x16\n" +
 	"\x12SERVING_READ_RANGE\x10\x03\x12\x17\n" +
-	"\x13SERVING_READ_PREFIX\x10\x04B\xd9\x01\n" +
+	"\x13SERVING_READ_PREFIX\x10\x04\x12\x16\n" +
+	"\x12SERVING_READ_COUNT\x10\x05\x12\x1e\n" +
+	"\x1aSERVING_READ_FETCH_WINDOWS\x10\x06\x12\x1f\n" +
+	"\x1bSERVING_READ_FETCH_SESSIONS\x10\a\x12\x1a\n" +
+	"\x16SERVING_READ_GET_AS_OF\x10\b\x12\x1c\n" +
+	"\x18SERVING_READ_GET_HISTORY\x10\tB\xd9\x01\n" +
 	"\x19com.statehouse.control.v1B\fServingProtoP\x01Z8statehouse-dataplane/gen/statehouse/control/v1;controlv1\xa2\x02\x03SCX\xaa\x02\x15Statehouse.Control.V1\xca\x02\x15Statehouse\\Control\\V1\xe2\x02!Statehouse\\Control\\V1\\GPBMetadata\xea\x02\x17Statehouse::Control::V1b\x06proto3"
 
 var (
@@ -1040,7 +1076,7 @@ func file_statehouse_control_v1_serving_proto_rawDescGZIP() []byte {
 }
 
 var file_statehouse_control_v1_serving_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_statehouse_control_v1_serving_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_statehouse_control_v1_serving_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_statehouse_control_v1_serving_proto_goTypes = []any{
 	(ValueForm)(0),          // 0: statehouse.control.v1.ValueForm
 	(ServingObstacle)(0),    // 1: statehouse.control.v1.ServingObstacle
@@ -1054,22 +1090,26 @@ var file_statehouse_control_v1_serving_proto_goTypes = []any{
 	(*ServingReport)(nil),   // 9: statehouse.control.v1.ServingReport
 	(*ServingSums)(nil),     // 10: statehouse.control.v1.ServingSums
 	(*ServingSum)(nil),      // 11: statehouse.control.v1.ServingSum
-	(KeyForm)(0),            // 12: statehouse.control.v1.KeyForm
+	nil,                     // 12: statehouse.control.v1.ServingSums.CallsEntry
+	(KeyForm)(0),            // 13: statehouse.control.v1.KeyForm
+	(EngineKind)(0),         // 14: statehouse.control.v1.EngineKind
 }
 var file_statehouse_control_v1_serving_proto_depIdxs = []int32{
 	5,  // 0: statehouse.control.v1.ServingSnapshot.stores:type_name -> statehouse.control.v1.ServingStore
-	12, // 1: statehouse.control.v1.ServingStore.key_form:type_name -> statehouse.control.v1.KeyForm
+	13, // 1: statehouse.control.v1.ServingStore.key_form:type_name -> statehouse.control.v1.KeyForm
 	0,  // 2: statehouse.control.v1.ServingStore.value_form:type_name -> statehouse.control.v1.ValueForm
 	6,  // 3: statehouse.control.v1.ServingStore.replicas:type_name -> statehouse.control.v1.ServingReplica
-	8,  // 4: statehouse.control.v1.ServingFacts.ends:type_name -> statehouse.control.v1.ServingEnd
-	9,  // 5: statehouse.control.v1.ServingFacts.reports:type_name -> statehouse.control.v1.ServingReport
-	11, // 6: statehouse.control.v1.ServingSums.sums:type_name -> statehouse.control.v1.ServingSum
-	2,  // 7: statehouse.control.v1.ServingSum.read:type_name -> statehouse.control.v1.ServingRead
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	14, // 4: statehouse.control.v1.ServingStore.kind:type_name -> statehouse.control.v1.EngineKind
+	8,  // 5: statehouse.control.v1.ServingFacts.ends:type_name -> statehouse.control.v1.ServingEnd
+	9,  // 6: statehouse.control.v1.ServingFacts.reports:type_name -> statehouse.control.v1.ServingReport
+	11, // 7: statehouse.control.v1.ServingSums.sums:type_name -> statehouse.control.v1.ServingSum
+	12, // 8: statehouse.control.v1.ServingSums.calls:type_name -> statehouse.control.v1.ServingSums.CallsEntry
+	2,  // 9: statehouse.control.v1.ServingSum.read:type_name -> statehouse.control.v1.ServingRead
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_serving_proto_init() }
@@ -1077,6 +1117,7 @@ func file_statehouse_control_v1_serving_proto_init() {
 	if File_statehouse_control_v1_serving_proto != nil {
 		return
 	}
+	file_statehouse_control_v1_engine_proto_init()
 	file_statehouse_control_v1_express_proto_init()
 	file_statehouse_control_v1_serving_proto_msgTypes[5].OneofWrappers = []any{}
 	file_statehouse_control_v1_serving_proto_msgTypes[6].OneofWrappers = []any{}
@@ -1086,7 +1127,7 @@ func file_statehouse_control_v1_serving_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_serving_proto_rawDesc), len(file_statehouse_control_v1_serving_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,70 @@
+package admit
+
+import (
+	"unicode/utf8"
+
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+)
+
+// Counting is a request for the number of entries: a statehouse.v1.CountRequest that has nothing else than what is here.
+type Counting struct {
+	Terms
+	// IsExact says whether no estimate will do.
+	IsExact bool
+
+	partitions []uint64 // one, or none
+}
+
+// Fields of CountRequest.
+const countStore, countExact, countFreshness, countPartition, countForwarding = 1, 2, 3, 4, 15
+
+// ReadCounting reads a serialized CountRequest; not if it has anything else than what Counting has, or anything twice.
+func ReadCounting(request []byte) (*Counting, bool) {
+	counting := &Counting{}
+	var fields seen
+	for len(request) > 0 {
+		found, rest, isRead := next(request)
+		if !isRead || !fields.isNew(found.number) || !counting.take(found) {
+			return nil, false
+		}
+		request = rest
+	}
+	return counting, utf8.Valid(counting.Store) && !counting.WithKeys
+}
+
+func (c *Counting) take(found field) bool {
+	switch found.number {
+	case countStore:
+		c.Store = found.bytes
+		return found.isBytes
+	case countExact:
+		c.IsExact = true
+		return !found.isBytes && found.varint == 1
+	case countFreshness:
+		return found.isBytes && c.readFreshness(found.bytes)
+	case countPartition:
+		c.partitions = []uint64{found.varint}
+		return isNumber(found)
+	case countForwarding:
+		return found.isBytes && c.readForwarding(found.bytes)
+	}
+	return false
+}
+
+// AdmitCounting says whether entries may be counted, and of which partitions; else why that is Python's.
+func (s *Snapshot[R]) AdmitCounting(counting *Counting, now int64) ([]Stamped[R], controlv1.ServingObstacle) {
+	store, obstacle := s.store(&counting.Terms, keyValue)
+	if store == nil {
+		return nil, obstacle
+	}
+	numbers := counting.partitions
+	if len(numbers) == 0 && store.isGlobal {
+		for number := range store.partitions {
+			numbers = append(numbers, uint64(number))
+		}
+	}
+	if len(numbers) == 0 {
+		return nil, partition
+	}
+	return store.stamps(numbers, &counting.Terms, now)
+}

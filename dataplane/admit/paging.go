@@ -1,0 +1,119 @@
+package admit
+
+import (
+	"bytes"
+	"encoding/base64"
+	"hash/crc32"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"statehouse-dataplane/keys"
+)
+
+// Paging is what a request says of the page that it wants.
+type Paging struct {
+	Reverse bool
+
+	size  uint64
+	token []byte
+}
+
+const (
+	// As statehouse/contract/paging.py has it.
+	usualEntries, mostEntries = 100, 1_000
+
+	// Fields of PageToken.
+	tokenLastKey, tokenFingerprint = 1, 2
+)
+
+func (p *Paging) takeSize(found field) bool {
+	p.size = found.varint
+	return isNumber(found)
+}
+
+func (p *Paging) takeToken(found field) bool {
+	p.token = found.bytes
+	return found.isBytes && utf8.Valid(found.bytes)
+}
+
+func (p *Paging) takeReverse(found field) bool {
+	p.Reverse = true
+	return !found.isBytes && found.varint == 1
+}
+
+// entries returns the most entries of the page.
+func (p *Paging) entries() int {
+	if p.size == 0 {
+		return usualEntries
+	}
+	return int(min(p.size, mostEntries))
+}
+
+// left returns the part of a range that the token leaves to read; not if Python has to say what it is.
+func (p *Paging) left(of identified, start, stop []byte) (from, to []byte, isRead bool) {
+	if len(p.token) == 0 {
+		return start, stop, true
+	}
+	last, isRead := lastIn(p.token)
+	if !isRead || token(of, last) != string(p.token) {
+		return nil, nil, false // damaged, of another scan, of a later format, or not as anybody writes it
+	}
+	if p.Reverse {
+		if stop == nil || bytes.Compare(last, stop) < 0 {
+			stop = last
+		}
+	} else if after := keys.Following(last); bytes.Compare(after, start) > 0 {
+		start = after
+	}
+	return start, stop, true
+}
+
+// identified is a request for a page. Its identity is the request's name, and the fields that must be equal on every page,
+// as they are serialized.
+type identified interface{ identity() []byte }
+
+// token returns the token of the page that follows a key.
+func token(of identified, last []byte) string {
+	var data []byte
+	if len(last) > 0 {
+		data = protowire.AppendBytes(protowire.AppendTag(data, tokenLastKey, protowire.BytesType), last)
+	}
+	if fingerprint := crc32.ChecksumIEEE(of.identity()); fingerprint != 0 {
+		data = protowire.AppendVarint(protowire.AppendTag(data, tokenFingerprint, protowire.VarintType), uint64(fingerprint))
+	}
+	return base64.URLEncoding.EncodeToString(data)
+}
+
+// lastIn returns the last key that a token says was returned.
+func lastIn(token []byte) ([]byte, bool) {
+	data, err := base64.URLEncoding.DecodeString(string(token))
+	if err != nil {
+		return nil, false
+	}
+	last := []byte{} // the empty key, which is one
+	for len(data) > 0 {
+		found, rest, isRead := next(data)
+		if !isRead {
+			return nil, false
+		}
+		if data = rest; found.number == tokenLastKey {
+			last = found.bytes
+		}
+	}
+	return last, true
+}
+
+func appendStore(to, store []byte) []byte {
+	if len(store) == 0 {
+		return to
+	}
+	return protowire.AppendBytes(protowire.AppendTag(to, requestStore, protowire.BytesType), store)
+}
+
+func appendSet(to []byte, number protowire.Number, value bool) []byte {
+	if !value {
+		return to
+	}
+	return protowire.AppendVarint(protowire.AppendTag(to, number, protowire.VarintType), 1)
+}
