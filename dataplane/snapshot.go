@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	// As a store has at most (statehouse/errors/checked.py).
-	maxPartitions = 1_000_000
 	// As an address has at most (statehouse/errors/checked.py).
 	maxAddressBytes = 255
 	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
@@ -195,7 +193,7 @@ func snapshotIn(data []byte) (*snapshot, error) {
 		return nil, err
 	}
 	for _, it := range s.Stores {
-		if len(it.First) == 0 || len(it.First) > maxPartitions {
+		if len(it.First) == 0 || len(it.First) > placement.MostPartitions {
 			log.Printf("store %.200q of the snapshot has %d partitions, and is the router's", it.Name, len(it.First))
 			continue
 		}

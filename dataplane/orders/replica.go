@@ -80,7 +80,7 @@ func openReplica(order *controlv1.EngineOpen, resources *engine.Resources, repor
 	}
 	state := &controlv1.EngineState{Segments: database.Segments()}
 	if checkpoint != nil {
-		r.checkpoint, state.Checkpoint = *checkpoint, database.State()
+		r.checkpoint, r.position, state.Checkpoint = *checkpoint, checkpoint.Position, database.State()
 	}
 	return r, state, nil
 }
