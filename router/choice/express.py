@@ -152,7 +152,7 @@ class ExpressCompiler:
             ),
         )
         if table is not None:
-            snapshot.forwarding = table.forwarding
+            snapshot.forwarding, snapshot.page_forwarding = table.forwarding, table.page_forwarding
             self._add_stores(snapshot, table, suspects)
         if snapshot == self.latest:
             return None
@@ -177,6 +177,8 @@ class ExpressCompiler:
                     first=first,
                     late_after_us=late_after_us,
                     copies=_copies(snapshot, places, store, suspects),
+                    # A copy of a global store is asked for all partitions as a whole.
+                    pages=not store.spec.is_global,
                 )
 
 
