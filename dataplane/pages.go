@@ -45,7 +45,8 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, i
 		return nil, nil, false
 	}
 	p, most := s.decidePage(it.data), e.calls.maxMessageBytes
-	if p == nil || !holdingIn(ctx).reserve(p.answerBytes(most)) {
+	by := e.judged(s, who, authorization, scan)
+	if p == nil || !by.may(p.store.Name) || !holdingIn(ctx).reserve(p.answerBytes(most)) {
 		return nil, nil, false
 	}
 	began := time.Now()
@@ -60,6 +61,12 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, i
 		return nil, err, true
 	}
 	if data, is := p.answer(most); is {
+		if !by.may(p.store.Name) { // they have lost the right to it meanwhile
+			return nil, nil, false
+		}
+		if data, is = by.shown(data); !is {
+			return nil, nil, false
+		}
 		for _, c := range calls {
 			e.sums.Add(sumKey{of: sumOfPageCalls, instance: c.node.InstanceId}, 1, c.took)
 		}
