@@ -48,7 +48,7 @@ def routed(bootstrap: str, application_id: str, directory: Path) -> Iterator[Rou
         ports = {name: free_port() for name in ("a", "b", "express", "python")}
         fleet.put(dict(ENTRIES))
         nodes = {name: fleet.node(name, metrics_port=ports[name]) for name in ("a", "b")}
-        holders = [TaskAssignment(*("ab", "ba")[at % 2][:1], tuple("ba"[at % 2])) for at in range(PARTITIONS)]
+        holders = [TaskAssignment("ab"[at % 2], ("ba"[at % 2],)) for at in range(PARTITIONS)]
         fleet.assign(*holders)
         express = fleet.router("express", metrics_port=ports["express"])
         python = fleet.router("python", no_express=True, metrics_port=ports["python"])
@@ -115,8 +115,10 @@ def test_pages_by_the_proxy_are_those_of_python_and_either_goes_on_with_the_othe
             assert express.entries == python.entries, request
             assert express.next_page_token == python.next_page_token, request
             assert not express.entry_keys
-            who = [[(each.partition, each.host.instance_id) for each in page.replicas] for page in (express, python)]
-            assert who[0] == who[1]
+            # Who answers may differ: on a busy machine a router may have met a late answer.
+            asked = [request.partition] if request.HasField("partition") else list(range(PARTITIONS))
+            for page in (express, python):
+                assert sorted(each.partition for each in page.replicas) == asked
             request.page_token = rng.choice((express, python)).next_page_token
             if not request.page_token:
                 break
