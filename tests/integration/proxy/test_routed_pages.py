@@ -124,7 +124,6 @@ def test_pages_by_the_proxy_are_those_of_python_and_either_goes_on_with_the_othe
                 break
     assert pages > WALKS * 2
     poll_until(lambda: both.express_pages() - before >= pages * 0.5, 30, "pages by the proxy to be counted")
-    assert both.express_pages() - before <= pages
 
 
 @pytest.mark.parametrize("name", ["express", "python"])
