@@ -44,8 +44,7 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, i
 	if s == nil || it.isLarge() {
 		return nil, nil, false
 	}
-	p, most := s.decidePage(it.data), e.calls.maxMessageBytes
-	by := e.judged(s, who, authorization, scan)
+	p, by, most := s.decidePage(it.data), e.judged(s, who, authorization, scan), e.calls.maxMessageBytes
 	if p == nil || !by.may(p.store.Name) || !holdingIn(ctx).reserve(p.answerBytes(most)) {
 		return nil, nil, false
 	}
@@ -60,10 +59,10 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, i
 	if err := e.await(inner, 1, calls, microseconds(s.BatchLateAfterUs), done); err != nil {
 		return nil, err, true
 	}
+	if !by.may(p.store.Name) { // they have lost the right to it meanwhile
+		return nil, nil, false
+	}
 	if data, is := p.answer(most); is {
-		if !by.may(p.store.Name) { // they have lost the right to it meanwhile
-			return nil, nil, false
-		}
 		if data, is = by.shown(data); !is {
 			return nil, nil, false
 		}

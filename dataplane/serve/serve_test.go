@@ -34,7 +34,7 @@ func (h *held) Position() int64            { return h.position }
 func (h *held) End() *controlv1.ServingEnd { return h.end }
 
 // holding returns a store with these values by "k0", "k1" and so on.
-func holding(t *testing.T, values ...string) *held {
+func holding(t testing.TB, values ...string) *held {
 	t.Helper()
 	resources := engine.NewResources(8<<20, 8<<20)
 	database, err := engine.Open(t.TempDir(), resources, 1)

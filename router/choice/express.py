@@ -167,9 +167,9 @@ class ExpressCompiler:
                     key_form=key_form(SERDES.get(store.spec.key_serde)),
                     first=first,
                     late_after_us=late_after_us,
+                    copies=_copies(snapshot, places, store, suspects),
                     # A copy of a global store is asked for all partitions as a whole.
                     pages=not store.spec.is_global,
-                    copies=_copies(snapshot, places, store, suspects),
                 )
 
 

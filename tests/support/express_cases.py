@@ -106,6 +106,25 @@ def made_request(rng: random.Random) -> bytes:
     return data
 
 
+def _made_bounds(rng: random.Random) -> types_pb2.Freshness:
+    """Return bounds, mostly such that any copy within them is as good as the others."""
+    bounds = types_pb2.Freshness()
+    most = rng.choice((0, 1, 1_000, 2**28 - 1, 2**28))
+    if rng.random() < 0.6:
+        bounds.max_lag = most
+    if rng.random() < 0.6:
+        bounds.max_staleness_ms = most
+    if rng.random() < 0.2:
+        bounds.max_processor_age_ms = most
+    if rng.random() < 0.2:
+        bounds.max_input_backlog = most
+    if rng.random() < 0.05:
+        bounds.at_least.positions.add(store=STORES[0], partition=0, position=7)
+    if rng.random() < 0.05:
+        bounds.active_only = True
+    return bounds
+
+
 def made_page_request(rng: random.Random, stores: Sequence[str] = (*STORES, *STORES, GLOBAL, "unknown", "")) -> bytes:
     """Return a serialized Scan, mostly a plain one; its token is for `with_token`."""
     request = query_service_pb2.ScanRequest(
@@ -165,22 +184,3 @@ def _bound(rng: random.Random, share: float) -> types_pb2.Key | None:
     if rng.random() < 0.5:
         return types_pb2.Key(text=rng.choice(("", "a", "key-2", "key-4", "7", "Zoë")))
     return types_pb2.Key(raw=rng.choice((b"", b"a", b"\xff", b"key-5", bytes(8))))
-
-
-def _made_bounds(rng: random.Random) -> types_pb2.Freshness:
-    """Return bounds, mostly such that any copy within them is as good as the others."""
-    bounds = types_pb2.Freshness()
-    most = rng.choice((0, 1, 1_000, 2**28 - 1, 2**28))
-    if rng.random() < 0.6:
-        bounds.max_lag = most
-    if rng.random() < 0.6:
-        bounds.max_staleness_ms = most
-    if rng.random() < 0.2:
-        bounds.max_processor_age_ms = most
-    if rng.random() < 0.2:
-        bounds.max_input_backlog = most
-    if rng.random() < 0.05:
-        bounds.at_least.positions.add(store=STORES[0], partition=0, position=7)
-    if rng.random() < 0.05:
-        bounds.active_only = True
-    return bounds

@@ -92,9 +92,9 @@ class ExpressSnapshot(_message.Message):
     MAX_LOOKUPS_FIELD_NUMBER: _builtins.int
     MAX_BATCH_ENTRIES_FIELD_NUMBER: _builtins.int
     BATCH_LATE_AFTER_US_FIELD_NUMBER: _builtins.int
+    PAGE_FORWARDING_FIELD_NUMBER: _builtins.int
     NEEDS_PERMITS_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
-    PAGE_FORWARDING_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Grows with each snapshot of a router's process."""
     forwarding: _builtins.bytes
@@ -107,13 +107,13 @@ class ExpressSnapshot(_message.Message):
     """After how long without all its answers the router is told of a batch, in
     microseconds.
     """
-    needs_permits: _builtins.bool
-    """Whether callers are judged. Then only those are decided for who have a
-    permit: a ServingPermit for the store.
-    """
     page_forwarding: _builtins.bytes
     """What turns a caller's serialized request for a page into a node's: a
     suffix.
+    """
+    needs_permits: _builtins.bool
+    """Whether callers are judged. Then only those are decided for who have a
+    permit: a ServingPermit for the store.
     """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressNode]:
@@ -137,9 +137,9 @@ class ExpressSnapshot(_message.Message):
         max_lookups: _builtins.int = ...,
         max_batch_entries: _builtins.int = ...,
         batch_late_after_us: _builtins.int = ...,
+        page_forwarding: _builtins.bytes = ...,
         needs_permits: _builtins.bool = ...,
         spread: Global___ExpressSpread | None = ...,
-        page_forwarding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spread", b"spread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

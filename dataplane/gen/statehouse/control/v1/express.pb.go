@@ -156,16 +156,16 @@ type ExpressSnapshot struct {
 	// After how long without all its answers the router is told of a batch, in
 	// microseconds.
 	BatchLateAfterUs uint32 `protobuf:"varint,7,opt,name=batch_late_after_us,json=batchLateAfterUs,proto3" json:"batch_late_after_us,omitempty"`
+	// What turns a caller's serialized request for a page into a node's: a
+	// suffix.
+	PageForwarding []byte `protobuf:"bytes,10,opt,name=page_forwarding,json=pageForwarding,proto3" json:"page_forwarding,omitempty"`
 	// Whether callers are judged. Then only those are decided for who have a
 	// permit: a ServingPermit for the store.
 	NeedsPermits bool `protobuf:"varint,8,opt,name=needs_permits,json=needsPermits,proto3" json:"needs_permits,omitempty"`
 	// How lookups of one key are spread.
-	Spread *ExpressSpread `protobuf:"bytes,9,opt,name=spread,proto3" json:"spread,omitempty"`
-	// What turns a caller's serialized request for a page into a node's: a
-	// suffix.
-	PageForwarding []byte `protobuf:"bytes,10,opt,name=page_forwarding,json=pageForwarding,proto3" json:"page_forwarding,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	Spread        *ExpressSpread `protobuf:"bytes,9,opt,name=spread,proto3" json:"spread,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExpressSnapshot) Reset() {
@@ -247,6 +247,13 @@ func (x *ExpressSnapshot) GetBatchLateAfterUs() uint32 {
 	return 0
 }
 
+func (x *ExpressSnapshot) GetPageForwarding() []byte {
+	if x != nil {
+		return x.PageForwarding
+	}
+	return nil
+}
+
 func (x *ExpressSnapshot) GetNeedsPermits() bool {
 	if x != nil {
 		return x.NeedsPermits
@@ -257,13 +264,6 @@ func (x *ExpressSnapshot) GetNeedsPermits() bool {
 func (x *ExpressSnapshot) GetSpread() *ExpressSpread {
 	if x != nil {
 		return x.Spread
-	}
-	return nil
-}
-
-func (x *ExpressSnapshot) GetPageForwarding() []byte {
-	if x != nil {
-		return x.PageForwarding
 	}
 	return nil
 }
@@ -853,11 +853,11 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\vmax_lookups\x18\x05 \x01(\rR\n" +
 	"maxLookups\x12*\n" +
 	"\x11max_batch_entries\x18\x06 \x01(\rR\x0fmaxBatchEntries\x12-\n" +
-	"\x13batch_late_after_us\x18\a \x01(\rR\x10batchLateAfterUs\x12#\n" +
-	"\rneeds_permits\x18\b \x01(\bR\fneedsPermits\x12<\n" +
-	"\x06spread\x18\t \x01(\v2$.statehouse.control.v1.ExpressSpreadR\x06spread\x12'\n" +
+	"\x13batch_late_after_us\x18\a \x01(\rR\x10batchLateAfterUs\x12'\n" +
 	"\x0fpage_forwarding\x18\n" +
-	" \x01(\fR\x0epageForwarding\"|\n" +
+	" \x01(\fR\x0epageForwarding\x12#\n" +
+	"\rneeds_permits\x18\b \x01(\bR\fneedsPermits\x12<\n" +
+	"\x06spread\x18\t \x01(\v2$.statehouse.control.v1.ExpressSpreadR\x06spread\"|\n" +
 	"\rExpressSpread\x12\x18\n" +
 	"\apercent\x18\x01 \x01(\rR\apercent\x12\x14\n" +
 	"\x05least\x18\x02 \x01(\rR\x05least\x12 \n" +
