@@ -45,8 +45,7 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, i
 		return nil, nil, false
 	}
 	p, by, most := s.decidePage(it.data), e.judged(s, who, authorization, scan), e.calls.maxMessageBytes
-	// Where nodes are hidden from the caller, the router hides them.
-	if p == nil || !by.may(p.store.Name) || by.conceals || !holdingIn(ctx).reserve(p.answerBytes(most)) {
+	if p == nil || !by.may(p.store.Name) || !holdingIn(ctx).reserve(p.answerBytes(most)) {
 		return nil, nil, false
 	}
 	began := time.Now()
@@ -60,10 +59,13 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, i
 	if err := e.await(inner, 1, calls, microseconds(s.BatchLateAfterUs), done); err != nil {
 		return nil, err, true
 	}
-	if !by.may(p.store.Name) || by.conceals { // they have lost the right to it meanwhile
+	if !by.may(p.store.Name) { // they have lost the right to it meanwhile
 		return nil, nil, false
 	}
 	if data, is := p.answer(most); is {
+		if data, is = by.shown(data); !is {
+			return nil, nil, false
+		}
 		for _, c := range calls {
 			e.sums.Add(sumKey{of: sumOfPageCalls, instance: c.node.InstanceId}, 1, c.took)
 		}

@@ -32,7 +32,9 @@ LASTS_S: Final = 12.0
 """For which the certificate of the caller who is to expire holds from its making."""
 KEYS: Final = ("a", "b", "none")
 EXPRESS: Final = "statehouse_router_proxy_calls_total"
-Outcome = query_service_pb2.GetResponse | query_service_pb2.BatchGetResponse | LookupFailure
+Outcome = (
+    query_service_pb2.GetResponse | query_service_pb2.BatchGetResponse | query_service_pb2.ScanResponse | LookupFailure
+)
 
 
 @dataclass(frozen=True)
@@ -111,18 +113,27 @@ def batch(stub: Any, *stores: str) -> Outcome:
     return told(lambda: stub.BatchGet(query_service_pb2.BatchGetRequest(requests=requests), timeout=10.0))
 
 
+def page(stub: Any, store: str = STORE) -> Outcome:
+    return told(lambda: stub.Scan(query_service_pb2.ScanRequest(store=store), timeout=10.0))
+
+
 def told(call: Callable[[], Any]) -> Outcome:
     """Return what a caller hears, without what changes from one moment to the next."""
     try:
         answer: Any = call()
     except grpc.RpcError as error:
         return from_rpc_error(error)
-    responses = [answer] if isinstance(answer, query_service_pb2.GetResponse) else [r.response for r in answer.results]
-    for each in responses:
+    for stamp in _stamps(answer):
         for moving in ("lag", "staleness_ms", "processor_age_ms", "input_backlog"):
-            each.replica.ClearField(moving)
+            stamp.ClearField(moving)
     found: Outcome = answer
     return found
+
+
+def _stamps(answer: Any) -> Sequence[types_pb2.ReplicaStamp]:
+    if isinstance(answer, query_service_pb2.BatchGetResponse):
+        return [result.response.replica for result in answer.results]
+    return [answer.replica] if isinstance(answer, query_service_pb2.GetResponse) else answer.replicas
 
 
 def alike(one: Outcome, other: Outcome) -> bool:
@@ -153,8 +164,10 @@ def test_the_same_is_answered_and_refused_as_without_the_express_way(judged: Jud
         if reason(get(plain)) is None:
             judged.is_express(partial(get, ours))
             judged.is_express(partial(batch, ours, STORE))
+            judged.is_express(partial(page, ours))
         for ask in (
             *(partial(get, key=key, store=store) for key in KEYS for store in (STORE, "others", "no-store")),
+            *(partial(page, store=store) for store in (STORE, "others", "no-store")),
             partial(batch_of, (STORE,)),
             partial(batch_of, (STORE, "others")),
             partial(batch_of, ("no-store",)),

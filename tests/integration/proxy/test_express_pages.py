@@ -157,9 +157,9 @@ async def test_the_program_puts_pages_together_as_python_does() -> None:
         ports = {name: each.server.port for name, each in fleet.items()}
         decided, merged = 0, 0
         for _ in range(FLEETS):
-            snapshot = ExpressCompiler(lambda _store: 5.0, ExpressLimits(1_000, 1_000, 10.0)).changed(
-                *made_table(rng, ports)
-            )
+            snapshot = ExpressCompiler(
+                lambda _store: 5.0, ExpressLimits(1_000, 1_000, 10.0, needs_permits=False)
+            ).changed(*made_table(rng, ports))
             assert snapshot is not None
             await tell(router, snapshot, fleet["n0"])
             one = partial(is_answered_as_decided, router, at, snapshot, asyncio.Semaphore(AT_ONCE))

@@ -21,8 +21,9 @@ from statehouse.rpc.channels import channel
 from statehouse.security.concealed import concealed_answer
 from statehouse.serdes.wire import framed, frames, result_of
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.integration.proxy.served import BATCH_GET, GET, MAX_BYTES, Served, call, served
+from tests.integration.proxy.served import BATCH_GET, GET, MAX_BYTES, SCAN, Served, call, served
 from tests.integration.proxy.test_express import REQUEST, Router, by_the_node, snapshot_of, tell
+from tests.integration.proxy.test_express_pages import ByRouter, scan_of
 
 ANSWERS: Final = 3_000
 AT_ONCE: Final = 50
@@ -202,6 +203,36 @@ async def test_who_may_not_see_the_fleet_sees_what_python_would_show() -> None:
         assert [told(each) for each in shown] == [told(concealed_answer(GET, each)) for each in made]
         assert not any(host.host or host.port for host in map(_host_in, shown))
         assert any(_host_in(each).host for each in made)
+
+
+async def test_pages_need_a_permit_and_show_what_the_caller_may_see() -> None:
+    asked = query_service_pb2.ScanRequest(store="s").SerializeToString()
+    stamp = types_pb2.ReplicaStamp(host=types_pb2.Host(instance_id="n", host="127.0.0.1", port=9_001))
+    page = query_service_pb2.ScanResponse(
+        entries=[query_service_pb2.Entry(key=types_pb2.Key(text="k"))], entry_keys=[b"k"], replicas=[stamp]
+    )
+    async with judging() as (node, it, _router, at):
+        scan_of(node, page.SerializeToString())
+        ByRouter(it).may_answer.set()
+        snapshot = judged_snapshot(node, late_after_s=5.0)
+        snapshot.stores[0].pages = True
+        await tell(it, snapshot, node)
+        by_router = [b"router " + asked]
+        await permit(it, node, FromProxy.GET)
+        assert await call(at, SCAN, asked) == by_router
+        assert not node.arrived.is_set()
+        await permit(it, node, FromProxy.SCAN)
+        of_one_who_leaves = asyncio.ensure_future(call(at, SCAN, asked))
+        await asyncio.wait_for(node.arrived.wait(), 5)
+        await withdraw(it, node)
+        node.may_go_on.set()
+        assert await of_one_who_leaves == by_router, "they have lost the right meanwhile"
+        await tell(it, snapshot, node)
+        page.ClearField("entry_keys")
+        for conceals in (False, True):
+            await permit(it, node, FromProxy.SCAN, conceals=conceals)
+            expected = concealed_answer(SCAN, page.SerializeToString()) if conceals else page.SerializeToString()
+            assert await call(at, SCAN, asked) == [expected]
 
 
 def lookup(number: int) -> bytes:

@@ -19,15 +19,14 @@ from tests.support.express_cases import made_page_request, made_request, made_ta
 
 PORTS = {"a": 1, "b": 2, "c": 3}
 REQUESTS = 50
+LIMITS = ExpressLimits(9, 1_000, 0.25, needs_permits=False)
 
 
 @given(st.integers(0, 2**32))
 def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
     rng = random.Random(seed)
     table, suspects = made_table(rng, PORTS)
-    snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25, needs_permits=False)).changed(
-        table, suspects
-    )
+    snapshot = ExpressCompiler(lambda _store: 0.05, LIMITS).changed(table, suspects)
     assert snapshot is not None
     for _ in range(REQUESTS):
         request = made_request(rng)
@@ -63,7 +62,7 @@ def _place(replica: RoutedReplica) -> tuple[str, str, int]:
 def test_what_nodes_are_asked_for_a_page_is_what_the_router_asks_them(seed: int) -> None:
     rng = random.Random(seed)
     table, suspects = made_table(rng, PORTS)
-    snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
+    snapshot = ExpressCompiler(lambda _store: 0.05, LIMITS).changed(table, suspects)
     assert snapshot is not None
     for _ in range(REQUESTS):
         request = made_page_request(rng)
@@ -91,9 +90,7 @@ def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
     count = 0
     for _ in range(200):
         table, suspects = made_table(rng, PORTS)
-        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25, needs_permits=False)).changed(
-            table, suspects
-        )
+        snapshot = ExpressCompiler(lambda _store: 0.05, LIMITS).changed(table, suspects)
         assert snapshot is not None
         count += sum(isinstance(decided(snapshot, made_request(rng)), Decided) for _ in range(REQUESTS))
     assert count > 200 * REQUESTS * 0.2
@@ -104,7 +101,7 @@ def test_most_pages_of_a_fleet_that_is_well_are_decided() -> None:
     count = 0
     for _ in range(200):
         table, suspects = made_table(rng, PORTS)
-        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
+        snapshot = ExpressCompiler(lambda _store: 0.05, LIMITS).changed(table, suspects)
         assert snapshot is not None
         count += sum(decided_page(snapshot, made_page_request(rng)) is not None for _ in range(REQUESTS))
     assert count > 200 * REQUESTS * 0.15
@@ -113,7 +110,7 @@ def test_most_pages_of_a_fleet_that_is_well_are_decided() -> None:
 def test_a_snapshot_is_made_only_when_something_has_changed() -> None:
     table, suspects = made_table(random.Random(1), PORTS)
     late_after_s = 0.05
-    compiler = ExpressCompiler(lambda _store: late_after_s, ExpressLimits(9, 1_000, 0.25, needs_permits=False))
+    compiler = ExpressCompiler(lambda _store: late_after_s, LIMITS)
     first = compiler.changed(table, suspects)
     assert first is not None
     assert compiler.changed(table, suspects) is None
