@@ -105,8 +105,15 @@ mutate: setup ## Change MODULE in each place, one at a time, and show what TESTS
 	  cosmic-ray exec session.toml session.sqlite && cr-report --show-diff --surviving-only session.sqlite
 	git worktree remove --force .mutation
 
+# Each fuzz test; `make test` tries what they begin with.
+FUZZED_FOR := 30s
 test-long: setup tools dist-tools class-archive ## Run the full-size tests (by hand; up to two hours)
 	$(PYTEST) -m long --timeout 3600
+	cd $(DATAPLANE) && for at in $$(grep -rl '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+	  for name in $$(go test -list '^Fuzz' $$at | grep '^Fuzz'); do \
+	    go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZED_FOR) $$at || exit 1; \
+	  done; \
+	done
 	for how in STATEHOUSE_EXPRESS=no STATEHOUSE_PROXY=none; do \
 	  env $$how $(PYTEST) -m "not long" $(ROUTED) || exit 1; \
 	done
