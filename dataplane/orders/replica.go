@@ -281,14 +281,8 @@ func (r *replica) Get(key []byte, take func(value []byte, timestampMS int64)) (b
 	return kept.Get(key, take)
 }
 
-// Kept returns the number of keys of a key-value store, and whether it is kept.
-func (r *replica) Kept() (int64, bool) {
-	kept, err := r.keyValue()
-	if err != nil {
-		return 0, false
-	}
-	return kept.Kept()
-}
+// Store returns the store: its type says what can be read.
+func (r *replica) Store() any { return r.store }
 
 func (r *replica) keyValue() (*stores.KeyValue, error) {
 	kept, isKept := r.store.(*stores.KeyValue)

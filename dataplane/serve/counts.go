@@ -5,14 +5,13 @@ import (
 
 	"statehouse-dataplane/admit"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
-	"statehouse-dataplane/wire"
+	"statehouse-dataplane/stores"
 )
 
 // Tags of CountResponse's fields.
 const (
-	countTag         = 1<<3 | byte(protowire.VarintType)
-	isExactTag       = 2<<3 | byte(protowire.VarintType)
-	countReplicasTag = 3<<3 | byte(protowire.BytesType)
+	countTag   = 1<<3 | byte(protowire.VarintType)
+	isExactTag = 2<<3 | byte(protowire.VarintType)
 )
 
 // Count answers a serialized CountRequest; false if that is for Python to do. The numbers are those that stores keep: nothing
@@ -32,7 +31,11 @@ func (s *Served) count(r *reading) ([]byte, read) {
 	}
 	count := uint64(0)
 	for at := range replicas {
-		kept, isKept := replicas[at].Held.Kept()
+		of, isOf := replicas[at].Held.Store().(*stores.KeyValue)
+		if !isOf {
+			return nil, read{}
+		}
+		kept, isKept := of.Kept()
 		if !isKept {
 			return nil, read{}
 		}
@@ -40,16 +43,6 @@ func (s *Served) count(r *reading) ([]byte, read) {
 	}
 	data := protowire.AppendVarint(append(make([]byte, 0, usualBytes), countTag), count)
 	data = protowire.AppendVarint(append(data, isExactTag), protowire.EncodeBool(counting.IsExact))
-	data = appendStamps(data, countReplicasTag, replicas)
+	data = appendStamps(data, replicas)
 	return data, read{replicas[0].Held, controlv1.ServingRead_SERVING_READ_COUNT, 0}
-}
-
-// appendStamps appends the stamps of replicas, in a field.
-func appendStamps(to []byte, tag byte, replicas []admit.Stamped[*source]) []byte {
-	for at := range replicas {
-		var begun int
-		to, begun = wire.Begin(to, tag)
-		to = wire.End(replicas[at].AppendStamp(to), begun)
-	}
-	return to
 }

@@ -21,7 +21,7 @@ from statehouse.link.forms import key_form, value_form
 from statehouse.security.concealed import concealed_message
 from statehouse.v1 import types_pb2
 
-_KINDS: Final[Mapping[str, engine_pb2.EngineKind.ValueType]] = MappingProxyType(
+KINDS: Final[Mapping[str, engine_pb2.EngineKind.ValueType]] = MappingProxyType(
     {
         KEY_VALUE: engine_pb2.ENGINE_KIND_KEY_VALUE,
         WINDOW: engine_pb2.ENGINE_KIND_WINDOW,
@@ -29,6 +29,7 @@ _KINDS: Final[Mapping[str, engine_pb2.EngineKind.ValueType]] = MappingProxyType(
         VERSIONED: engine_pb2.ENGINE_KIND_VERSIONED,
     }
 )
+"""What stores of the built-in kinds are built on."""
 _READ_BOUNDS_US: Final = tuple(round(bound * 1e6) for bound in READ_BUCKETS_S)
 
 
@@ -79,7 +80,7 @@ class SnapshotCompiler:
             value_form=value_form(served.value_serde),
             partition_count=served.spec.partition_count,
             is_global=served.spec.is_global,
-            kind=_KINDS.get(served.spec.kind, engine_pb2.ENGINE_KIND_UNSPECIFIED),
+            kind=KINDS.get(served.spec.kind, engine_pb2.ENGINE_KIND_UNSPECIFIED),
             window_size_ms=served.spec.window_size_ms,
         )
         for partition in range(served.spec.partition_count):

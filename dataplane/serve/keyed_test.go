@@ -1,0 +1,152 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"statehouse-dataplane/engine"
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/stores"
+)
+
+// kept is a store of any kind.
+type kept struct {
+	kind     controlv1.EngineKind
+	store    any
+	position int64
+	end      *controlv1.ServingEnd
+}
+
+func (k *kept) Position() int64            { return k.position }
+func (k *kept) End() *controlv1.ServingEnd { return k.end }
+func (k *kept) Store() any                 { return k.store }
+
+func (k *kept) View() (*engine.View, int64, error) {
+	if of, isOf := k.store.(*stores.KeyValue); isOf {
+		return of.View()
+	}
+	return nil, 0, errors.New("no plain keys")
+}
+
+func (k *kept) Get(key []byte, take func([]byte, int64)) (bool, error) {
+	if of, isOf := k.store.(*stores.KeyValue); isOf {
+		return of.Get(key, take)
+	}
+	return false, errors.New("no plain keys")
+}
+
+// database returns one, which is closed when the test ends.
+func database(t *testing.T) *engine.Database {
+	t.Helper()
+	resources := engine.NewResources(8<<20, 8<<20)
+	opened, err := engine.Open(t.TempDir(), resources, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = opened.Close()
+		resources.Close()
+	})
+	return opened
+}
+
+// keeping returns a store of a kind with these records. Keys are counted.
+func keeping(t *testing.T, kind controlv1.EngineKind, retentionMS int64, duplicates bool, records []stores.Record) *kept {
+	t.Helper()
+	var to interface {
+		Apply([]stores.Record, *stores.Checkpoint) (stores.Applied, error)
+	}
+	var err error
+	switch kind {
+	case controlv1.EngineKind_ENGINE_KIND_KEY_VALUE:
+		to, _, err = stores.NewKeyValue(database(t))
+	case controlv1.EngineKind_ENGINE_KIND_WINDOW:
+		to, _, err = stores.NewTimedStore(database(t), stores.Windows, retentionMS, duplicates)
+	case controlv1.EngineKind_ENGINE_KIND_SESSION:
+		to, _, err = stores.NewTimedStore(database(t), stores.Sessions, retentionMS, false)
+	case controlv1.EngineKind_ENGINE_KIND_VERSIONED:
+		to, _, err = stores.NewVersioned(database(t), retentionMS)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	position := int64(len(records))
+	checkpoint := &stores.Checkpoint{Topic: "t", TopicID: "id", Position: position, StreamTimeMS: -1}
+	if _, err := to.Apply(records, checkpoint); err != nil {
+		t.Fatal(err)
+	}
+	if counting, isCounting := to.(*stores.KeyValue); isCounting {
+		counted, err := counting.Keep()
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-counted
+	}
+	return &kept{kind, to, position, &controlv1.ServingEnd{Offset: position, HoldsUntilUs: 1 << 62}}
+}
+
+// ofWindows returns a snapshot of a store of windows that are a minute long.
+func ofWindows() *controlv1.ServingSnapshot {
+	return &controlv1.ServingSnapshot{Stores: []*controlv1.ServingStore{{
+		Kind: controlv1.EngineKind_ENGINE_KIND_WINDOW, WindowSizeMs: 60_000,
+	}}}
+}
+
+// window returns a record of a window.
+func window(key string, startMS uint64, value []byte) stores.Record {
+	data := binary.BigEndian.AppendUint64([]byte(key), startMS)
+	return stores.Record{Key: append(data, 0, 0, 0, 0), Value: value, TimestampMS: 7}
+}
+
+func TestAKeysWindowsAreAPage(t *testing.T) {
+	records := []stores.Record{window("k", 1_000, []byte("v1")), window("k", 61_000, []byte("v2")), window("l", 1_000, []byte("x"))}
+	of := keeping(t, controlv1.EngineKind_ENGINE_KIND_WINDOW, 1<<40, false, records)
+	s, told := serving(t, of, ofWindows())
+	request := append(get("s", "k"), 0x28, 0, 0x38, 1) // from the beginning, one of them
+	page, answered := s.FetchWindows(Call{Kind: 24}, request)
+	start := []byte("\x0a\x0f\x08\xe8\x07\x10\xc8\xdc\x03\x1a\x04\x12\x02v1\x20\x07\x12")
+	if !answered || !bytes.HasPrefix(page, start) || !bytes.HasSuffix(page, []byte("\x1a\x06\x08\x00\x28\x03\x30\x00")) {
+		t.Fatalf("%q, %v", page, answered)
+	}
+	token := page[len(start)+1 : len(start)+1+int(page[len(start)])]
+	page, answered = s.FetchWindows(Call{Kind: 24}, protowire.AppendBytes(append(request, 0x42), token))
+	if !answered || !bytes.Contains(page, []byte("v2")) || bytes.Contains(page, token) {
+		t.Fatalf("%q, %v", page, answered)
+	}
+	sums := <-told
+	if sums.Calls[24] != 2 || len(sums.Sums) != 1 || sums.Sums[0].Bytes != 4 ||
+		sums.Sums[0].Read != controlv1.ServingRead_SERVING_READ_FETCH_WINDOWS {
+		t.Fatalf("told %v", sums)
+	}
+	if _, answered := s.FetchSessions(Call{}, get("s", "k")); answered {
+		t.Fatal("it has no sessions")
+	}
+	if _, answered := s.Get(Call{}, get("s", "k")); answered {
+		t.Fatal("it has no plain keys")
+	}
+}
+
+func TestAPageThatIsTooLargeToBeShownIsPythons(t *testing.T) {
+	large := bytes.Repeat([]byte("x"), mostBytes/2)
+	of := keeping(t, controlv1.EngineKind_ENGINE_KIND_WINDOW, 1<<40, false, []stores.Record{window("k", 1, large), window("l", 1, large[:1])})
+	s, _ := serving(t, of, ofWindows())
+	if _, answered := s.FetchWindows(Call{}, get("s", "k")); answered {
+		t.Fatal("half of a message is the most that is shown")
+	}
+	if _, answered := s.FetchWindows(Call{}, get("s", "l")); !answered {
+		t.Fatal("it is small")
+	}
+}
+
+func TestAWindowWithoutAnEndIsPythons(t *testing.T) {
+	of := keeping(t, controlv1.EngineKind_ENGINE_KIND_WINDOW, 1<<40, false, []stores.Record{window("k", 1<<63-2, []byte("v"))})
+	s, _ := serving(t, of, ofWindows())
+	request := protowire.AppendVarint(append(get("s", "k"), 0x30), 1<<63-1) // to the last time
+	if answer, answered := s.FetchWindows(Call{}, request); answered {
+		t.Fatalf("it says %x", answer)
+	}
+}
