@@ -85,6 +85,8 @@ var served = map[byte]func(*serve.Served, serve.Call, []byte) ([]byte, bool){
 
 	fetchWindows:  (*serve.Served).FetchWindows,
 	fetchSessions: (*serve.Served).FetchSessions,
+	getAsOf:       (*serve.Served).GetAsOf,
+	getHistory:    (*serve.Served).GetHistory,
 }
 
 // Doors are those to the server: of lookups, and of all other calls.

@@ -104,7 +104,7 @@ func (k *keyed) timed(accept func(stores.Timed) bool, firstMS, lastMS int64, end
 		k.data = wire.End(k.data, begun)
 		k.last = append(k.last[:0], entry...)
 	})
-	return err == nil && k.end(hasMore)
+	return err == nil && k.isShort(k.end(hasMore))
 }
 
 // left is the range of entries that is left to read.
@@ -135,14 +135,16 @@ func (k *keyed) show(tag byte, value []byte) {
 	k.bytes += len(value)
 }
 
-// end appends what a page has behind its entries. It returns false if that is too large to be shown: Python shows less.
-func (k *keyed) end(hasMore bool) bool {
-	token := 0
+// end appends the token, if there are more entries, and the stamp. It returns how long the token is.
+func (k *keyed) end(hasMore bool) int {
+	before := len(k.data)
 	if hasMore {
-		before := len(k.data)
 		k.data = appendToken(k.data, k.asked.Token(k.last))
-		token = len(k.data) - before
 	}
+	token := len(k.data) - before
 	k.data = appendStamp(k.data, &k.granted.Stamped)
-	return len(k.data)-token <= k.mostShown
+	return token
 }
+
+// isShort says whether a page can be shown as it is, however long its token. Python shows less of a longer one.
+func (k *keyed) isShort(token int) bool { return len(k.data)-token <= k.mostShown }

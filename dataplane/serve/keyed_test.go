@@ -150,3 +150,36 @@ func TestAWindowWithoutAnEndIsPythons(t *testing.T) {
 		t.Fatalf("it says %x", answer)
 	}
 }
+
+func TestVersionsAreAnsweredWithinTheirHistory(t *testing.T) {
+	version := func(value string, timeMS int64) stores.Record {
+		return stores.Record{Key: []byte("k"), Value: []byte(value), TimestampMS: timeMS}
+	}
+	records := []stores.Record{version("v1", 10), version("v2", 20), version("v3", 30)}
+	of := keeping(t, controlv1.EngineKind_ENGINE_KIND_VERSIONED, 25, false, records)
+	s, told := serving(t, of, &controlv1.ServingSnapshot{
+		Stores: []*controlv1.ServingStore{{Kind: controlv1.EngineKind_ENGINE_KIND_VERSIONED}},
+	})
+	stamp := "\x1a\x06\x08\x00\x28\x03\x30\x00"
+	for asOfMS, want := range map[byte]string{
+		5: "\x08\x00" + stamp, 10: "\x08\x01\x12\x04\x12\x02v1" + stamp + "\x20\x0a", 29: "\x08\x01\x12\x04\x12\x02v2" + stamp + "\x20\x14",
+	} {
+		if answer, answered := s.GetAsOf(Call{Kind: 26}, append(get("s", "k"), 0x28, asOfMS)); !answered || string(answer) != want {
+			t.Fatalf("as of %d: %q, %v", asOfMS, answer, answered)
+		}
+	}
+	if _, answered := s.GetAsOf(Call{Kind: 26}, append(get("s", "k"), 0x28, 4)); answered {
+		t.Fatal("it is before the history")
+	}
+	// The newest first, and one of them.
+	page, answered := s.GetHistory(Call{Kind: 27}, append(get("s", "k"), 0x38, 1, 0x48, 1))
+	if !answered || !bytes.HasPrefix(page, []byte("\x0a\x08\x0a\x04\x12\x02v3\x10\x1e\x12")) || !bytes.HasSuffix(page, []byte(stamp+"\x20\x05")) {
+		t.Fatalf("%q, %v", page, answered)
+	}
+	if _, answered := s.GetHistory(Call{Kind: 27}, append(get("s", "k"), 0x28, 4)); answered {
+		t.Fatal("it is before the history")
+	}
+	if sums := <-told; sums.Calls[26] != 3 || sums.Calls[27] != 1 || len(sums.Sums) != 2 {
+		t.Fatalf("told %v", sums)
+	}
+}

@@ -79,6 +79,7 @@ func TestAnswersForReference(t *testing.T) {
 		s.Hold(decided.Number, admit.Now()+1<<40)
 		methods := map[string]func(Call, []byte) ([]byte, bool){
 			"Get": s.Get, "Scan": s.Scan, "Count": s.Count, "FetchWindows": s.FetchWindows, "FetchSessions": s.FetchSessions,
+			"GetAsOf": s.GetAsOf, "GetHistory": s.GetHistory,
 		}
 		for range f.number() {
 			method, request := methods[string(f.next())], f.next()

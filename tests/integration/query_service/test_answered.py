@@ -26,8 +26,16 @@ from tests.conformance.scenes import SCENES
 from tests.conformance.subject import MAX_MESSAGE_BYTES
 
 DATAPLANE = Path(__file__).parents[3] / "dataplane"
-ASKED: Final = ("formats", "odd-keys", "documents", "windows", "sessions")
-ALONE: Final = {"Get": 0.5, "Scan": 0.4, "Count": 0.4, "FetchWindows": 0.6, "FetchSessions": 0.6}
+ASKED: Final = ("formats", "odd-keys", "documents", "windows", "sessions", "versions")
+ALONE: Final = {
+    "Get": 0.5,
+    "Scan": 0.4,
+    "Count": 0.4,
+    "FetchWindows": 0.6,
+    "FetchSessions": 0.6,
+    "GetAsOf": 0.3,
+    "GetHistory": 0.3,
+}
 """The least share of the calls that the program answers. The others are refused, or are more than plain reads."""
 CALLS = 2_000
 
