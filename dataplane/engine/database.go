@@ -229,6 +229,9 @@ func (b *Batch) Drop(number int64) {
 	b.dropped = append(b.dropped, number)
 }
 
+// Close gives up a batch that is not committed.
+func (b *Batch) Close() error { return b.batch.Close() }
+
 // Commit writes the batch together with the state. Only one goroutine does. It waits while the disk is far behind.
 //
 // Errors are ErrClosed, or of type *Fault; nothing was written then.

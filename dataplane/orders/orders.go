@@ -89,7 +89,7 @@ func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer,
 	case *controlv1.EngineOrder_Unview:
 		return nothing, o.unview(one.Unview.View)
 	case *controlv1.EngineOrder_Count:
-		return o.count(one.Count.Store)
+		return o.count(one.Count)
 	case *controlv1.EngineOrder_Measure:
 		return o.measure(one.Measure.Store)
 	case *controlv1.EngineOrder_Tail:
@@ -213,10 +213,8 @@ func (o *Orders) follow(order *controlv1.EngineFollow) error {
 		r.reader = o.follower
 		// What was restored needn't be restored again, whatever happens from now on.
 		go func() { _ = r.database.Save() }() // a fault is the next write's to tell
-		if kept, known := r.store.(*stores.KeyValue); known {
-			if _, err := kept.Keep(); err != nil {
-				return err
-			}
+		if _, err := r.store.Keep(); err != nil {
+			return err
 		}
 	}
 	return r.reader.Add(r.place, r.position, r)
@@ -243,7 +241,7 @@ func (o *Orders) save(order *controlv1.EngineSave) (*controlv1.EngineAnswer, err
 	if err != nil {
 		return nil, err
 	}
-	state := &controlv1.EngineState{Checkpoint: checkpoint}
+	state := &controlv1.EngineState{Checkpoint: checkpoint, Segments: r.database.Segments()}
 	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_State{State: state}}, nil
 }
 
@@ -283,7 +281,7 @@ func (o *Orders) view(store uint64) (*controlv1.EngineAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	view, position, err := r.viewed()
+	view, viewed, err := r.viewed()
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +289,7 @@ func (o *Orders) view(store uint64) (*controlv1.EngineAnswer, error) {
 	defer o.mutex.Unlock()
 	o.lastView++
 	o.views[o.lastView] = view
-	viewed := &controlv1.EngineViewed{View: o.lastView, Position: position}
+	viewed.View = o.lastView
 	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Viewed{Viewed: viewed}}, nil
 }
 
@@ -305,7 +303,11 @@ func (o *Orders) walk(order *controlv1.EngineWalk) (*controlv1.EngineAnswer, err
 	if view == nil || view.IsClosing() {
 		return nil, engine.ErrClosed
 	}
-	found := view.Entries(engine.Default, order.Start, order.Stop, order.Reverse)
+	family := engine.Default
+	if order.Segment != nil {
+		family = engine.Segment(*order.Segment)
+	}
+	found := view.Entries(family, order.Start, order.Stop, order.Reverse)
 	defer found.Close()
 	entries := &controlv1.EngineEntries{}
 	for size := 0; ; {
@@ -337,12 +339,16 @@ func (o *Orders) unview(number uint64) error {
 	return nil
 }
 
-func (o *Orders) count(store uint64) (*controlv1.EngineAnswer, error) {
-	r, err := o.of(store)
+func (o *Orders) count(order *controlv1.EngineCount) (*controlv1.EngineAnswer, error) {
+	r, err := o.of(order.Store)
 	if err != nil {
 		return nil, err
 	}
-	count, err := r.store.Count(&stores.Walk{})
+	number := stores.Whole
+	if order.Segment != nil {
+		number = *order.Segment
+	}
+	count, err := r.store.Entries(number, &stores.Walk{})
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,8 @@ const idleMS = 60_000
 type store interface {
 	Apply(records []stores.Record, checkpoint *stores.Checkpoint) (stores.Applied, error)
 	Count(walk *stores.Walk) (int64, error)
+	Entries(segment int64, walk *stores.Walk) (int64, error)
+	Keep() (counted <-chan struct{}, err error)
 }
 
 // replica is an open store, and the reading of its changelog.
@@ -76,7 +78,7 @@ func openReplica(order *controlv1.EngineOpen, resources *engine.Resources, repor
 		fault := &engine.Fault{Kind: engine.Damaged, Path: order.Path, Err: err}
 		return nil, nil, errors.Join(fault, database.Close())
 	}
-	state := &controlv1.EngineState{}
+	state := &controlv1.EngineState{Segments: database.Segments()}
 	if checkpoint != nil {
 		r.checkpoint, state.Checkpoint = *checkpoint, database.State()
 	}
@@ -123,6 +125,7 @@ func (r *replica) Take(slice follow.Slice) error {
 		r.tail.take(slice)
 		r.readable.Store(slice.Next)
 	}
+	report.Segments = r.database.Segments()
 	r.report(report)
 	return err
 }
@@ -226,12 +229,16 @@ func (r *replica) noted(atEndMS int64) (stores.Checkpoint, []byte, error) {
 	return checkpoint, r.database.State(), nil
 }
 
-// viewed returns a view, and the next offset that the store needs then.
-func (r *replica) viewed() (*engine.View, int64, error) {
+// viewed returns a view, and what it shows.
+func (r *replica) viewed() (*engine.View, *controlv1.EngineViewed, error) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	view, err := r.database.View()
-	return view, r.position, err
+	if err != nil {
+		return nil, nil, err
+	}
+	shown := &controlv1.EngineViewed{Position: r.position, StreamTimeMs: r.checkpoint.StreamTimeMS, Segments: view.Segments}
+	return view, shown, nil
 }
 
 // latest returns records of the tail from an offset on, `most` of them at most.

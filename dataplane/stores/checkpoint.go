@@ -16,8 +16,10 @@ type Checkpoint struct {
 	BootID        string `json:"boot_id"`
 	OffsetMS      int64  `json:"offset_ms"`
 	PlacedBy      int    `json:"placed_by"`
-	// Entries is how many keys a key-value store has; nil if nobody has counted them.
+	// Entries is how many there are; nil if nobody has counted them.
 	Entries *int64 `json:"entries,omitempty"`
+	// Segments is how many of them each segment has.
+	Segments map[int64]int64 `json:"segments,omitempty"`
 }
 
 func (c Checkpoint) bytes() []byte {

@@ -2,6 +2,7 @@ package stores
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"statehouse-dataplane/engine"
@@ -20,9 +21,7 @@ func NewKeyValue(database *engine.Database) (*KeyValue, *Checkpoint, error) {
 		return nil, nil, err
 	}
 	s := &KeyValue{database: database}
-	if checkpoint != nil && checkpoint.Entries != nil {
-		s.tally.begin(*checkpoint.Entries)
-	}
+	s.tally.begin(checkpoint)
 	return s, checkpoint, nil
 }
 
@@ -41,73 +40,28 @@ func stored(database *engine.Database) (*Checkpoint, error) {
 
 // Apply writes the values, deletes the keys of tombstones, and writes the checkpoint with them.
 func (s *KeyValue) Apply(records []Record, checkpoint *Checkpoint) (Applied, error) {
-	change, err := s.change(records)
-	if err != nil {
-		return Applied{}, err
-	}
-	checkpoint.Entries = s.tally.after(change)
+	change := s.tally.change(s.database, len(records))
 	batch := s.database.Batch(sizeOf(records))
 	for _, record := range records {
+		if err := change.entry(Whole, record.Key, record.Value != nil); err != nil {
+			return Applied{}, errors.Join(err, batch.Close())
+		}
 		write(batch, engine.Default, record.Key, record)
 	}
+	s.tally.note(change, checkpoint)
 	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		return Applied{}, err
 	}
-	s.tally.add(change)
+	s.tally.take(change)
 	return Applied{}, nil
 }
 
-// change returns by how much records change the number of keys; 0 as long as nobody counts them, as that takes a read
-// of each key.
-func (s *KeyValue) change(records []Record) (int64, error) {
-	if !s.tally.isOn() {
-		return 0, nil
-	}
-	change := int64(0)
-	exists := make(map[string]bool, len(records))
-	for _, record := range records {
-		was, known := exists[string(record.Key)]
-		if !known {
-			found, err := s.database.Get(engine.Default, record.Key, func([]byte) {})
-			if err != nil {
-				return 0, err
-			}
-			was = found
-		}
-		now := record.Value != nil
-		exists[string(record.Key)] = now
-		switch {
-		case now && !was:
-			change++
-		case was && !now:
-			change--
-		}
-	}
-	return change, nil
-}
+// Keep counts the keys, and has every later `Apply` keep their number: see `tally.keep`.
+func (s *KeyValue) Keep() (counted <-chan struct{}, err error) { return s.tally.keep(s.database) }
 
-// Keep counts the keys, and has every later `Apply` keep their number. A restore from the start does better to write first
-// and to count then. It returns at once; `counted` is closed when the number is known. Only the writer calls it.
-func (s *KeyValue) Keep() (counted <-chan struct{}, err error) {
-	done := make(chan struct{})
-	if s.tally.isOn() {
-		close(done)
-		return done, nil
-	}
-	view, err := s.database.View()
-	if err != nil {
-		return nil, err
-	}
-	s.tally.follow()
-	go func() {
-		defer close(done)
-		defer view.Close()
-		// A store that is being closed, or can't be read, is not counted; its next opening is.
-		if count, err := countOf(view, &Walk{}); err == nil {
-			s.tally.begin(count)
-		}
-	}()
-	return done, nil
+// Entries returns the number of keys.
+func (s *KeyValue) Entries(number int64, walk *Walk) (int64, error) {
+	return s.tally.entries(s.database, number, walk)
 }
 
 // Get has `take` see a key's value and its record's time, and returns whether there is one. The value is gone after that.
@@ -208,36 +162,7 @@ func (r *roomy) Next() bool {
 }
 
 // Kept returns the number of keys, and whether it is kept. It is not of a store that can't be read.
-func (s *KeyValue) Kept() (int64, bool) {
-	count := s.tally.after(0)
-	if count == nil || s.database.IsClosing() || s.database.Fault() != nil {
-		return 0, false
-	}
-	return *count, true
-}
+func (s *KeyValue) Kept() (int64, bool) { return s.tally.kept(s.database, Whole) }
 
 // Count returns the number of keys. It walks over all only if the number is not kept.
-func (s *KeyValue) Count(walk *Walk) (int64, error) {
-	if count, isKept := s.Kept(); isKept {
-		return count, nil
-	}
-	view, err := s.database.View()
-	if err != nil {
-		return 0, err
-	}
-	defer view.Close()
-	return countOf(view, walk)
-}
-
-func countOf(view *engine.View, walk *Walk) (int64, error) {
-	found := view.Entries(engine.Default, nil, nil, false)
-	defer found.Close()
-	count := int64(0)
-	for found.Next() {
-		if err := walk.goesOn(view); err != nil {
-			return 0, err
-		}
-		count++
-	}
-	return count, found.Err()
-}
+func (s *KeyValue) Count(walk *Walk) (int64, error) { return s.Entries(Whole, walk) }

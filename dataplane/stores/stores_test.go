@@ -71,6 +71,38 @@ func oddBytes(random *rand.Rand, most int) []byte {
 	return found
 }
 
+// sometimesKeep has the numbers of entries kept from now on, most of the time while writes go on.
+func sometimesKeep(t *testing.T, random *rand.Rand, keep func() (<-chan struct{}, error)) {
+	t.Helper()
+	if random.IntN(12) == 0 {
+		if counted := must[<-chan struct{}](t)(keep()); random.IntN(3) == 0 {
+			<-counted
+		}
+	}
+}
+
+// countsAgree compares the numbers that are kept with what is there.
+func countsAgree(t *testing.T, kept *tally, database *engine.Database) bool {
+	t.Helper()
+	view := must[*engine.View](t)(database.View())
+	defer view.Close()
+	all := 0
+	for _, number := range kept.families(view) {
+		count, known := kept.of(number)
+		if !known {
+			return false
+		}
+		if walked := must[int64](t)(countOf(view, familyOf(number), forever())); walked != count {
+			t.Fatalf("segment %d has %d entries, not %d", number, walked, count)
+		}
+		all += int(count)
+	}
+	if checkpoint := must[*Checkpoint](t)(stored(database)); checkpoint.Entries != nil && *checkpoint.Entries != int64(all) {
+		t.Fatalf("%d entries are stored, and there are %d", *checkpoint.Entries, all)
+	}
+	return all > 0
+}
+
 func valueOr(random *rand.Rand, number int) []byte {
 	if random.IntN(4) == 0 {
 		return nil
@@ -146,11 +178,7 @@ func TestAKeyValueStoreIsTheLatestValueOfEachKey(t *testing.T) {
 					t.Fatalf("after opening it again: %v, %v", checkpoint, err)
 				}
 			}
-			if random.IntN(12) == 0 {
-				if counted := must[<-chan struct{}](t)(s.Keep()); random.IntN(2) == 0 {
-					<-counted
-				}
-			}
+			sometimesKeep(t, random, s.Keep)
 			var records []Record
 			for range random.IntN(8) {
 				record := Record{oddBytes(random, 3), valueOr(random, step), int64(random.IntN(100) - 1), position}
@@ -292,6 +320,7 @@ type timedEntry struct {
 }
 
 func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
+	counted := 0
 	for seed := range uint64(12) {
 		random := rand.New(rand.NewPCG(seed, 2))
 		layout, duplicates := Windows, seed%4 == 1
@@ -311,6 +340,7 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 		should := map[string]timedEntry{}
 		streamTimeMS := int64(-1)
 		for step := range 60 {
+			sometimesKeep(t, random, s.Keep)
 			if random.IntN(10) == 0 {
 				var checkpoint *Checkpoint
 				if s, checkpoint = openedAgain(); step > 0 && checkpoint.StreamTimeMS != streamTimeMS {
@@ -346,6 +376,9 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 			applied := must[Applied](t)(s.Apply(records, &Checkpoint{}))
 			if applied.Late != late || len(applied.Unreadable) != 1 || applied.Unreadable[0].Index != len(records)-1 {
 				t.Fatalf("%+v: %d are late", applied, late)
+			}
+			if countsAgree(t, &s.tally, keep.database) {
+				counted++
 			}
 			live := map[string]timedEntry{}
 			for entry, each := range should {
@@ -387,6 +420,9 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 			}
 		}
 	}
+	if counted < 100 {
+		t.Fatalf("counted %d times only", counted)
+	}
 }
 
 func be64(to []byte, number int64) []byte {
@@ -394,6 +430,7 @@ func be64(to []byte, number int64) []byte {
 }
 
 func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
+	counted := 0
 	for seed := range uint64(12) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		keep := keeping(t)
@@ -412,6 +449,7 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			if random.IntN(10) == 0 {
 				s = openedAgain()
 			}
+			sometimesKeep(t, random, s.Keep)
 			var records []Record
 			for range random.IntN(8) {
 				record := Record{Key: oddBytes(random, 2), Value: valueOr(random, step), TimestampMS: int64(step + random.IntN(30) - 10)}
@@ -429,6 +467,9 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 				versions[string(record.Key)][record.TimestampMS] = string(record.Value)
 			}
 			must[Applied](t)(s.Apply(records, &Checkpoint{}))
+			if countsAgree(t, &s.tally, keep.database) {
+				counted++
+			}
 			startMS := max(0, streamTimeMS-retentionMS)
 			if s.HistoryStartMS() != startMS {
 				t.Fatalf("the history starts at %d, not %d", s.HistoryStartMS(), startMS)
@@ -473,6 +514,9 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 			span := Span{startMS + int64(random.IntN(40)), startMS + int64(random.IntN(60))}
 			history(t, s, key, versions[string(key)], span, random.IntN(2) == 0)
 		}
+	}
+	if counted < 100 {
+		t.Fatalf("counted %d times only", counted)
 	}
 }
 

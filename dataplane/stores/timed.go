@@ -2,6 +2,7 @@ package stores
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 
@@ -124,6 +125,7 @@ type TimedStore struct {
 	// Whether a key and a start may have several values. A tombstone deletes nothing then.
 	duplicates bool
 	streamTime streamTime
+	tally      tally
 }
 
 // NewTimedStore returns the store of an open database, and its checkpoint, nil if nothing was ever written.
@@ -134,6 +136,8 @@ func NewTimedStore(database *engine.Database, layout Layout, retentionMS int64, 
 	}
 	s := &TimedStore{database: database, layout: layout, segments: segments{retentionMS}, duplicates: duplicates}
 	s.streamTime.begin(checkpoint)
+	s.tally.segmented = true
+	s.tally.begin(checkpoint)
 	return s, checkpoint, nil
 }
 
@@ -142,6 +146,7 @@ func NewTimedStore(database *engine.Database, layout Layout, retentionMS int64, 
 func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, error) {
 	var applied Applied
 	streamTimeMS := s.streamTime.now()
+	change := s.tally.change(s.database, len(records))
 	batch := s.database.Batch(sizeOf(records))
 	written := map[int64]bool{}
 	for index, record := range records {
@@ -164,7 +169,11 @@ func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, e
 			written[number] = true
 			batch.Create(number)
 		}
-		write(batch, engine.Segment(number), s.layout.entryKey(key), record)
+		entry := s.layout.entryKey(key)
+		if err := change.entry(number, entry, record.Value != nil); err != nil {
+			return Applied{}, errors.Join(err, batch.Close())
+		}
+		write(batch, engine.Segment(number), entry, record)
 	}
 	firstLive := s.segments.of(s.segments.horizonMS(streamTimeMS))
 	expired := map[int64]bool{}
@@ -177,15 +186,26 @@ func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, e
 	for number, past := range expired {
 		if past {
 			batch.Drop(number)
+			change.drop(number)
 			applied.ExpiredSegments++
 		}
 	}
 	checkpoint.StreamTimeMS = streamTimeMS
+	s.tally.note(change, checkpoint)
 	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		return Applied{}, err
 	}
+	s.tally.take(change)
 	s.streamTime.set(streamTimeMS)
 	return applied, nil
+}
+
+// Keep counts the entries, and has every later `Apply` keep their numbers: see `tally.keep`.
+func (s *TimedStore) Keep() (counted <-chan struct{}, err error) { return s.tally.keep(s.database) }
+
+// Entries returns the number of a segment's entries, expired ones included.
+func (s *TimedStore) Entries(number int64, walk *Walk) (int64, error) {
+	return s.tally.entries(s.database, number, walk)
 }
 
 // Scan has `take` see entries of a range of entry keys as they are at one moment, in the range's order, as long as there is

@@ -40,6 +40,7 @@ type Versioned struct {
 	database    *engine.Database
 	retentionMS int64
 	streamTime  streamTime
+	tally       tally
 }
 
 // NewVersioned returns the store of an open database, and its checkpoint, nil if nothing was ever written.
@@ -50,6 +51,7 @@ func NewVersioned(database *engine.Database, retentionMS int64) (*Versioned, *Ch
 	}
 	s := &Versioned{database: database, retentionMS: retentionMS}
 	s.streamTime.begin(checkpoint)
+	s.tally.begin(checkpoint)
 	return s, checkpoint, nil
 }
 
@@ -88,6 +90,20 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 	if err != nil {
 		return Applied{}, err
 	}
+	change := s.tally.change(s.database, len(order))
+	for entry := range superseded {
+		if err := change.entry(Whole, []byte(entry), false); err != nil {
+			return Applied{}, err
+		}
+	}
+	for _, entry := range order {
+		if superseded[entry] {
+			continue
+		}
+		if err := change.entry(Whole, []byte(entry), true); err != nil {
+			return Applied{}, err
+		}
+	}
 	batch := s.database.Batch(size)
 	for entry := range superseded {
 		batch.Delete(engine.Default, []byte(entry))
@@ -103,11 +119,21 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 		}
 	}
 	checkpoint.StreamTimeMS = streamTimeMS
+	s.tally.note(change, checkpoint)
 	s.streamTime.set(streamTimeMS) // before anything is removed: see `AsOf`
 	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		return Applied{}, err
 	}
+	s.tally.take(change)
 	return applied, nil
+}
+
+// Keep counts the versions, and has every later `Apply` keep their number: see `tally.keep`.
+func (s *Versioned) Keep() (counted <-chan struct{}, err error) { return s.tally.keep(s.database) }
+
+// Entries returns the number of versions.
+func (s *Versioned) Entries(number int64, walk *Walk) (int64, error) {
+	return s.tally.entries(s.database, number, walk)
 }
 
 // superseded returns the entries of the touched keys that no read at the horizon or later can see. Of a key's entries up

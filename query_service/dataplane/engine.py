@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +13,7 @@ from query_service.dataplane.orders import DataPlane
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import EngineView, StoreUnusable, Unknown, Writes
+from query_service.stores.segments import family_of, number_of
 from statehouse.control.v1 import engine_pb2
 from statehouse.errors import LookupFailure, Reason
 
@@ -51,7 +52,10 @@ class DataPlaneEngine:
                 self.close()
                 raise StoreUnusable(f"{opening.path}: {error}") from error
         self._views = 0
-        self._pinned = threading.local()
+        self._shown = threading.local()  # the view that a thread has open
+        self._families = _families(state.segments)
+        self.on_stream_time: Callable[[int], None] = lambda _time_ms: None
+        """Is called on any thread with the stream time of what is about to be read."""
 
     @property
     def store(self) -> int:
@@ -59,8 +63,14 @@ class DataPlaneEngine:
         return self._store
 
     def families(self) -> frozenset[str]:
-        """Return the names of the families."""
-        return frozenset({_DEFAULT})
+        """Return the names of the families: of the view that this thread has open, or the newest that are known."""
+        shown: _View | None = getattr(self._shown, "view", None)
+        return self._families if shown is None else shown.families
+
+    def see(self, segments: Sequence[int], stream_time_ms: int) -> None:
+        """Note what the data plane tells of the store."""
+        self._families = _families(segments)
+        self.on_stream_time(stream_time_ms)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, None if the key or its family does not exist."""
@@ -78,7 +88,8 @@ class DataPlaneEngine:
             LookupFailure: TASK_FAILED, the store is damaged.
 
         """
-        _refuse_other(family)
+        if number_of(family) is not None:
+            raise NotImplementedError(family)  # nobody reads single entries of segments
         order = engine_pb2.EngineOrder(get=engine_pb2.EngineGet(store=self._store, keys=keys))
         values = _read(self._plane, order).values.values
         return [each.value if each.HasField("value") else None for each in values]
@@ -91,12 +102,8 @@ class DataPlaneEngine:
             StoreClosed: the engine is closed.
 
         """
-        with self._viewed() as viewed:
-            self._pinned.view = _View(self._plane, viewed.view)
-            try:
-                yield viewed.position
-            finally:
-                del self._pinned.view
+        with self._viewed() as (_, position):
+            yield position
 
     @contextmanager
     def view(self, families: Collection[str]) -> Iterator[EngineView]:  # noqa: ARG002 - a view has all of them
@@ -106,19 +113,23 @@ class DataPlaneEngine:
             StoreClosed: the engine is closed.
 
         """
-        if (pinned := getattr(self._pinned, "view", None)) is not None:
+        if (pinned := getattr(self._shown, "view", None)) is not None:
             yield pinned
             return
-        with self._viewed() as viewed:
-            yield _View(self._plane, viewed.view)
+        with self._viewed() as (view, _):
+            yield view
 
     @contextmanager
-    def _viewed(self) -> Iterator[engine_pb2.EngineViewed]:
+    def _viewed(self) -> Iterator[tuple[_View, int]]:
+        """Open the view of this thread, and yield it with the position of its entries."""
         viewed = self._plane.carry(engine_pb2.EngineOrder(view=engine_pb2.EngineView(store=self._store))).viewed
         self._views += 1
         try:
-            yield viewed
+            self.see(viewed.segments, viewed.stream_time_ms)
+            self._shown.view = view = _View(self._plane, viewed.view, _families(viewed.segments))
+            yield view, viewed.position
         finally:
+            del self._shown.view
             self._views -= 1
             self._plane.carry(engine_pb2.EngineOrder(unview=engine_pb2.EngineUnview(view=viewed.view)))
 
@@ -156,16 +167,16 @@ class DataPlaneEngine:
         self._checkpoint = Checkpoint.from_json(state.checkpoint)
 
     def drop(self, family: str) -> None:
-        """Is the data plane's business."""
-        raise NotImplementedError(family)
+        """Do nothing: the data plane drops what has expired as it reads on."""
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint that was saved."""
         return self._checkpoint
 
-    def approximate_count(self, family: str) -> int:  # noqa: ARG002 - all of them
-        """Return the number of entries."""
-        return self._plane.carry(engine_pb2.EngineOrder(count=engine_pb2.EngineCount(store=self._store))).count
+    def approximate_count(self, family: str) -> int:
+        """Return the number of a family's entries."""
+        count = engine_pb2.EngineCount(store=self._store, segment=number_of(family))
+        return self._plane.carry(engine_pb2.EngineOrder(count=count)).count
 
     def open_views(self) -> int:
         """Return how many views are open now."""
@@ -189,24 +200,22 @@ def _read(plane: DataPlane, order: engine_pb2.EngineOrder) -> engine_pb2.EngineA
         raise LookupFailure(Reason.TASK_FAILED, f"the store is damaged: {error}") from error
 
 
-def _refuse_other(family: str) -> None:
-    """Refuse to read a family that no store of the data plane has."""
-    if family != _DEFAULT:
-        raise NotImplementedError(family)
+def _families(segments: Sequence[int]) -> frozenset[str]:
+    return frozenset({_DEFAULT, *map(family_of, segments)})
 
 
 class _View:
     """A view of the data plane's."""
 
-    def __init__(self, plane: DataPlane, view: int) -> None:
-        self._plane, self._view = plane, view
+    def __init__(self, plane: DataPlane, view: int, families: frozenset[str]) -> None:
+        self._plane, self._view, self.families = plane, view, families
 
     def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a range, as `EngineView.entries` says."""
-        _refuse_other(family)
+        segment = number_of(family)
         while True:
             walk = engine_pb2.EngineWalk(
-                view=self._view, start=start, stop=stop, reverse=reverse, limit=_ENTRIES_A_TURN
+                view=self._view, start=start, stop=stop, reverse=reverse, limit=_ENTRIES_A_TURN, segment=segment
             )
             found = _read(self._plane, engine_pb2.EngineOrder(walk=walk)).entries
             keys, values = found.keys_and_values[::2], found.keys_and_values[1::2]

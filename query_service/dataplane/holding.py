@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final, cast
 
 from query_service.dataplane.engine import DataPlaneEngine
 from query_service.dataplane.orders import DataPlane
+from query_service.stores.catalog import refuse_impossible
 from query_service.stores.engine import StoreUnusable
+from query_service.stores.engine_store import EngineStore
 from query_service.stores.key_value import KeyValueStore
-from statehouse.contract.topology import KEY_VALUE, StoreSpec
+from query_service.stores.versioned import VersionedStore
+from query_service.stores.windows import SESSIONS, WINDOWS, K, TimedStore
+from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, StoreSpec
 from statehouse.control.v1 import engine_pb2
 from statehouse.kafka.security import read_credentials
 from statehouse.link.proxy import find_program
@@ -30,8 +37,8 @@ def is_wanted(settings: NodeSettings) -> bool:
 
 
 def holds(spec: StoreSpec) -> bool:
-    """Whether the data plane holds a store: a key-value store on disk, so far."""
-    return spec.kind == KEY_VALUE and spec.is_persistent
+    """Whether the data plane holds a store: one of a built-in kind, on disk."""
+    return spec.kind in _KINDS and spec.is_persistent
 
 
 def start_order(settings: NodeSettings, client_id: str) -> engine_pb2.EngineOrder:
@@ -60,15 +67,55 @@ def start_order(settings: NodeSettings, client_id: str) -> engine_pb2.EngineOrde
     return engine_pb2.EngineOrder(start=start)
 
 
-class DataPlaneStore(KeyValueStore):
-    """A key-value store whose entries are in the data plane."""
+class DataPlaneStore(EngineStore):
+    """A store whose entries are in the data plane. It reads them as others do; nothing is written from here."""
 
-    def __init__(self, engine: DataPlaneEngine) -> None:
-        super().__init__(engine)
-        self.engine = engine
+    @property
+    def engine(self) -> DataPlaneEngine:
+        """The engine."""
+        return cast("DataPlaneEngine", self._engine)
 
 
-def open_in_data_plane(plane: DataPlane, path: Path, *, stores: int, tail_bytes: int) -> DataPlaneStore:
+class DataPlaneKeyValue(DataPlaneStore, KeyValueStore):
+    """A key-value store of the data plane."""
+
+
+class DataPlaneTimed(DataPlaneStore, TimedStore[K]):
+    """A window or session store of the data plane."""
+
+
+class DataPlaneVersioned(DataPlaneStore, VersionedStore):
+    """A versioned store of the data plane."""
+
+
+_AnyStore = DataPlaneKeyValue | DataPlaneTimed[Any] | DataPlaneVersioned
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a kind is called in the data plane, and who reads a store of it."""
+
+    number: engine_pb2.EngineKind.ValueType
+    reader: Callable[[StoreSpec, DataPlaneEngine], _AnyStore]
+
+
+_KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
+    {
+        KEY_VALUE: _Kind(engine_pb2.ENGINE_KIND_KEY_VALUE, lambda _spec, engine: DataPlaneKeyValue(engine)),
+        WINDOW: _Kind(
+            engine_pb2.ENGINE_KIND_WINDOW, lambda spec, engine: DataPlaneTimed(engine, WINDOWS, spec.retention_ms)
+        ),
+        SESSION: _Kind(
+            engine_pb2.ENGINE_KIND_SESSION, lambda spec, engine: DataPlaneTimed(engine, SESSIONS, spec.retention_ms)
+        ),
+        VERSIONED: _Kind(
+            engine_pb2.ENGINE_KIND_VERSIONED, lambda spec, engine: DataPlaneVersioned(engine, spec.retention_ms)
+        ),
+    }
+)
+
+
+def open_in_data_plane(plane: DataPlane, spec: StoreSpec, path: Path, *, stores: int, tail_bytes: int) -> _AnyStore:
     """Open one partition of a store in a directory.
 
     `stores`: how many the node has, or is about to have. `tail_bytes`: what the latest records of the changelog may
@@ -77,16 +124,23 @@ def open_in_data_plane(plane: DataPlane, path: Path, *, stores: int, tail_bytes:
     Raises:
         StoreUnusable: the directory holds no intact database of the data plane's.
         TaskFault: the disk is full, or can't be read or written.
+        ConfigurationError: no node can serve the specification.
 
     """
+    refuse_impossible(spec)
     if (path / "CURRENT").exists():
         raise StoreUnusable(f"{path}: another engine wrote it")
     path.mkdir(parents=True, exist_ok=True)
     opening = engine_pb2.EngineOpen(
         store=plane.new_store(),
         path=str(path / FOLDER),
-        kind=engine_pb2.ENGINE_KIND_KEY_VALUE,
+        kind=_KINDS[spec.kind].number,
+        retention_ms=spec.retention_ms,
+        retain_duplicates=spec.retain_duplicates,
         stores=stores,
         tail_bytes=tail_bytes,
     )
-    return DataPlaneStore(DataPlaneEngine(plane, opening))
+    engine = DataPlaneEngine(plane, opening)
+    store = _KINDS[spec.kind].reader(spec, engine)
+    engine.on_stream_time = store.see_stream_time
+    return store

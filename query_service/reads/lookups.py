@@ -465,7 +465,7 @@ class LookupHandler:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
         return response
 
-    def get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
+    async def get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
         """Read the value that a key had at a time.
 
         Raises:
@@ -475,14 +475,17 @@ class LookupHandler:
         started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request, Claim.FOUND)
         store = of_kind(replica, VersionedStore, "GetAsOf")
-        if not request.HasField("as_of_ms"):
-            version = store.get(key)
-        else:
+        if request.HasField("as_of_ms"):
             refuse_negative("as_of_ms", request.as_of_ms)
-            try:
-                version = store.get_as_of(key, request.as_of_ms)
-            except BeforeHistory as error:
-                raise before_history(error) from error
+            read = partial(store.get_as_of, key, request.as_of_ms)
+        else:
+            read = partial(store.get, key)
+        try:
+            version = await self._disk.run(request, lambda _has_left: read()) if replica.is_elsewhere else read()
+        except BeforeHistory as error:
+            raise before_history(error) from error
+        except StoreClosed as error:
+            raise gave_up(replica) from error
         replica.lookups += 1
         replica.metrics.reads[ReadKind.GET_AS_OF].add(started, 0 if version is None else len(version.value))
         if version is None:
@@ -600,7 +603,8 @@ def _size(page: RangePage[tuple[K, bytes, int]]) -> int:
 def _recaller(replica: StoreReplica) -> Callable[[Sequence[bytes]], Sequence[_Found | Unknown]]:
     """Return how to read keys' latest values, as far as memory has them. The store must have one value per key.
 
-    Only a plain key-value store tells what it has in memory. The others are read wherever they are.
+    Only a plain key-value store tells what it has in memory. The others are read wherever they are, but for those whose
+    entries are in the data plane.
 
     Raises:
         LookupFailure: WRONG_STORE_KIND.
@@ -608,13 +612,20 @@ def _recaller(replica: StoreReplica) -> Callable[[Sequence[bytes]], Sequence[_Fo
     """
     store = replica.store
     if isinstance(store, VersionedStore):
-        return partial(_latest_versions, store)
+        return _unknown if replica.is_elsewhere else store.get_many
     return of_kind(replica, KeyValueStore, "Get").recall
+
+
+def _unknown(keys: Sequence[bytes]) -> list[_Found | Unknown]:
+    return [Unknown.ON_DISK] * len(keys)
 
 
 def _from_disk(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found | Exception]:
     """Read keys that are not in memory, in a thread."""
-    return _each(of_kind(replica, KeyValueStore, "Get").get_many, keys, replica)
+    store = replica.store
+    if not isinstance(store, VersionedStore):
+        store = of_kind(replica, KeyValueStore, "Get")
+    return _each(store.get_many, keys, replica)
 
 
 def _one_from_disk(replica: StoreReplica, key: bytes, _has_left: HasLeft) -> Sequence[_Found | Exception]:
@@ -624,11 +635,7 @@ def _one_from_disk(replica: StoreReplica, key: bytes, _has_left: HasLeft) -> Seq
 def _at_once(replica: StoreReplica) -> int:
     """Return how many keys are read at a time: one where a kind's own code reads, which may do anything."""
     store = replica.store
-    return _AT_ONCE if isinstance(store, KeyValueStore) and store.reads_engine else 1
-
-
-def _latest_versions(store: VersionedStore, keys: Sequence[bytes]) -> list[_Found]:
-    return [_latest_version(store, key) for key in keys]
+    return _AT_ONCE if replica.is_elsewhere or (isinstance(store, KeyValueStore) and store.reads_engine) else 1
 
 
 def _each(
@@ -685,8 +692,3 @@ def _later(one: _FoundBy, other: _FoundBy) -> _FoundBy:
     if other[0] is None or (one[0] is not None and one[0][1] >= other[0][1]):
         return one
     return other
-
-
-def _latest_version(store: VersionedStore, key: bytes) -> Timestamped | None:
-    version = store.get(key)
-    return None if version is None else (version.value, version.timestamp_ms)

@@ -65,6 +65,7 @@ class DataPlaneReplicator:
             is_lost = report.fault.kind == engine_pb2.ENGINE_FAULT_KIND_LOST
             self._fail(replica, engine, LogLost(report.fault.message) if is_lost else error_of(report.fault))
             return
+        engine.see(report.segments, report.stream_time_ms)
         replica.advanced_to(_progress(report))
         for each in report.skipped:
             replica.note_skipped(each.offset, each.reason)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from query_service.dataplane.holding import DataPlaneStore
+from query_service.dataplane.holding import DataPlaneKeyValue
 from query_service.reads.admission import HEADS_MAX, Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.replicas.replica import StoreReplica
@@ -88,7 +88,7 @@ class SnapshotCompiler:
                 task, replica = self._admission.standing(served, partition)
             except LookupFailure:
                 continue  # who asks for it learns from Python why
-            if not isinstance(replica.store, DataPlaneStore):
+            if not isinstance(replica.store, DataPlaneKeyValue):
                 continue
             claimed = claimed_role(task.role, confirmed=True, epoch=snapshot.epoch, requested_epoch=snapshot.epoch)
             number = replica.store.engine.store

@@ -45,6 +45,19 @@ def layout_of(spec: StoreSpec, store: StateStore) -> str:
     return f"{layout}/no-timestamps" if is_plain else layout
 
 
+def refuse_impossible(spec: StoreSpec) -> None:
+    """Refuse a specification that no engine can serve.
+
+    Raises:
+        ConfigurationError: it lacks a retention, or is global and has times.
+
+    """
+    if spec.built_on in {WINDOW, SESSION, VERSIONED} and spec.retention_ms <= 0:
+        raise ConfigurationError(f"store {spec.name} is a {spec.kind} store without a retention")
+    if spec.is_global and spec.kind != KEY_VALUE:
+        raise ConfigurationError(f"store {spec.name} is a global {spec.kind} store; a global store is a key-value one")
+
+
 def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateStore:
     """Open one partition of a store: under the directory `path` if the store is persistent, otherwise in memory.
 
@@ -55,10 +68,7 @@ def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateS
         ConfigurationError: this node can't serve the specification.
 
     """
-    if spec.built_on in {WINDOW, SESSION, VERSIONED} and spec.retention_ms <= 0:
-        raise ConfigurationError(f"store {spec.name} is a {spec.kind} store without a retention")
-    if spec.is_global and spec.kind != KEY_VALUE:
-        raise ConfigurationError(f"store {spec.name} is a global {spec.kind} store; a global store is a key-value one")
+    refuse_impossible(spec)
     supply = _BUILT_IN.get(spec.kind) or custom_supplier(spec)
     engine: Engine = (
         RocksDBEngine(path, resources) if spec.is_persistent else MemoryEngine(resources.memory_store_max_bytes)

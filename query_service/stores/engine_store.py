@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from query_service.stores.engine import Engine
 
 
@@ -12,7 +14,13 @@ class EngineStore:
         self._engine = engine
         at = engine.checkpoint()
         self._stream_time_ms = -1 if at is None else at.stream_time_ms
+        self._seeing = threading.Lock()
         self.checkpoint = engine.checkpoint
         self.open_views = engine.open_views
         self.statistics = engine.statistics
         self.close = engine.close
+
+    def see_stream_time(self, time_ms: int) -> None:
+        """Note a stream time, which never goes back. Threads that read call this, too, if another process writes."""
+        with self._seeing:
+            self._stream_time_ms = max(self._stream_time_ms, time_ms)

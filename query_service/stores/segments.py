@@ -14,6 +14,16 @@ _PREFIX = "segment-"
 _MIN_INTERVAL_MS = 60_000
 
 
+def family_of(number: int) -> str:
+    """Return the family of a segment: its number is its time by the segments' width."""
+    return f"{_PREFIX}{number:019d}"
+
+
+def number_of(family: str) -> int | None:
+    """Return the segment's number whose family it is; None if it is no segment's."""
+    return int(family.removeprefix(_PREFIX)) if family.startswith(_PREFIX) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Segments:
     """Cuts time into segments. As in Kafka Streams, a segment is half the retention wide, but at least a minute."""
@@ -27,7 +37,7 @@ class Segments:
 
     def family(self, time_ms: int) -> str:
         """Return the family for entries of a time. The families' names sort by time."""
-        return f"{_PREFIX}{time_ms // self.interval_ms:019d}"
+        return family_of(time_ms // self.interval_ms)
 
     def is_expired(self, time_ms: int, stream_time_ms: int) -> bool:
         """Whether an entry of that time is older than the retention allows."""

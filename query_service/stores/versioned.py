@@ -16,6 +16,7 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
 from query_service.stores.engine import Engine, EngineView, entries_in
 from query_service.stores.engine_store import EngineStore
+from query_service.stores.timestamps import Timestamped
 from query_service.stores.walk import Walk
 from statehouse.contract.paging import KeyRange
 from statehouse.errors import StatehouseError
@@ -96,7 +97,7 @@ class VersionedStore(EngineStore):
         superseded = self._superseded(touched, puts, horizon_ms)
         writes: list[tuple[bytes, bytes | None]] = [(entry, None) for entry in superseded]
         writes += [(entry, data) for entry, data in puts.items() if entry not in superseded]
-        self._stream_time_ms = stream_time_ms  # before anything is removed: see `get_as_of`
+        self.see_stream_time(stream_time_ms)  # before anything is removed: see `get_as_of`
         self._engine.write({_FAMILY: writes}, replace(checkpoint, stream_time_ms=stream_time_ms))
         applied.stream_time_ms = stream_time_ms
         return applied
@@ -108,6 +109,8 @@ class VersionedStore(EngineStore):
         one is a tombstone it is superseded as well: a read that finds no version gives the same answer.
         """
         superseded: set[bytes] = set()
+        if not touched:
+            return superseded
         with self._engine.view([_FAMILY]) as view:
             for prefix, fresh in touched.items():
                 stop = prefix + _TIME.pack(horizon_ms + 1)
@@ -120,7 +123,14 @@ class VersionedStore(EngineStore):
 
     def get(self, key: bytes) -> Version | None:
         """Return the latest value of a key, None if it has none."""
-        return self._at(key, _LAST_MS)
+        with self._engine.view([_FAMILY]) as view:
+            return _at(view, key, _LAST_MS)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[Timestamped | None]:
+        """Return for each key its latest value and from when on it is valid, None if it has none."""
+        with self._engine.view([_FAMILY]) as view:
+            found = [_at(view, key, _LAST_MS) for key in keys]
+        return [None if version is None else (version.value, version.timestamp_ms) for version in found]
 
     def get_as_of(self, key: bytes, as_of_ms: int) -> Version | None:
         """Return the value that a key had at the time `as_of_ms`, None if it had none.
@@ -129,7 +139,8 @@ class VersionedStore(EngineStore):
             BeforeHistory: the time is before the start of the history.
 
         """
-        version = self._at(key, as_of_ms)
+        with self._engine.view([_FAMILY]) as view:
+            version = _at(view, key, as_of_ms)
         # Checked after the read, because the version may be removed during the read. The start only moves forward.
         self._refuse_before(as_of_ms, self.history_start_ms)
         return version
@@ -137,16 +148,6 @@ class VersionedStore(EngineStore):
     def _refuse_before(self, asked_ms: int, history_start_ms: int) -> None:
         if asked_ms < history_start_ms:
             raise BeforeHistory(asked_ms, history_start_ms, self._history_retention_ms)
-
-    def _at(self, key: bytes, as_of_ms: int) -> Version | None:
-        prefix = ordered_keys.escaped(key)
-        stop = prefix + _after(as_of_ms)
-        with self._engine.view([_FAMILY]) as view:
-            for entry, data in view.entries(_FAMILY, prefix, stop, reverse=True):
-                if data == _TOMBSTONE:
-                    return None
-                return Version(data[1:], _TIME.unpack(entry[len(prefix) :])[0])
-        return None
 
     def scan(
         self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk, as_of_ms: int | None = None
@@ -224,6 +225,13 @@ class VersionedStore(EngineStore):
 def _after(time_ms: int) -> bytes:
     """Return the end of a range of entry keys up to a time, inclusive: what follows the escaped key."""
     return _TIME.pack(time_ms + 1) if time_ms < _LAST_MS else _AFTER_TIMES
+
+
+def _at(view: EngineView, key: bytes, as_of_ms: int) -> Version | None:
+    """Return the value that a key had at a time, None if it had none."""
+    prefix = ordered_keys.escaped(key)
+    entry, data = next(view.entries(_FAMILY, prefix, prefix + _after(as_of_ms), reverse=True), (prefix, _TOMBSTONE))
+    return None if data == _TOMBSTONE else Version(data[1:], _TIME.unpack(entry[len(prefix) :])[0])
 
 
 def _oldest_first(

@@ -110,7 +110,7 @@ class TimedStore(EngineStore, Generic[K]):
         for family in expired:
             writes.pop(family, None)
         self._engine.write(writes, replace(checkpoint, stream_time_ms=stream_time_ms))
-        self._stream_time_ms = stream_time_ms
+        self.see_stream_time(stream_time_ms)
         for family in expired:
             self._engine.drop(family)
         applied.expired_segments = len(expired)
@@ -156,8 +156,9 @@ class TimedStore(EngineStore, Generic[K]):
 
         """
         page = PageBuilder[tuple[K, bytes, int]](limit, max_bytes)
-        first_ms = max(first_ms, self._segments.horizon_ms(self._stream_time_ms))
-        with self._view(lambda families: self._segments.live(families, first_ms, last_ms)) as (view, families):
+        with self._view(lambda families: self._segments.live(families, self._live_ms(first_ms), last_ms)) as viewed:
+            view, families = viewed
+            first_ms = self._live_ms(first_ms)
             for entry_key, data in walk.over(_merged(view, families, keys)):
                 key = self._layout.decode(entry_key)
                 if self._layout.time_ms(key) < first_ms or not accept(key):
@@ -166,6 +167,10 @@ class TimedStore(EngineStore, Generic[K]):
                 if not page.add((key, value, timestamp_ms), len(entry_key) + len(value)):
                     return page.page(more=True)
         return page.page(more=False)
+
+    def _live_ms(self, time_ms: int) -> int:
+        """Return the first time from `time_ms` on whose entries are not expired. Ask within the view that is read."""
+        return max(time_ms, self._segments.horizon_ms(self._stream_time_ms))
 
     def entries_of(
         self, key: bytes, first_ms: int, last_ms: int, *, limit: int = 1_000, reverse: bool = False
@@ -205,8 +210,8 @@ class TimedStore(EngineStore, Generic[K]):
     def exact_count(self, walk: Walk) -> int:
         """Walk all segments and return the number of live entries."""
         count = 0
-        horizon_ms = self._segments.horizon_ms(self._stream_time_ms)
         with self._view(Segments.all) as (view, families):
+            horizon_ms = self._live_ms(0)
             for data, _ in walk.over(_merged(view, families, KeyRange())):
                 count += self._layout.time_ms(self._layout.decode(data)) >= horizon_ms
         return count

@@ -1,4 +1,4 @@
-"""The data plane: the program in Go, which holds key-value stores on disk, in front of a node that holds all others."""
+"""The data plane: the program in Go, which holds what it can, in front of a node that holds all others."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def _hold(holding: Holding, written: Changelogs, plane: DataPlane, directo
             replica = holding.add(held, open_store(spec, path, resources))
             apply(replica, held)
             return replica
-        store = open_in_data_plane(plane, path, stores=len(scene.held), tail_bytes=0)
+        store = open_in_data_plane(plane, spec, path, stores=len(scene.held), tail_bytes=0)
         return holding.add(held, store, topic_id=written.ids[spec.changelog_topic])
 
     replicas = [(await asyncio.to_thread(opened, held), held) for held in scene.held]

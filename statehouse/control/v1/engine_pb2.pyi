@@ -482,6 +482,7 @@ class EngineWalk(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     REVERSE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
     view: _builtins.int
     """The view's number."""
     start: _builtins.bytes
@@ -492,6 +493,8 @@ class EngineWalk(_message.Message):
     """Whether it goes from the last to the first."""
     limit: _builtins.int
     """The most entries."""
+    segment: _builtins.int
+    """The segment of time that they are in; absent: the store has none."""
     def __init__(
         self,
         *,
@@ -500,13 +503,19 @@ class EngineWalk(_message.Message):
         stop: _builtins.bytes | None = ...,
         reverse: _builtins.bool = ...,
         limit: _builtins.int = ...,
+        segment: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_stop", b"_stop", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_segment", b"_segment", "_stop", b"_stop", "segment", b"segment", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop", b"_stop", "limit", b"limit", "reverse", b"reverse", "start", b"start", "stop", b"stop", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_segment", b"_segment", "_stop", b"_stop", "limit", b"limit", "reverse", b"reverse", "segment", b"segment", "start", b"start", "stop", b"stop", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__segment: _TypeAlias = _typing.Literal["segment"]  # noqa: Y015
+    _WhichOneofArgType__segment: _TypeAlias = _typing.Literal["_segment", b"_segment"]  # noqa: Y015
     _WhichOneofReturnType__stop: _TypeAlias = _typing.Literal["stop"]  # noqa: Y015
     _WhichOneofArgType__stop: _TypeAlias = _typing.Literal["_stop", b"_stop"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__segment) -> _WhichOneofReturnType__segment | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stop) -> _WhichOneofReturnType__stop | None: ...
 
 Global___EngineWalk: _TypeAlias = EngineWalk  # noqa: Y015
@@ -535,23 +544,29 @@ Global___EngineUnview: _TypeAlias = EngineUnview  # noqa: Y015
 
 @_typing.final
 class EngineCount(_message.Message):
-    """Counts a store's entries as Count does."""
+    """Counts a store's entries, expired ones included."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STORE_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """Its number."""
+    segment: _builtins.int
+    """The segment of time whose entries are counted; absent: the store has none."""
     def __init__(
         self,
         *,
         store: _builtins.int = ...,
+        segment: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_segment", b"_segment", "segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_segment", b"_segment", "segment", b"segment", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__segment: _TypeAlias = _typing.Literal["segment"]  # noqa: Y015
+    _WhichOneofArgType__segment: _TypeAlias = _typing.Literal["_segment", b"_segment"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__segment) -> _WhichOneofReturnType__segment | None: ...
 
 Global___EngineCount: _TypeAlias = EngineCount  # noqa: Y015
 
@@ -706,18 +721,24 @@ class EngineState(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.bytes
     """The checkpoint that is written with its entries, as JSON; empty before
     the first.
     """
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The segments of time that may have entries, in order."""
+
     def __init__(
         self,
         *,
         checkpoint: _builtins.bytes = ...,
+        segments: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -779,19 +800,31 @@ class EngineViewed(_message.Message):
 
     VIEW_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    STREAM_TIME_MS_FIELD_NUMBER: _builtins.int
     view: _builtins.int
     """Its number."""
     position: _builtins.int
     """The next offset that the store needed when it was opened."""
+    stream_time_ms: _builtins.int
+    """The largest time that the store had seen, in milliseconds; -1 before the
+    first.
+    """
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The segments of time that may have entries, in order."""
+
     def __init__(
         self,
         *,
         view: _builtins.int = ...,
         position: _builtins.int = ...,
+        segments: _abc.Iterable[_builtins.int] | None = ...,
+        stream_time_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "segments", b"segments", "stream_time_ms", b"stream_time_ms", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -961,6 +994,7 @@ class EngineReport(_message.Message):
     FIRST_MISPLACED_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
     STREAM_TIME_MS_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """The store's number."""
     position: _builtins.int
@@ -997,6 +1031,10 @@ class EngineReport(_message.Message):
     def fault(self) -> Global___EngineFault:
         """Why it can't go on; nothing more is read for it."""
 
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The segments of time that may have entries, in order."""
+
     def __init__(
         self,
         *,
@@ -1014,10 +1052,11 @@ class EngineReport(_message.Message):
         first_misplaced: Global___EngineMisplaced | None = ...,
         fault: Global___EngineFault | None = ...,
         stream_time_ms: _builtins.int = ...,
+        segments: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "first_misplaced", b"first_misplaced"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_end", b"at_end", "bytes", b"bytes", "deletes", b"deletes", "expired_segments", b"expired_segments", "fault", b"fault", "first_misplaced", b"first_misplaced", "late", b"late", "misplaced", b"misplaced", "position", b"position", "puts", b"puts", "skipped", b"skipped", "store", b"store", "stream_time_ms", b"stream_time_ms", "took_us", b"took_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_end", b"at_end", "bytes", b"bytes", "deletes", b"deletes", "expired_segments", b"expired_segments", "fault", b"fault", "first_misplaced", b"first_misplaced", "late", b"late", "misplaced", b"misplaced", "position", b"position", "puts", b"puts", "segments", b"segments", "skipped", b"skipped", "store", b"store", "stream_time_ms", b"stream_time_ms", "took_us", b"took_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

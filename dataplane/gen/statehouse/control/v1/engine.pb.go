@@ -1036,7 +1036,9 @@ type EngineWalk struct {
 	// Whether it goes from the last to the first.
 	Reverse bool `protobuf:"varint,4,opt,name=reverse,proto3" json:"reverse,omitempty"`
 	// The most entries.
-	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The segment of time that they are in; absent: the store has none.
+	Segment       *int64 `protobuf:"varint,6,opt,name=segment,proto3,oneof" json:"segment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1106,6 +1108,13 @@ func (x *EngineWalk) GetLimit() uint32 {
 	return 0
 }
 
+func (x *EngineWalk) GetSegment() int64 {
+	if x != nil && x.Segment != nil {
+		return *x.Segment
+	}
+	return 0
+}
+
 // Closes a view.
 type EngineUnview struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1152,11 +1161,13 @@ func (x *EngineUnview) GetView() uint64 {
 	return 0
 }
 
-// Counts a store's entries as Count does.
+// Counts a store's entries, expired ones included.
 type EngineCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its number.
-	Store         uint64 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"`
+	Store uint64 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"`
+	// The segment of time whose entries are counted; absent: the store has none.
+	Segment       *int64 `protobuf:"varint,2,opt,name=segment,proto3,oneof" json:"segment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1194,6 +1205,13 @@ func (*EngineCount) Descriptor() ([]byte, []int) {
 func (x *EngineCount) GetStore() uint64 {
 	if x != nil {
 		return x.Store
+	}
+	return 0
+}
+
+func (x *EngineCount) GetSegment() int64 {
+	if x != nil && x.Segment != nil {
+		return *x.Segment
 	}
 	return 0
 }
@@ -1549,7 +1567,9 @@ type EngineState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The checkpoint that is written with its entries, as JSON; empty before
 	// the first.
-	Checkpoint    []byte `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Checkpoint []byte `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	// The segments of time that may have entries, in order.
+	Segments      []int64 `protobuf:"varint,2,rep,packed,name=segments,proto3" json:"segments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1587,6 +1607,13 @@ func (*EngineState) Descriptor() ([]byte, []int) {
 func (x *EngineState) GetCheckpoint() []byte {
 	if x != nil {
 		return x.Checkpoint
+	}
+	return nil
+}
+
+func (x *EngineState) GetSegments() []int64 {
+	if x != nil {
+		return x.Segments
 	}
 	return nil
 }
@@ -1689,7 +1716,12 @@ type EngineViewed struct {
 	// Its number.
 	View uint64 `protobuf:"varint,1,opt,name=view,proto3" json:"view,omitempty"`
 	// The next offset that the store needed when it was opened.
-	Position      int64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	Position int64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	// The segments of time that may have entries, in order.
+	Segments []int64 `protobuf:"varint,3,rep,packed,name=segments,proto3" json:"segments,omitempty"`
+	// The largest time that the store had seen, in milliseconds; -1 before the
+	// first.
+	StreamTimeMs  int64 `protobuf:"varint,4,opt,name=stream_time_ms,json=streamTimeMs,proto3" json:"stream_time_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1734,6 +1766,20 @@ func (x *EngineViewed) GetView() uint64 {
 func (x *EngineViewed) GetPosition() int64 {
 	if x != nil {
 		return x.Position
+	}
+	return 0
+}
+
+func (x *EngineViewed) GetSegments() []int64 {
+	if x != nil {
+		return x.Segments
+	}
+	return nil
+}
+
+func (x *EngineViewed) GetStreamTimeMs() int64 {
+	if x != nil {
+		return x.StreamTimeMs
 	}
 	return 0
 }
@@ -2009,7 +2055,9 @@ type EngineReport struct {
 	Fault *EngineFault `protobuf:"bytes,13,opt,name=fault,proto3" json:"fault,omitempty"`
 	// The largest time that the store has seen, in milliseconds; -1 before the
 	// first.
-	StreamTimeMs  int64 `protobuf:"varint,14,opt,name=stream_time_ms,json=streamTimeMs,proto3" json:"stream_time_ms,omitempty"`
+	StreamTimeMs int64 `protobuf:"varint,14,opt,name=stream_time_ms,json=streamTimeMs,proto3" json:"stream_time_ms,omitempty"`
+	// The segments of time that may have entries, in order.
+	Segments      []int64 `protobuf:"varint,15,rep,packed,name=segments,proto3" json:"segments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2140,6 +2188,13 @@ func (x *EngineReport) GetStreamTimeMs() int64 {
 		return x.StreamTimeMs
 	}
 	return 0
+}
+
+func (x *EngineReport) GetSegments() []int64 {
+	if x != nil {
+		return x.Segments
+	}
+	return nil
 }
 
 // A record that was passed over.
@@ -2321,19 +2376,25 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x03(\fR\x04keys\"\"\n" +
 	"\n" +
 	"EngineView\x12\x14\n" +
-	"\x05store\x18\x01 \x01(\x04R\x05store\"\x88\x01\n" +
+	"\x05store\x18\x01 \x01(\x04R\x05store\"\xb3\x01\n" +
 	"\n" +
 	"EngineWalk\x12\x12\n" +
 	"\x04view\x18\x01 \x01(\x04R\x04view\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\fR\x05start\x12\x17\n" +
 	"\x04stop\x18\x03 \x01(\fH\x00R\x04stop\x88\x01\x01\x12\x18\n" +
 	"\areverse\x18\x04 \x01(\bR\areverse\x12\x14\n" +
-	"\x05limit\x18\x05 \x01(\rR\x05limitB\a\n" +
-	"\x05_stop\"\"\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\x12\x1d\n" +
+	"\asegment\x18\x06 \x01(\x03H\x01R\asegment\x88\x01\x01B\a\n" +
+	"\x05_stopB\n" +
+	"\n" +
+	"\b_segment\"\"\n" +
 	"\fEngineUnview\x12\x12\n" +
-	"\x04view\x18\x01 \x01(\x04R\x04view\"#\n" +
+	"\x04view\x18\x01 \x01(\x04R\x04view\"N\n" +
 	"\vEngineCount\x12\x14\n" +
-	"\x05store\x18\x01 \x01(\x04R\x05store\"%\n" +
+	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x1d\n" +
+	"\asegment\x18\x02 \x01(\x03H\x00R\asegment\x88\x01\x01B\n" +
+	"\n" +
+	"\b_segment\"%\n" +
 	"\rEngineMeasure\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\"N\n" +
 	"\n" +
@@ -2353,19 +2414,22 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x06answer\"c\n" +
 	"\vEngineFault\x12:\n" +
 	"\x04kind\x18\x01 \x01(\x0e2&.statehouse.control.v1.EngineFaultKindR\x04kind\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"-\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"I\n" +
 	"\vEngineState\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\fR\n" +
-	"checkpoint\"J\n" +
+	"checkpoint\x12\x1a\n" +
+	"\bsegments\x18\x02 \x03(\x03R\bsegments\"J\n" +
 	"\fEngineValues\x12:\n" +
 	"\x06values\x18\x01 \x03(\v2\".statehouse.control.v1.EngineValueR\x06values\"2\n" +
 	"\vEngineValue\x12\x19\n" +
 	"\x05value\x18\x01 \x01(\fH\x00R\x05value\x88\x01\x01B\b\n" +
-	"\x06_value\">\n" +
+	"\x06_value\"\x80\x01\n" +
 	"\fEngineViewed\x12\x12\n" +
 	"\x04view\x18\x01 \x01(\x04R\x04view\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\x03R\bposition\"N\n" +
+	"\bposition\x18\x02 \x01(\x03R\bposition\x12\x1a\n" +
+	"\bsegments\x18\x03 \x03(\x03R\bsegments\x12$\n" +
+	"\x0estream_time_ms\x18\x04 \x01(\x03R\fstreamTimeMs\"N\n" +
 	"\rEngineEntries\x12&\n" +
 	"\x0fkeys_and_values\x18\x01 \x03(\fR\rkeysAndValues\x12\x15\n" +
 	"\x06is_all\x18\x02 \x01(\bR\x05isAll\"\x9e\x01\n" +
@@ -2383,7 +2447,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\fH\x00R\x05value\x88\x01\x01\x12!\n" +
 	"\ftimestamp_ms\x18\x03 \x01(\x03R\vtimestampMs\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offsetB\b\n" +
-	"\x06_value\"\x82\x04\n" +
+	"\x06_value\"\x9e\x04\n" +
 	"\fEngineReport\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x03R\bposition\x12\x15\n" +
@@ -2399,7 +2463,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\tmisplaced\x18\v \x01(\rR\tmisplaced\x12O\n" +
 	"\x0ffirst_misplaced\x18\f \x01(\v2&.statehouse.control.v1.EngineMisplacedR\x0efirstMisplaced\x128\n" +
 	"\x05fault\x18\r \x01(\v2\".statehouse.control.v1.EngineFaultR\x05fault\x12$\n" +
-	"\x0estream_time_ms\x18\x0e \x01(\x03R\fstreamTimeMs\"?\n" +
+	"\x0estream_time_ms\x18\x0e \x01(\x03R\fstreamTimeMs\x12\x1a\n" +
+	"\bsegments\x18\x0f \x03(\x03R\bsegments\"?\n" +
 	"\rEngineSkipped\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"E\n" +
@@ -2525,6 +2590,7 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineOrder_Tail)(nil),
 	}
 	file_statehouse_control_v1_engine_proto_msgTypes[9].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[11].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[14].OneofWrappers = []any{
 		(*EngineAnswer_State)(nil),
 		(*EngineAnswer_Values)(nil),
