@@ -277,10 +277,14 @@ func (r *replica) View() (*engine.View, int64, error) {
 	return kept.View()
 }
 
-// Get has `take` see a key's value and its record's time, and returns whether there is one. The value is gone after that.
+// Get has `take` see a key's latest value and its record's time, and returns whether there is one. The value is gone after
+// that.
 //
 // Errors are engine.ErrClosed, or of type *engine.Fault.
 func (r *replica) Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error) {
+	if versioned, isVersioned := r.store.(*stores.Versioned); isVersioned {
+		return versioned.Get(key, func(version stores.Version) { take(version.Value, version.TimestampMS) })
+	}
 	kept, err := r.keyValue()
 	if err != nil {
 		return false, err

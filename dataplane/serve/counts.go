@@ -14,8 +14,7 @@ const (
 	isExactTag = 2<<3 | byte(protowire.VarintType)
 )
 
-// Count answers a serialized CountRequest; false if that is for Python to do. The numbers are those that stores keep: nothing
-// is walked over.
+// Count answers a serialized CountRequest; false if that is for Python to do.
 func (s *Served) Count(call Call, request []byte) ([]byte, bool) {
 	return s.answered(call, request, (*Served).count)
 }
@@ -31,18 +30,32 @@ func (s *Served) count(r *reading) ([]byte, read) {
 	}
 	count := uint64(0)
 	for at := range replicas {
-		of, isOf := replicas[at].Held.Store().(*stores.KeyValue)
-		if !isOf {
+		found, isFound := countOf(replicas[at].Held.Store(), counting.IsExact, r)
+		if !isFound {
 			return nil, read{}
 		}
-		kept, isKept := of.Kept()
-		if !isKept {
-			return nil, read{}
-		}
-		count += uint64(kept)
+		count += uint64(found)
 	}
 	data := protowire.AppendVarint(append(make([]byte, 0, usualBytes), countTag), count)
 	data = protowire.AppendVarint(append(data, isExactTag), protowire.EncodeBool(counting.IsExact))
 	data = appendStamps(data, replicas)
 	return data, read{replicas[0].Held, controlv1.ServingRead_SERVING_READ_COUNT, 0}
+}
+
+// countOf returns the number of a store's entries. Stores keep what Python takes for an estimate. Of a key-value store that
+// is exact; of others exact numbers take a walk.
+func countOf(store any, isExact bool, r *reading) (int64, bool) {
+	kept, isStore := store.(interface {
+		Kept() (int64, bool)
+		Count(walk *stores.Walk) (int64, error)
+	})
+	_, isKeyValue := store.(*stores.KeyValue)
+	switch {
+	case !isStore:
+		return 0, false
+	case isExact && !isKeyValue:
+		count, err := kept.Count(r.walk())
+		return count, err == nil
+	}
+	return kept.Kept()
 }

@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"time"
-
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"statehouse-dataplane/admit"
@@ -41,7 +39,7 @@ func (s *Served) FetchSessions(call Call, request []byte) ([]byte, bool) {
 type keyed struct {
 	asked   admit.Asked
 	granted admit.Granted[*source]
-	began   time.Time
+	r       *reading
 	// How many bytes of values a page may have, as they are stored, and how many a page may have as it is shown.
 	mostStored, mostShown int
 
@@ -57,7 +55,7 @@ type keyed struct {
 func (s *Served) keyed(
 	r *reading, method *admit.Method, kind controlv1.ServingRead, write func(*keyed) bool,
 ) ([]byte, read) {
-	k := &keyed{began: r.began, mostStored: s.maxMessageBytes / shareStored, mostShown: s.maxMessageBytes / shareShown}
+	k := &keyed{r: r, mostStored: s.maxMessageBytes / shareStored, mostShown: s.maxMessageBytes / shareShown}
 	var isRead bool
 	if k.asked, isRead = method.Read(r.request); !isRead || !s.isPermitted(r.by, r.call, &k.asked.Terms, r.us) {
 		return nil, read{}
@@ -91,7 +89,7 @@ func (k *keyed) timed(accept func(stores.Timed) bool, firstMS, lastMS int64, end
 	if !isTimed {
 		return false
 	}
-	hasMore, err := store.Scan(k.left(), accept, firstMS, lastMS, k.room(), k.walk(), func(key stores.Timed, entry, value []byte, timestampMS int64) {
+	hasMore, err := store.Scan(k.left(), accept, firstMS, lastMS, k.room(), k.r.walk(), func(key stores.Timed, entry, value []byte, timestampMS int64) {
 		var begun int
 		k.data, begun = wire.Begin(k.data, entriesTag)
 		k.data = protowire.AppendVarint(append(k.data, startTag), uint64(key.StartMS))
@@ -114,16 +112,6 @@ func (k *keyed) left() stores.Range {
 
 func (k *keyed) room() stores.Room {
 	return stores.Room{Entries: k.granted.Entries, Bytes: k.mostStored}
-}
-
-// walk is one that is Python's if it takes too long.
-func (k *keyed) walk() *stores.Walk {
-	return &stores.Walk{Ends: func() error {
-		if time.Since(k.began) > longestPage {
-			return errLong
-		}
-		return nil
-	}}
 }
 
 // show appends a value.

@@ -33,8 +33,11 @@ func (k *kept) View() (*engine.View, int64, error) {
 }
 
 func (k *kept) Get(key []byte, take func([]byte, int64)) (bool, error) {
-	if of, isOf := k.store.(*stores.KeyValue); isOf {
+	switch of := k.store.(type) {
+	case *stores.KeyValue:
 		return of.Get(key, take)
+	case *stores.Versioned:
+		return of.Get(key, func(version stores.Version) { take(version.Value, version.TimestampMS) })
 	}
 	return false, errors.New("no plain keys")
 }
@@ -54,11 +57,12 @@ func database(t *testing.T) *engine.Database {
 	return opened
 }
 
-// keeping returns a store of a kind with these records. Keys are counted.
+// keeping returns a store of a kind with these records, which are counted.
 func keeping(t *testing.T, kind controlv1.EngineKind, retentionMS int64, duplicates bool, records []stores.Record) *kept {
 	t.Helper()
 	var to interface {
 		Apply([]stores.Record, *stores.Checkpoint) (stores.Applied, error)
+		Keep() (<-chan struct{}, error)
 	}
 	var err error
 	switch kind {
@@ -79,13 +83,11 @@ func keeping(t *testing.T, kind controlv1.EngineKind, retentionMS int64, duplica
 	if _, err := to.Apply(records, checkpoint); err != nil {
 		t.Fatal(err)
 	}
-	if counting, isCounting := to.(*stores.KeyValue); isCounting {
-		counted, err := counting.Keep()
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-counted
+	counted, err := to.Keep()
+	if err != nil {
+		t.Fatal(err)
 	}
+	<-counted
 	return &kept{kind, to, position, &controlv1.ServingEnd{Offset: position, HoldsUntilUs: 1 << 62}}
 }
 
@@ -121,6 +123,11 @@ func TestAKeysWindowsAreAPage(t *testing.T) {
 	if sums.Calls[24] != 2 || len(sums.Sums) != 1 || sums.Sums[0].Bytes != 4 ||
 		sums.Sums[0].Read != controlv1.ServingRead_SERVING_READ_FETCH_WINDOWS {
 		t.Fatalf("told %v", sums)
+	}
+	for exact, want := range map[bool]byte{false: 3, true: 3} {
+		if answer, answered := s.Count(Call{}, counting(exact)); !answered || answer[1] != want {
+			t.Fatalf("%x, %v", answer, answered)
+		}
 	}
 	if _, answered := s.FetchSessions(Call{}, get("s", "k")); answered {
 		t.Fatal("it has no sessions")

@@ -13,6 +13,7 @@ import (
 	"statehouse-dataplane/admit"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/stores"
 	"statehouse-dataplane/values"
 	"statehouse-dataplane/wire"
 )
@@ -166,6 +167,16 @@ type reading struct {
 	request []byte
 	began   time.Time
 	us      int64 // the same by the monotonic clock
+}
+
+// walk is one that is Python's if it takes too long.
+func (r *reading) walk() *stores.Walk {
+	return &stores.Walk{Ends: func() error {
+		if time.Since(r.began) > longestPage {
+			return errLong
+		}
+		return nil
+	}}
 }
 
 // read is what was read of stores: which of them counts it, as what, and how many bytes were found.

@@ -73,7 +73,7 @@ func (k *keyed) history() bool {
 	}
 	span := stores.Span{FirstMS: k.asked.From.Or(-1), LastMS: k.asked.To.Or(-1)}
 	lastMS := int64(0)
-	hasMore, startMS, err := store.History(k.granted.Key, k.left(), span, k.room(), k.walk(), func(version stores.Version) {
+	hasMore, startMS, err := store.History(k.granted.Key, k.left(), span, k.room(), k.r.walk(), func(version stores.Version) {
 		var begun int
 		k.data, begun = wire.Begin(k.data, entriesTag)
 		k.show(versionTag, version.Value)

@@ -162,7 +162,7 @@ func (r *roomy) Next() bool {
 }
 
 // Kept returns the number of keys, and whether it is kept. It is not of a store that can't be read.
-func (s *KeyValue) Kept() (int64, bool) { return s.tally.kept(s.database, Whole) }
+func (s *KeyValue) Kept() (int64, bool) { return s.tally.all(s.database) }
 
 // Count returns the number of keys. It walks over all only if the number is not kept.
 func (s *KeyValue) Count(walk *Walk) (int64, error) { return s.Entries(Whole, walk) }

@@ -137,10 +137,22 @@ func (t *tally) of(number int64) (int64, bool) {
 // kept is the same of a store that can be read.
 func (t *tally) kept(database *engine.Database, number int64) (int64, bool) {
 	count, known := t.of(number)
-	if !known || database.IsClosing() || database.Fault() != nil {
-		return 0, false
+	return count, known && isReadable(database)
+}
+
+// all returns the number of all entries of a store that can be read; false if it isn't known.
+func (t *tally) all(database *engine.Database) (int64, bool) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	all := int64(0)
+	for _, count := range t.counts {
+		all += count
 	}
-	return count, true
+	return all, t.known && isReadable(database)
+}
+
+func isReadable(database *engine.Database) bool {
+	return !database.IsClosing() && database.Fault() == nil
 }
 
 // changed returns the numbers after a change, which may be nil: nobody counts.

@@ -203,6 +203,9 @@ func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, e
 // Keep counts the entries, and has every later `Apply` keep their numbers: see `tally.keep`.
 func (s *TimedStore) Keep() (counted <-chan struct{}, err error) { return s.tally.keep(s.database) }
 
+// Kept returns the number of entries, of expired ones too, and whether it is kept. It is not of a store that can't be read.
+func (s *TimedStore) Kept() (int64, bool) { return s.tally.all(s.database) }
+
 // Entries returns the number of a segment's entries, expired ones included.
 func (s *TimedStore) Entries(number int64, walk *Walk) (int64, error) {
 	return s.tally.entries(s.database, number, walk)

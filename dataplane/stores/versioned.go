@@ -131,6 +131,9 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 // Keep counts the versions, and has every later `Apply` keep their number: see `tally.keep`.
 func (s *Versioned) Keep() (counted <-chan struct{}, err error) { return s.tally.keep(s.database) }
 
+// Kept returns the number of versions and whether it is kept. It is not of a store that can't be read.
+func (s *Versioned) Kept() (int64, bool) { return s.tally.all(s.database) }
+
 // Entries returns the number of versions.
 func (s *Versioned) Entries(number int64, walk *Walk) (int64, error) {
 	return s.tally.entries(s.database, number, walk)

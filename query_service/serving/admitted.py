@@ -46,18 +46,20 @@ KeyedRequest: TypeAlias = (
 )
 ReadRequest: TypeAlias = KeyedRequest | query_service_pb2.ScanRequest | query_service_pb2.CountRequest
 
-KINDS: Final[Mapping[type[ReadRequest], engine_pb2.EngineKind.ValueType]] = MappingProxyType(
+_KEY_VALUE, _VERSIONED = engine_pb2.ENGINE_KIND_KEY_VALUE, engine_pb2.ENGINE_KIND_VERSIONED
+_WINDOW, _SESSION = engine_pb2.ENGINE_KIND_WINDOW, engine_pb2.ENGINE_KIND_SESSION
+KINDS: Final[Mapping[type[ReadRequest], frozenset[engine_pb2.EngineKind.ValueType]]] = MappingProxyType(
     {
-        query_service_pb2.GetRequest: engine_pb2.ENGINE_KIND_KEY_VALUE,
-        query_service_pb2.ScanRequest: engine_pb2.ENGINE_KIND_KEY_VALUE,
-        query_service_pb2.CountRequest: engine_pb2.ENGINE_KIND_KEY_VALUE,
-        query_service_pb2.FetchWindowsRequest: engine_pb2.ENGINE_KIND_WINDOW,
-        query_service_pb2.FetchSessionsRequest: engine_pb2.ENGINE_KIND_SESSION,
-        query_service_pb2.GetAsOfRequest: engine_pb2.ENGINE_KIND_VERSIONED,
-        query_service_pb2.GetHistoryRequest: engine_pb2.ENGINE_KIND_VERSIONED,
+        query_service_pb2.GetRequest: frozenset({_KEY_VALUE, _VERSIONED}),
+        query_service_pb2.ScanRequest: frozenset({_KEY_VALUE}),
+        query_service_pb2.CountRequest: frozenset({_KEY_VALUE, _WINDOW, _SESSION, _VERSIONED}),
+        query_service_pb2.FetchWindowsRequest: frozenset({_WINDOW}),
+        query_service_pb2.FetchSessionsRequest: frozenset({_SESSION}),
+        query_service_pb2.GetAsOfRequest: frozenset({_VERSIONED}),
+        query_service_pb2.GetHistoryRequest: frozenset({_VERSIONED}),
     }
 )
-"""The kind of stores of which the data plane answers a request."""
+"""The kinds of stores of which the data plane answers a request."""
 _REFUSES_NEGATIVE: Final = (query_service_pb2.GetAsOfRequest, query_service_pb2.GetHistoryRequest)
 _REFUSES_EXCHANGED: Final = (query_service_pb2.FetchWindowsRequest, query_service_pb2.GetHistoryRequest)
 
@@ -113,7 +115,7 @@ def admitted(  # noqa: PLR0911 - each return is an obstacle
     store = next((each for each in snapshot.stores if each.name == request.store), None)
     if store is None:
         return serving_pb2.SERVING_OBSTACLE_UNKNOWN_STORE
-    if store.kind != KINDS[type(request)]:
+    if store.kind not in KINDS[type(request)]:
         return serving_pb2.SERVING_OBSTACLE_KIND
     if request.forwarding.epoch not in {0, snapshot.epoch}:
         return serving_pb2.SERVING_OBSTACLE_EPOCH

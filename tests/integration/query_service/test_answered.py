@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 from google.protobuf.message import Message
 
+from query_service.dataplane.holding import kind_of
 from query_service.reads.admission import Admission
-from query_service.serving.snapshots import KINDS
 from statehouse.control.v1 import serving_pb2
 from statehouse.errors import LookupFailure
 from statehouse.link.forms import key_form, value_form
@@ -88,17 +88,17 @@ async def test_the_program_answers_from_each_kind_of_stores_what_python_does(tmp
 
 def _stores(scene: Scene) -> list[bytes]:
     """Return what the program is to open, with all records, and the snapshot by which it answers."""
-    held = [each for each in scene.held if scene.spec(each.store).kind in KINDS]
+    held = [each for each in scene.held if kind_of(scene.spec(each.store))]
     snapshot = serving_pb2.ServingSnapshot(number=1, epoch=EPOCH, max_batch_entries=100)
     for spec in scene.stores:
-        if spec.kind in KINDS:
+        if kind_of(spec):
             snapshot.stores.add(
                 name=spec.name,
                 key_form=key_form(known_serde(spec.key_serde)),
                 value_form=value_form(known_serde(spec.value_serde)),
                 partition_count=spec.partition_count,
                 is_global=spec.is_global,
-                kind=KINDS[spec.kind],
+                kind=kind_of(spec),
                 window_size_ms=spec.window_size_ms,
             )
     stores = {store.name: store for store in snapshot.stores}
@@ -111,7 +111,7 @@ def _stores(scene: Scene) -> list[bytes]:
 
 def _store(scene: Scene, held: Held) -> list[bytes]:
     spec = scene.spec(held.store)
-    parts = [_number(KINDS[spec.kind]), _number(spec.retention_ms), _number(spec.retain_duplicates)]
+    parts = [_number(kind_of(spec)), _number(spec.retention_ms), _number(spec.retain_duplicates)]
     parts.append(_number(len(held.entries)))
     for key, value, timestamp_ms in held.entries:
         parts += (_sized(key), _number(timestamp_ms), _number(value is not None))
