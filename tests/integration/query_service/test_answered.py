@@ -30,7 +30,7 @@ ASKED: Final = ("formats", "odd-keys", "documents", "windows", "sessions", "vers
 ALONE: Final = {
     "Get": 0.5,
     "Scan": 0.4,
-    "Count": 0.4,
+    "Count": 0.9,
     "FetchWindows": 0.6,
     "FetchSessions": 0.6,
     "GetAsOf": 0.3,
