@@ -38,7 +38,7 @@ def _serving(shape: Shape, load: Load, rounds: int, faults: tuple[str, ...] = ()
         load,
         rounds,
         work={
-            Side.OURS: ("restore", *_SERVING),
+            Side.OURS: ("restore", *_SERVING, "hot-key"),
             Side.PEER: ("restore", *_SERVING),
             Side.OURS_GRPCIO: _EXPERT,
             Side.PEER_DIRECT: _EXPERT,

@@ -9,6 +9,7 @@ import (
 
 // batch is a BatchGet whose lookups go to the nodes that they are decided for.
 type batch struct {
+	by               *judged
 	lookups, results [][]byte
 	// Of each lookup; nil if it is the router's.
 	stores []*store
@@ -36,9 +37,10 @@ func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization strin
 	}
 	lookups := wire.Elements(it.data, int(known.MaxBatchEntries))
 	if s := e.now(ctx); s != nil && !it.isLarge() {
-		if b := e.split(s, lookups); len(b.groups) > 0 && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
+		b := e.split(s, e.judged(s, who, authorization, batchGet), lookups)
+		if len(b.groups) > 0 && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
 			data, err := e.answer(ctx, who, authorization, microseconds(s.BatchLateAfterUs), b)
-			if err != nil || b.room >= 0 {
+			if err != nil || b.isAnswered() {
 				return data, err, true
 			}
 		}
@@ -51,13 +53,13 @@ func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization strin
 }
 
 // split groups lookups by their nodes.
-func (e *Express) split(s *snapshot, lookups [][]byte) *batch {
-	b := &batch{lookups: lookups, results: make([][]byte, len(lookups)), stores: make([]*store, len(lookups))}
+func (e *Express) split(s *snapshot, by *judged, lookups [][]byte) *batch {
+	b := &batch{by: by, lookups: lookups, results: make([][]byte, len(lookups)), stores: make([]*store, len(lookups))}
 	b.room = e.calls.maxMessageBytes - entryOverhead*len(lookups)
 	last := map[string]*group{}
 	for place, lookup := range lookups {
 		to := s.decide(lookup)
-		if to == nil || to.store.isLarge.Load() {
+		if to == nil || to.isBounded() || to.store.isLarge.Load() || !by.may(to.store.Name) {
 			continue
 		}
 		g, size := last[to.node.Address], len(lookup)+len(s.Forwarding)+entryOverhead
@@ -119,7 +121,7 @@ func (e *Express) answer(
 			b.put(places[i], result)
 		}
 	}
-	if b.room < 0 {
+	if !b.isAnswered() {
 		return nil, nil
 	}
 	counts := map[*store]int{}
@@ -170,8 +172,9 @@ func (b *batch) take(g *group) []int {
 	var missing []int
 	var theirs []byte
 	for i, result := range results {
-		if len(result) > 0 && result[0] == responseTag {
-			b.put(g.places[i], result)
+		shown, is := b.by.shownResult(result)
+		if is && len(result) > 0 && result[0] == responseTag {
+			b.put(g.places[i], shown)
 		} else {
 			missing, theirs = append(missing, g.places[i]), wire.AppendElement(theirs, result)
 		}
@@ -183,4 +186,23 @@ func (b *batch) take(g *group) []int {
 func (b *batch) put(place int, result []byte) {
 	b.results[place] = result
 	b.room -= len(result)
+}
+
+// isAnswered says whether there is room for all results, and the caller may still read the stores that nodes were asked for,
+// and see what is shown of them.
+func (b *batch) isAnswered() bool {
+	if b.room < 0 {
+		return false
+	}
+	conceals := b.by.conceals
+	asked := map[*store]bool{}
+	for _, each := range b.stores {
+		if each != nil && !asked[each] {
+			asked[each] = true
+			if !b.by.may(each.Name) {
+				return false
+			}
+		}
+	}
+	return b.by.conceals == conceals
 }

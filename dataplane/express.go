@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/hot"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/wire"
 )
 
@@ -30,7 +32,9 @@ const (
 // with what is known; nothing is decided here.
 type Express struct {
 	link     *Link
+	permits  *permits.Permits
 	calls    *Shared
+	keys     hot.Keys
 	sums     *Sums
 	snapshot atomic.Pointer[snapshot]
 	holds    atomic.Int64 // until when, in nanoseconds since `began`
@@ -41,9 +45,9 @@ type Express struct {
 	passed atomic.Int64
 }
 
-// NewExpress makes one that has no snapshot yet.
-func NewExpress(link *Link, calls *Calls, maxMessageBytes int) *Express {
-	e := &Express{link: link, began: time.Now()}
+// NewExpress makes one that has no snapshot yet. `allowed` is what judged callers may read.
+func NewExpress(link *Link, calls *Calls, maxMessageBytes int, allowed *permits.Permits) *Express {
+	e := &Express{link: link, permits: allowed, began: time.Now()}
 	e.sums = NewSums(func(data []byte) { link.Send(expressSums, 0, data) })
 	e.calls = NewShared(calls.MakeWithin, e.sums, maxMessageBytes)
 	link.OnSnapshot = func(data []byte) error {
@@ -99,14 +103,15 @@ func (e *Express) Answer(
 	return e.BatchGet(ctx, who, authorization, it)
 }
 
-// Get answers a lookup; false if that is for the router to do, which has heard nothing of it then.
+// Get answers a lookup; false if that is for the router to do, which has heard nothing of it then. Where callers are judged, a
+// late answer is the router's to give: it judges once more, and hides what it must.
 func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it *request) ([]byte, error, bool) {
 	s := e.now(ctx)
 	if s == nil || it.isLarge() {
 		return nil, nil, false
 	}
-	to := s.decide(it.data)
-	if to == nil {
+	to, by := s.decide(it.data), e.judged(s, who, authorization, get)
+	if to == nil || !by.may(to.store.Name) || !e.choose(s, to) {
 		return nil, nil, false
 	}
 	end, is := endOf(ctx)
@@ -120,11 +125,63 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it
 		return nil, err, true
 	}
 	if asked.came.kind == answered {
+		if !by.may(to.store.Name) { // they have lost the right to it meanwhile
+			return nil, nil, false
+		}
+		data, is := by.shown(asked.came.content)
+		if !is {
+			return nil, nil, false
+		}
 		e.sums.Add(sumKey{sumOfGets, to.store.Name, to.node.InstanceId, to.node.Role}, 1, asked.took)
-		return asked.came.content, nil, true
+		return data, nil, true
 	}
+	e.pauseIfRefused(s, to, asked.came)
+	asked.isWhole = by.permits == nil
 	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, it.data)
 	return data, err, true
+}
+
+// choose has a lookup with a bound go to one of the copies that are equally good for it: to the first, or if its key is asked
+// for very often, to the one with the fewest lookups under way. Not if the first is the router's to ask for a while.
+func (e *Express) choose(s *snapshot, to *decided) bool {
+	if !to.isBounded() {
+		return true
+	}
+	now := time.Now()
+	at := int64(now.Sub(e.began))
+	if at < to.store.paused[to.from].Load() {
+		return false
+	}
+	if !e.isHot(s.Spread, to.key, now) {
+		return true
+	}
+	fewest := e.calls.Open(to.node.Address)
+	for copy := to.from + 1; copy < to.to; copy++ {
+		node := s.Nodes[to.store.Copies[copy]-1]
+		if open := e.calls.Open(node.Address); open < fewest && at >= to.store.paused[copy].Load() {
+			to.node, to.copy, fewest = node, copy, open
+		}
+	}
+	return true
+}
+
+// isHot counts a lookup of a key, and says whether the key is asked for very often.
+func (e *Express) isHot(by *controlv1.ExpressSpread, key uint64, now time.Time) bool {
+	if by.GetPercent() == 0 || by.HalfLifeUs == 0 {
+		return false
+	}
+	sure, all := e.keys.Count(key, now, microseconds(by.HalfLifeUs))
+	return sure >= uint64(by.Least) && 100*sure >= uint64(by.Percent)*all
+}
+
+// pauseIfRefused has a copy that refuses a lookup with a bound, or fails, be the router's to ask for a while. A caller's lack of
+// time says nothing of the copy.
+func (e *Express) pauseIfRefused(s *snapshot, to *decided, came found) {
+	isRefused := came.kind == refused ||
+		came.kind == callHasFailed && status.Code(statusIn(came.content)) != codes.DeadlineExceeded
+	if to.isBounded() && isRefused {
+		to.store.paused[to.copy].Store(int64(time.Since(e.began) + microseconds(s.Spread.GetPauseUs())))
+	}
 }
 
 // await waits until calls for so many lookups have ended, or one hasn't gone well, or they are late.
@@ -176,7 +233,7 @@ type found struct {
 type sent struct {
 	node    *controlv1.ExpressNode
 	lookups int
-	isWhole bool // its answer is the caller's
+	isWhole bool // its answer is the caller's, also if it comes while the router is asked
 	at      time.Time
 	// What is known of it when it is waited for no longer.
 	came   found
@@ -266,8 +323,26 @@ func NewShared(send sender, sums *Sums, maxMessageBytes int) *Shared {
 
 // queue is the lookups that wait while a call to their node is under way. A queue that is empty is removed.
 type queue struct {
-	underWay int
+	underWay int // calls that make others wait
 	waiting  []*asked
+	open     int // lookups that wait, or are in a call
+}
+
+// Open returns how many lookups an address is asked for.
+func (s *Shared) Open(address string) int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if q := s.queues[address]; q != nil {
+		return q.open
+	}
+	return 0
+}
+
+// over takes lookups off a queue, which is removed if it is empty then. The mutex is held.
+func (s *Shared) over(address string, q *queue, lookups int) {
+	if q.open -= lookups; q.open == 0 && q.underWay == 0 {
+		delete(s.queues, address)
+	}
 }
 
 // Ask sends a lookup to the node that it is decided for. It is waited for until it is left, and until `end` at most.
@@ -280,6 +355,7 @@ func (s *Shared) Ask(end time.Time, to *decided, body []byte) *asked {
 		q = &queue{}
 		s.queues[to.node.Address] = q
 	}
+	q.open++
 	if q.underWay > 0 {
 		q.waiting = append(q.waiting, a)
 		s.mutex.Unlock()
@@ -287,7 +363,7 @@ func (s *Shared) Ask(end time.Time, to *decided, body []byte) *asked {
 	}
 	q.underWay++
 	s.mutex.Unlock()
-	s.begin(to.node, []*asked{a})
+	s.begin(to.node, q, []*asked{a})
 	return a
 }
 
@@ -297,9 +373,11 @@ func (s *Shared) next(to *controlv1.ExpressNode) {
 	q := s.queues[to.Address]
 	q.underWay--
 	var go_ []*asked
+	gone := 0
 	for room := s.maxMessageBytes; len(q.waiting) > 0 && len(go_) < maxEntries; q.waiting = q.waiting[1:] {
 		first := q.waiting[0]
 		if first.carrier.Load() == nobodys {
+			gone++
 			continue
 		}
 		if room -= len(first.body) + entryOverhead; room < 0 && len(go_) > 0 {
@@ -309,18 +387,17 @@ func (s *Shared) next(to *controlv1.ExpressNode) {
 	}
 	if len(go_) > 0 {
 		q.underWay++
-	} else if q.underWay == 0 {
-		delete(s.queues, to.Address)
 	}
+	s.over(to.Address, q, gone)
 	s.mutex.Unlock()
 	if len(go_) > 0 {
 		// The newest lookup knows best which process is at the address.
-		s.begin(go_[len(go_)-1].node, go_)
+		s.begin(go_[len(go_)-1].node, q, go_)
 	}
 }
 
 // begin makes a call.
-func (s *Shared) begin(to *controlv1.ExpressNode, entries []*asked) {
+func (s *Shared) begin(to *controlv1.ExpressNode, q *queue, entries []*asked) {
 	latest := time.Now()
 	for _, each := range entries {
 		if each.end.After(latest) {
@@ -353,6 +430,9 @@ func (s *Shared) begin(to *controlv1.ExpressNode, entries []*asked) {
 		}
 		timer.Stop()
 		next()
+		s.mutex.Lock()
+		s.over(to.Address, q, len(entries))
+		s.mutex.Unlock()
 		give(entries, data, err)
 	}()
 }

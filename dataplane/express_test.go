@@ -92,7 +92,7 @@ func FuzzBatchesAreSplitAndKeptWhole(f *testing.F) {
 			t.Fatal("too many")
 		}
 		e := &Express{calls: NewShared(nil, nil, maxMessageBytes)}
-		b := e.split(s, lookups)
+		b := e.split(s, &judged{}, lookups)
 		places := map[int]int{}
 		for _, g := range b.groups {
 			sent := wire.Elements(g.request, len(g.places))
@@ -123,7 +123,7 @@ func FuzzResultsAreTakenWholeOrLeft(f *testing.F) {
 	f.Add([]byte("\x0a\x00\x0a\x03\x0a\x01x"))
 	f.Add([]byte("\x08"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		b := &batch{results: make([][]byte, 2)}
+		b := &batch{by: &judged{}, results: make([][]byte, 2)}
 		g := &group{places: []int{1, 0}}
 		g.came = found{answered, data}
 		missing := b.take(g)

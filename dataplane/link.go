@@ -27,7 +27,7 @@ import (
 // are big-endian. The other end is statehouse/link/link.py.
 const (
 	// Each end gives its own in its first frame, and is alone when they differ.
-	linkVersion = 11
+	linkVersion = 12
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
@@ -121,7 +121,8 @@ type Link struct {
 	OnServing func(data []byte) error
 	OnHolds   func(number uint64, until int64)
 	OnFacts   func(data []byte) error
-	OnPermit  func(data []byte) error
+	// What can't be read is an error.
+	OnPermit func(data []byte) error
 	// Withdraws all permits.
 	OnWithdraw func()
 	// The caller of that number is gone.

@@ -32,6 +32,7 @@ import (
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/orders"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/serve"
 )
 
@@ -172,12 +173,13 @@ func run(given options) error {
 		how = append(how, grpc.Creds(encrypted))
 	}
 	requests := NewRequests(given.maxMessageBytes, given.maxHeldBytes)
-	express, tally := NewExpress(link, calls, given.maxMessageBytes), &Tally{}
+	allowed := permitted(link)
+	express, tally := NewExpress(link, calls, given.maxMessageBytes, allowed), &Tally{}
 	doors := Doors{NewDoor(placesOfLookups), NewDoor(placesOfOthers)}
 	forward := link.Liveness.Guarded(Forward(upstream, requests, doors.others))
 	held := orders.New(func(report *controlv1.EngineReport) { link.Send(storeReport, 0, serialized(report)) })
 	link.OnOrder = carried(held, link)
-	served := ofHeld(held, link, given.maxMessageBytes)
+	served := ofHeld(held, link, given.maxMessageBytes, allowed)
 	all := Handle(link, served, express, requests, doors, tally, given.isTraced, forward)
 	refused := func() { tally.Ended(controlv1.ProxyWay_PROXY_WAY_REFUSED, errTooMuch) }
 	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all, refused)))...)
@@ -276,15 +278,21 @@ func carried(held *orders.Orders, link *Link) func(uint64, []byte) {
 	}
 }
 
+// permitted returns what judged callers may read, as the link says.
+func permitted(link *Link) *permits.Permits {
+	p := &permits.Permits{}
+	link.OnPermit, link.OnWithdraw, link.OnGone = p.Take, p.Withdraw, p.Forget
+	return p
+}
+
 // ofHeld returns what answers lookups from the stores that are held, as far as the link says.
-func ofHeld(held *orders.Orders, link *Link, maxMessageBytes int) *serve.Served {
+func ofHeld(held *orders.Orders, link *Link, maxMessageBytes int, allowed *permits.Permits) *serve.Served {
 	replicaOf := func(number uint64) (serve.Replica, bool) {
 		found := held.Replica(number)
 		return found, found != nil
 	}
-	served := serve.New(replicaOf, maxMessageBytes, func(sums []byte) { link.Send(servingSums, 0, sums) })
+	served := serve.New(replicaOf, maxMessageBytes, allowed, func(sums []byte) { link.Send(servingSums, 0, sums) })
 	link.OnServing, link.OnHolds = served.Decide, served.Hold
-	link.OnPermit, link.OnWithdraw, link.OnGone = served.Permit, served.Withdraw, served.Forget
 	link.OnFacts = func(data []byte) error {
 		var told controlv1.ServingFacts
 		if err := proto.Unmarshal(data, &told); err != nil {

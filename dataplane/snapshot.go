@@ -1,7 +1,9 @@
 package main
 
 import (
+	"hash/maphash"
 	"log"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -20,9 +22,11 @@ const (
 	// As an address has at most (statehouse/errors/checked.py).
 	maxAddressBytes = 255
 	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
-	storeTag, keyTag, rawTag, jsonTextTag = 0x0a, 0x12, 0x20, 0x70
-	textKeyTag, rawKeyTag                 = 0x0a, 0x12
-	// A length or a flag of more digits is nothing that a serializer writes for a lookup.
+	storeTag, keyTag, freshnessTag, rawTag, jsonTextTag = 0x0a, 0x12, 0x1a, 0x20, 0x70
+	textKeyTag, rawKeyTag                               = 0x0a, 0x12
+	// Tags of the bounds that Freshness may have; with one of the first two any copy within it is as good as the others.
+	maxLagTag, maxStalenessTag, maxAgeTag, maxBacklogTag = 0x10, 0x18, 0x28, 0x30
+	// A length, a flag or a bound of more digits is nothing that a serializer writes for a lookup.
 	maxDigits = 4
 )
 
@@ -37,6 +41,8 @@ type store struct {
 	*controlv1.ExpressStore
 	// Set when answers to a batch were larger than it takes them: as long as the snapshot lasts, its batches are the router's.
 	isLarge atomic.Bool
+	// For each of its copies until when it is the router's to ask, by the same clock as a snapshot holds.
+	paused []atomic.Int64
 }
 
 // decided is a lookup that a snapshot decides.
@@ -44,12 +50,23 @@ type decided struct {
 	store     *store
 	partition int
 	node      *controlv1.ExpressNode
+	// Of a lookup with a bound that suits any copy within it: the range of its partition's copies in the store's, and what
+	// its key is counted by.
+	from, to int
+	key      uint64
+	// The place of its node among these.
+	copy int
 }
+
+// isBounded says whether the lookup has such a bound.
+func (d *decided) isBounded() bool { return d.to > d.from }
+
+var seed = maphash.MakeSeed()
 
 // decide returns whom a serialized GetRequest is sent to; nil if that is for the router to say. It is the same rule as
 // `decided` in router/choice/express.py, and tests hold the two together.
 func (s *snapshot) decide(request []byte) *decided {
-	name, isText, key, is := plain(request)
+	name, isText, key, isBounded, is := plain(request)
 	if !is {
 		return nil
 	}
@@ -64,49 +81,91 @@ func (s *snapshot) decide(request []byte) *decided {
 		}
 	}
 	partition := int(placement.Partition(key, uint32(len(found.First))))
+	to := &decided{store: found, partition: partition}
 	place := found.First[partition]
+	if isBounded {
+		width := len(found.Copies) / len(found.First)
+		to.from, to.copy = partition*width, partition*width
+		for to.to = to.from; to.to < to.from+width && found.Copies[to.to] != 0; to.to++ {
+		}
+		if !to.isBounded() {
+			return nil
+		}
+		place = found.Copies[to.from]
+		to.key = maphash.Bytes(seed, key) ^ maphash.Bytes(seed, name)
+	}
 	if place == 0 {
 		return nil
 	}
-	return &decided{found, partition, s.Nodes[place-1]}
+	to.node = s.Nodes[place-1]
+	return to
 }
 
-// plain returns a lookup's store, whether its key is text, and the key; not if it has anything else, or anything twice.
-func plain(request []byte) (name []byte, isText bool, key []byte, is bool) {
+// plain returns a lookup's store, whether its key is text, the key, and whether it has a bound that suits any copy within it;
+// not if it has anything else, or anything twice.
+func plain(request []byte) (name []byte, isText bool, key []byte, isBounded bool, is bool) {
 	var hasStore, hasKey, hasRaw, hasJSONText bool
 	for len(request) > 0 {
 		tag := request[0]
 		if tag == rawTag && !hasRaw || tag == jsonTextTag && !hasJSONText {
 			flag, rest, is := number(request[1:])
 			if !is || flag > 1 {
-				return nil, false, nil, false
+				return nil, false, nil, false, false
 			}
 			request, hasRaw, hasJSONText = rest, hasRaw || tag == rawTag, hasJSONText || tag == jsonTextTag
 			continue
 		}
 		content, rest, is := contentOf(request[1:])
 		if !is {
-			return nil, false, nil, false
+			return nil, false, nil, false, false
 		}
 		switch {
 		case tag == storeTag && !hasStore:
 			name, hasStore = content, true
 		case tag == keyTag && !hasKey:
 			if len(content) == 0 || (content[0] != textKeyTag && content[0] != rawKeyTag) {
-				return nil, false, nil, false
+				return nil, false, nil, false, false
 			}
 			isText = content[0] == textKeyTag
 			var left []byte
 			if key, left, hasKey = contentOf(content[1:]); !hasKey || len(left) > 0 {
-				return nil, false, nil, false
+				return nil, false, nil, false, false
 			}
+		case tag == freshnessTag && !isBounded && suitsAny(content):
+			isBounded = true
 		default:
-			return nil, false, nil, false
+			return nil, false, nil, false, false
 		}
 		request = rest
 	}
 	is = hasStore && hasKey && utf8.Valid(name) && (!isText || utf8.Valid(key))
-	return name, isText, key, is
+	return name, isText, key, isBounded, is
+}
+
+// suitsAny says whether a Freshness bounds lag or staleness, and has else nothing but bounds that are alike for all copies.
+func suitsAny(data []byte) bool {
+	var lag, staleness, age, backlog bool
+	for len(data) > 0 {
+		var seen *bool
+		switch data[0] {
+		case maxLagTag:
+			seen = &lag
+		case maxStalenessTag:
+			seen = &staleness
+		case maxAgeTag:
+			seen = &age
+		case maxBacklogTag:
+			seen = &backlog
+		default:
+			return false
+		}
+		_, rest, is := number(data[1:])
+		if !is || *seen {
+			return false
+		}
+		*seen, data = true, rest
+	}
+	return lag || staleness
 }
 
 // contentOf returns what stands behind its length, and what follows it.
@@ -143,7 +202,12 @@ func snapshotIn(data []byte) (*snapshot, error) {
 				it.First[partition] = 0
 			}
 		}
-		s.byName[it.Name] = &store{ExpressStore: it}
+		isUseless := func(place uint32) bool { return place != 0 && !s.isUsable(place) }
+		if len(it.Copies)%len(it.First) != 0 || slices.ContainsFunc(it.Copies, isUseless) {
+			log.Printf("copies of store %.200q can't be told apart, and are the router's to choose from", it.Name)
+			it.Copies = nil
+		}
+		s.byName[it.Name] = &store{ExpressStore: it, paused: make([]atomic.Int64, len(it.Copies))}
 	}
 	return s, nil
 }

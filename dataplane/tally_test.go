@@ -54,8 +54,8 @@ func standing(t *testing.T) *Standing {
 	}
 	t.Cleanup(func() { listener.Close() })
 	return &Standing{
-		Tally: &Tally{}, Link: link, Quotas: quotas, Express: NewExpress(link, calls, 1<<20),
-		Served: serve.New(nil, 1<<20, nil), Stores: orders.New(nil),
+		Tally: &Tally{}, Link: link, Quotas: quotas, Express: NewExpress(link, calls, 1<<20, nil),
+		Served: serve.New(nil, 1<<20, nil, nil), Stores: orders.New(nil),
 		Lookups: NewDoor(1), Others: NewDoor(1), Listener: NewBounded(listener, 1, 0, quotas),
 	}
 }

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
 from functools import partial, wraps
-from inspect import isawaitable
 from typing import Any, Final, TypeVar, cast
 
 import grpc.aio
@@ -17,8 +15,7 @@ from google.protobuf.message import Message
 from query_service.control_topics import ControlTopics
 from query_service.heartbeats import Heartbeats
 from query_service.reads.batch_spans import BatchSpans
-from query_service.reads.batches import batch_of
-from query_service.reads.lookups import DiskLookup, LookupHandler
+from query_service.reads.lookups import LookupHandler, parsed_batch
 from query_service.reads.observed import ReadObserver
 from query_service.reads.position_waits import PositionNotReached, PositionWaits
 from query_service.reads.scans import ScanHandler
@@ -37,7 +34,6 @@ from statehouse.rpc.deadline import Deadline, HasTime
 from statehouse.rpc.requests import parsed, refuse_unreadable
 from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.rpc.streams import FIRST_RESPONSE_S
-from statehouse.serdes import FetchNeeded
 from statehouse.v1 import (
     node_service_pb2,
     node_service_pb2_grpc,
@@ -63,10 +59,10 @@ def _counting(method: str, handler: Callable[..., Awaitable[Response]]) -> Handl
     """Wrap a handler so that its calls are counted by outcome."""
 
     @wraps(handler)
-    async def counting(self: Any, request: Any, context: Any, *begun: Any) -> Response:  # noqa: ANN401 - any of the servicers
+    async def counting(self: Any, request: Any, context: Any) -> Response:  # noqa: ANN401 - any of the servicers
         outcome = "CANCELLED"
         try:
-            response = await handler(self, request, context, *begun)
+            response = await handler(self, request, context)
         except LookupFailure as failure:
             outcome = failure.reason.name
             raise
@@ -89,17 +85,21 @@ def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Respo
     return failing_cleanly(_counting(method, handler))
 
 
-def _waiting(method: str, part: Callable[[QueryServicer], Callable[[Any], Any]]) -> Handler[Any]:
+def _waiting(
+    method: str, part: Callable[[QueryServicer], Callable[[Any], Awaitable[Any]]], *, is_of_keys: bool = False
+) -> Handler[Any]:
     """Make a handler of a read, which `part` names, so that it waits for a position that the caller has seen elsewhere.
 
-    It also waits for what a serde fetches, and for the disk, as long as its caller does. Its calls are counted.
+    It also waits for what a serde fetches, and if it `is_of_keys`, for the disk, as long as its caller does. Its calls
+    are counted.
     """
 
     async def attempt(self: QueryServicer, request: Any, context: HasTime) -> Any:  # noqa: ANN401 - of any method
-        answer = part(self)(request)
-        if isawaitable(answer):
-            answer = await answer
-        return await self.completed(answer, context) if isinstance(answer, DiskLookup) else answer
+        try:
+            async with asyncio.timeout_at(self.waits.times.deadline(context).at if is_of_keys else None):
+                return await part(self)(request)
+        except TimeoutError as error:
+            raise LookupFailure(Reason.DEADLINE_EXCEEDED, "the node's disk did not answer in time") from error
 
     async def at_position(self: QueryServicer, request: Any, context: HasTime) -> Any:  # noqa: ANN401 - of any method
         try:
@@ -108,17 +108,11 @@ def _waiting(method: str, part: Callable[[QueryServicer], Callable[[Any], Any]])
             deadline = self.waits.times.deadline(context, margins=_WAIT_MARGINS)
             return await self.waits.patiently(request, partial(attempt, self, request, context), behind, deadline)
 
-    async def read(self: QueryServicer, request: Any, context: HasTime, begun: DiskLookup | None = None) -> Any:  # noqa: ANN401 - of any method
-        if begun is not None:
-            with suppress(PositionNotReached, FetchNeeded):
-                return await self.completed(begun, context)
-        # A fetch takes longer than a read, so the read is simply done again after it.
-        return await self.fetches.until_decoded(request, lambda: at_position(self, request, context))
-
-    async def observed(self: QueryServicer, request: Any, context: HasTime, *begun: DiskLookup) -> Any:  # noqa: ANN401 - of any method
+    async def observed(self: QueryServicer, request: Any, context: HasTime) -> Any:  # noqa: ANN401 - of any method
         began_ns = self.observer.began()
         try:
-            response = await read(self, request, context, *begun)
+            # A fetch takes longer than a read, so the read is simply done again after it.
+            response = await self.fetches.until_decoded(request, lambda: at_position(self, request, context))
         except LookupFailure as failure:
             self.observer.failed(method, request, context, failure.reason.name, began_ns)
             raise
@@ -159,20 +153,6 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         self._lookups, self._scans, self._watches = lookups, scans, watches
         self.waits, self.fetches, self.metrics = waits, fetches, metrics
 
-    async def completed(self, answer: DiskLookup, context: HasTime) -> bytes:
-        """Wait for the disk, and return the response that was pending.
-
-        Raises:
-            LookupFailure: DEADLINE_EXCEEDED, or as the lookup raises.
-            FetchNeeded: the value can't be decoded yet.
-
-        """
-        try:
-            async with asyncio.timeout_at(self.waits.times.deadline(context).at):
-                return await answer.complete()
-        except TimeoutError as error:
-            raise LookupFailure(Reason.DEADLINE_EXCEEDED, "the node's disk did not answer in time") from error
-
     async def _watch(self, request: query_service_pb2.WatchRequest, context: Context) -> None:
         watch = partial(self._watches.watch, request, send_to(context))
         try:
@@ -181,28 +161,23 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
             deadline = Deadline.after(min(_WATCH_WAIT_S, self.waits.times.default_s))
             await self.waits.patiently(request, watch, behind, deadline)
 
-    get = _waiting("Get", lambda self: self._lookups.get)
-    batch_get = _waiting("BatchGet", lambda self: self._lookups.batch_get)
+    get = _waiting("Get", lambda self: self._lookups.get, is_of_keys=True)
+    batch_get = _waiting("BatchGet", lambda self: self._lookups.batch_get, is_of_keys=True)
     scan = _waiting("Scan", lambda self: self._scans.scan)
     scan_windows = _waiting("ScanWindows", lambda self: self._scans.scan_windows)
     scan_sessions = _waiting("ScanSessions", lambda self: self._scans.scan_sessions)
     count = _waiting("Count", lambda self: self._scans.count)
     fetch_windows = _waiting("FetchWindows", lambda self: self._lookups.fetch_windows)
     fetch_sessions = _waiting("FetchSessions", lambda self: self._lookups.fetch_sessions)
-    get_as_of = _waiting("GetAsOf", lambda self: self._lookups.get_as_of)
+    get_as_of = _waiting("GetAsOf", lambda self: self._lookups.get_as_of, is_of_keys=True)
     get_history = _waiting("GetHistory", lambda self: self._lookups.get_history)
-
-    async def _batch_get_of_grpc(self, request: query_service_pb2.BatchGetRequest, context: HasTime) -> bytes:
-        response: bytes = await self.batch_get(batch_of(request.SerializeToString()), context)
-        return response
 
     @property
     def proxied(self) -> Mapping[str, link.LinkHandler]:
         """The handlers of calls that don't come as gRPC, by method."""
-        get = partial(self._at_once, "Get", query_service_pb2.GetRequest.FromString, self._lookups.get, self.get)
-        parse_batch = self._lookups.parsed_batch
-        batch_get = partial(self._at_once, "BatchGet", parse_batch, self._lookups.batch_get, self.batch_get)
+        parse_batch = partial(parsed_batch, most=self._lookups.max_batch_entries)
         others: Mapping[str, tuple[type[Message], Callable[[Any, HasTime], Awaitable[Any]]]] = {
+            "Get": (query_service_pb2.GetRequest, self.get),
             "Scan": (query_service_pb2.ScanRequest, self.scan),
             "ScanWindows": (query_service_pb2.ScanWindowsRequest, self.scan_windows),
             "ScanSessions": (query_service_pb2.ScanSessionsRequest, self.scan_sessions),
@@ -213,39 +188,10 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
             "GetHistory": (query_service_pb2.GetHistoryRequest, self.get_history),
         }
         linked = {name: partial(_read_linked, of.FromString, read) for name, (of, read) in others.items()}
-        return {"Get": get, "BatchGet": batch_get, **linked}
-
-    def _at_once(
-        self,
-        method: str,
-        parse: Callable[[bytes], Any],
-        read: Callable[[Any], bytes | DiskLookup],
-        read_in_time: Callable[..., Awaitable[bytes]],
-        data: bytes,
-        context: HasTime,
-    ) -> bytes | Awaitable[bytes]:
-        """Answer a serialized request immediately. Only a request that has to wait costs a coroutine."""
-        request = parsed(parse, data)
-        refuse_unreadable(request)
-        began_ns = self.observer.began() if self.observer.is_on else 0
-        try:
-            answer = read(request)
-        except (PositionNotReached, FetchNeeded):
-            return read_in_time(request, context)
-        except BaseException as error:
-            reason = error.reason.name if isinstance(error, LookupFailure) else Reason.INTERNAL.name
-            self.metrics.call(method, reason)
-            self.observer.failed(method, request, context, reason, began_ns)
-            raise
-        if isinstance(answer, DiskLookup):
-            return read_in_time(request, context, answer)
-        self.metrics.call(method, "OK")
-        if self.observer.is_on:
-            self.observer.answered(method, request, context, answer, began_ns)
-        return answer
+        return linked | {"BatchGet": partial(_read_linked, parse_batch, self.batch_get)}
 
     Get = failing_cleanly(get)
-    BatchGet = failing_cleanly(_batch_get_of_grpc)
+    BatchGet = failing_cleanly(batch_get)
     Scan = failing_cleanly(scan)
     ScanWindows = failing_cleanly(scan_windows)
     ScanSessions = failing_cleanly(scan_sessions)

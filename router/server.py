@@ -133,6 +133,7 @@ class RouterServer:
         if self._proxy is not None:
             self._background.start(show_liveness(self._proxy.link), "show liveness")
             if self._express.obstacle is None:
+                self._rpc.give_permits()
                 way = new_express_way(self._settings, self._proxy, self.tables, self._calls, self.metrics)
                 self._express.open(way, self._proxy.link)
                 self._background.start(way.run(), "express way")

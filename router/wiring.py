@@ -53,14 +53,19 @@ def request_times(settings: RouterSettings) -> RequestTimes:
 
 def new_express_door(settings: RouterSettings, *, has_proxy: bool) -> ExpressDoor:
     """Return the door to the express way, closed."""
-    return ExpressDoor(standing_obstacle(is_on=settings.express, has_proxy=has_proxy, gates=gates_named(settings)))
+    return ExpressDoor(standing_obstacle(is_on=settings.express, has_proxy=has_proxy))
 
 
 def new_express_way(
     settings: RouterSettings, proxy: Proxy, tables: CurrentTable, calls: NodeCalls, metrics: RouterMetrics
 ) -> ExpressWay:
     """Return the express way over a proxy that has been started."""
-    bounds = ExpressLimits(settings.max_lookups, settings.router_max_batch_entries, settings.attempt_timeout_ms / 1_000)
+    bounds = ExpressLimits(
+        settings.max_lookups,
+        settings.router_max_batch_entries,
+        settings.attempt_timeout_ms / 1_000,
+        needs_permits=bool(gates_named(settings)),
+    )
     return ExpressWay(proxy.link, tables, calls.health, calls.answer_times, calls.budget, metrics, bounds=bounds)
 
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"os"
@@ -40,12 +41,42 @@ func TestDataIsWhatOthersWrite(t *testing.T) {
 		}
 	}
 	for _, hash := range data.Hashes {
-		bytes, err := hex.DecodeString(hash.Data)
+		hashed, err := hex.DecodeString(hash.Data)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if murmur := int32(murmur2(bytes)); murmur != hash.Murmur2 {
+		if murmur := int32(murmur2(hashed)); murmur != hash.Murmur2 {
 			t.Errorf("%s hashes to %d", hash.Data, murmur)
 		}
+	}
+}
+
+func TestAHotKeyIsAskedForSoManyTimesAsOftenAsAllOthers(t *testing.T) {
+	for hot, least := range map[uint]int{0: 0, 1: 490, 10: 890} {
+		o := short(methodGet, "a:1")
+		o.Hot = hot
+		drawn, work := 0, workOf(o).(*lookups)
+		for range 1_000 {
+			if work.data.draw() == 0 {
+				drawn++
+			}
+		}
+		if drawn < least-30 || drawn > least+50 {
+			t.Errorf("hot %d: %d of 1,000", hot, drawn)
+		}
+	}
+}
+
+func TestABoundIsInEachLookup(t *testing.T) {
+	o := short(methodGet, "a:1")
+	o.StalenessMs = 10_000
+	speaks := dialectOf(o)
+	get := speaks.appendGet(nil, 7)
+	if !bytes.HasSuffix(get, []byte("\x1a\x03\x18\x90\x4e")) {
+		t.Fatalf("%x", get)
+	}
+	batch := speaks.appendBatchGet(nil, []uint32{7})
+	if want := appendString(nil, 1, get); !bytes.Equal(batch, want) {
+		t.Fatalf("%x instead of %x", batch, want)
 	}
 }

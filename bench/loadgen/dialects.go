@@ -45,12 +45,17 @@ func dialectOf(o options) dialect {
 	if o.Kind == kindPeer {
 		return peer{isStraight}
 	}
-	return ours{appendString(nil, 1, []byte(o.Store)), o.Raw}
+	var bound []byte
+	if o.StalenessMs > 0 {
+		bound = appendString(nil, 3, appendNumber(nil, 3, o.StalenessMs))
+	}
+	return ours{appendString(nil, 1, []byte(o.Store)), bound, o.Raw}
 }
 
 // ours is statehouse.v1.QueryService, with the field numbers of protos/statehouse/v1.
 type ours struct {
 	store []byte // the encoded field, first in all requests
+	bound []byte // GetRequest.freshness, encoded; empty: none
 	isRaw bool
 }
 
@@ -63,7 +68,7 @@ const ourKeyLength = 4 + keyLength // GetRequest.key with Key.text in it
 
 func (d ours) appendGet(to []byte, key uint32) []byte {
 	to = append(to, d.store...)
-	to = appendOurKey(to, 2, key)
+	to = append(appendOurKey(to, 2, key), d.bound...)
 	if d.isRaw {
 		to = appendNumber(to, 4, 1)
 	}
@@ -79,7 +84,7 @@ func appendOurKey(to []byte, field protowire.Number, key uint32) []byte {
 }
 
 func (d ours) appendBatchGet(to []byte, keys []uint32) []byte {
-	length := len(d.store) + ourKeyLength
+	length := len(d.store) + ourKeyLength + len(d.bound)
 	if d.isRaw {
 		length += 2
 	}

@@ -17,6 +17,7 @@ import (
 const (
 	batchMax   = 1_000 // keys; servers take so many by default
 	spanMax    = 1_000_000
+	hotMax     = 1_000
 	timeoutMax = 60_000 // milliseconds
 	// Most requests under way; in an open loop there can be rate times timeout.
 	underWayMax = 1_000_000
@@ -32,6 +33,8 @@ type options struct {
 	Connections int      `json:"connections"`
 	Store       string   `json:"store"`
 	Raw         bool     `json:"raw"`
+	StalenessMs uint64   `json:"max_staleness_ms"`
+	Hot         uint     `json:"hot"`
 	Keys        uint     `json:"keys"`
 	Version     uint     `json:"version"`
 	Tail        bool     `json:"tail"`
@@ -84,6 +87,8 @@ func parse(arguments []string, help io.Writer) (options, error) {
 	flags.IntVar(&o.Connections, "connections", o.Connections, "connections to each target")
 	flags.StringVar(&o.Store, "store", o.Store, "name of the store (kind ours)")
 	flags.BoolVar(&o.Raw, "raw", o.Raw, "ask for the changelog's bytes (kind ours)")
+	flags.Uint64Var(&o.StalenessMs, "max-staleness-ms", o.StalenessMs, "bound of gets and batches (kind ours; 0: none)")
+	flags.UintVar(&o.Hot, "hot", o.Hot, "how often a key is asked for in gets, in times of all others together (0: no key)")
 	flags.UintVar(&o.Keys, "keys", o.Keys, "number of keys")
 	flags.UintVar(&o.Version, "version", o.Version, "version of the values")
 	flags.BoolVar(&o.Tail, "tail", o.Tail, "values go on after what is checked")
@@ -132,6 +137,10 @@ func (o options) check() error {
 	require(o.Connections >= 1 && o.Connections <= 1000, "connections is %d: it must be 1 to 1000", o.Connections)
 	require(o.Kind != kindOurs || o.Store != "", "store must be given")
 	require(o.Keys >= 1 && o.Keys <= keysMax, "keys is %d: it must be 1 to %d", o.Keys, keysMax)
+	require(o.Hot <= hotMax, "hot is %d: it must be 0 to %d", o.Hot, hotMax)
+	require(o.Hot == 0 || o.Method == methodGet, "hot is for method get")
+	require(o.StalenessMs == 0 || o.Kind == kindOurs && o.Method != methodScan,
+		"max_staleness_ms is for kind ours, and get and batch_get")
 	require(o.Version < 1<<32, "version is %d: it must be below 2^32", o.Version)
 	require(o.Batch >= 1 && o.Batch <= batchMax, "batch is %d: it must be 1 to %d", o.Batch, batchMax)
 	require(o.Span >= 1 && o.Span <= spanMax, "span is %d: it must be 1 to %d", o.Span, spanMax)

@@ -21,6 +21,7 @@ type work interface {
 type data struct {
 	random   *rand.Rand
 	keys     uint32
+	hot      uint32 // so many times as often as all others together the first key is drawn
 	version  uint32
 	tail     bool  // values go on after what is checked
 	owners   []int // by partition; none: any target holds all
@@ -30,7 +31,7 @@ type data struct {
 
 func workOf(o options) work {
 	held := data{
-		random: rand.New(rand.NewPCG(o.Seed, 0)), keys: uint32(o.Keys), version: uint32(o.Version), tail: o.Tail, owners: o.Owners,
+		random: rand.New(rand.NewPCG(o.Seed, 0)), keys: uint32(o.Keys), hot: uint32(o.Hot), version: uint32(o.Version), tail: o.Tail, owners: o.Owners,
 	}
 	speaks := dialectOf(o)
 	switch o.Method {
@@ -43,6 +44,9 @@ func workOf(o options) work {
 }
 
 func (d *data) draw() uint32 {
+	if d.hot > 0 && d.random.Uint32N(d.hot+1) < d.hot {
+		return 0
+	}
 	return d.random.Uint32N(d.keys)
 }
 

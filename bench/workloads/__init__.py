@@ -8,7 +8,7 @@ from bench.measure import Workload
 from bench.workloads.build import build
 from bench.workloads.faults import failover, rolling_restart
 from bench.workloads.freshness import freshness
-from bench.workloads.lookups import batches, gets, gets_straight, scans, warm_up
+from bench.workloads.lookups import batches, gets, gets_straight, hot_key, scans, warm_up
 from bench.workloads.memory import memory
 from bench.workloads.python import python_client
 from bench.workloads.starts import restart, restore, start
@@ -21,6 +21,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "warm-up": warm_up,
     "gets": gets,
     "gets-straight": gets_straight,
+    "hot-key": hot_key,
     "batches": batches,
     "scans": scans,
     "python-client": python_client,

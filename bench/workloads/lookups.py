@@ -9,6 +9,8 @@ from bench.measure import Result, Stage
 from bench.sides.servers import Options
 
 _UNDER_WAY_MAX: Final = 1_000
+_STALENESS_MAX_MS: Final = 10_000
+_HOT: Final = 10
 
 
 def ways(stage: Stage) -> Iterator[tuple[str, Options]]:
@@ -40,6 +42,15 @@ def gets_straight(stage: Stage) -> Iterator[Result]:
 def _gets(stage: Stage, way: str, options: Options) -> Iterator[Result]:
     for concurrency in stage.load.concurrencies:
         yield stage.lookups(f"Get {way}, concurrency {concurrency}", options, concurrency=concurrency)
+
+
+def hot_key(stage: Stage) -> Iterator[Result]:
+    """Measure lookups with a bound, of random keys and then of one key ten times as often as of all others together."""
+    concurrency = max(stage.load.concurrencies)
+    options = {**stage.servers.anywhere(), "max_staleness_ms": _STALENESS_MAX_MS}
+    for what, hot in (("any key", 0), ("one key at ten times all others", _HOT)):
+        work = f"Get of {what} within {_STALENESS_MAX_MS // 1_000} s through the router, concurrency {concurrency}"
+        yield stage.lookups(work, options, concurrency=concurrency, hot=hot)
 
 
 def batches(stage: Stage) -> Iterator[Result]:

@@ -10,6 +10,7 @@ import (
 
 	"statehouse-dataplane/admit"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/stores"
 )
 
@@ -72,7 +73,7 @@ func TestAnswersForReference(t *testing.T) {
 		for number := f.number(); number > 0; number-- {
 			held[uint64(number)] = f.store()
 		}
-		s := New(func(number uint64) (Replica, bool) { return held[number], held[number] != nil }, mostBytes, func([]byte) {})
+		s := New(func(number uint64) (Replica, bool) { return held[number], held[number] != nil }, mostBytes, &permits.Permits{}, func([]byte) {})
 		if err := s.Decide(snapshot); err != nil {
 			t.Fatal(err)
 		}

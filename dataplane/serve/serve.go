@@ -13,6 +13,7 @@ import (
 	"statehouse-dataplane/admit"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/stores"
 	"statehouse-dataplane/values"
 	"statehouse-dataplane/wire"
@@ -60,7 +61,7 @@ type Served struct {
 	maxMessageBytes int
 
 	decided atomic.Pointer[decided]
-	permits permits
+	permits *permits.Permits
 	reports sync.Map // of *atomic.Pointer[controlv1.ServingReport], by the store's name
 	reading atomic.Int64
 	readers chan func()
@@ -76,11 +77,14 @@ type decided struct {
 	holds    atomic.Int64
 }
 
-// New returns one without a snapshot. `replicaOf` returns an open store; `tell` takes serialized ServingSums.
-func New(replicaOf func(uint64) (Replica, bool), maxMessageBytes int, tell func([]byte)) *Served {
+// New returns one without a snapshot. `replicaOf` returns an open store; `tell` takes serialized ServingSums. `allowed` is what
+// judged callers may read.
+func New(
+	replicaOf func(uint64) (Replica, bool), maxMessageBytes int, allowed *permits.Permits, tell func([]byte),
+) *Served {
 	s := &Served{
-		replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, sums: newSums(tell), sources: map[uint64]*source{},
-		readers: make(chan func()),
+		replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, permits: allowed, sums: newSums(tell),
+		sources: map[uint64]*source{}, readers: make(chan func()),
 	}
 	for range batchReaders {
 		go func() {

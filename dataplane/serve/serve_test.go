@@ -15,6 +15,7 @@ import (
 	"statehouse-dataplane/admit"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/permits"
 	"statehouse-dataplane/stores"
 	"statehouse-dataplane/wire"
 )
@@ -58,7 +59,8 @@ func holding(t *testing.T, values ...string) *held {
 func serving(t *testing.T, of Replica, decided *controlv1.ServingSnapshot) (*Served, <-chan *controlv1.ServingSums) {
 	t.Helper()
 	told := make(chan *controlv1.ServingSums, 10)
-	s := New(func(number uint64) (Replica, bool) { return of, number == 1 }, mostBytes, func(data []byte) {
+	replicaOf := func(number uint64) (Replica, bool) { return of, number == 1 }
+	s := New(replicaOf, mostBytes, &permits.Permits{}, func(data []byte) {
 		var sums controlv1.ServingSums
 		if err := proto.Unmarshal(data, &sums); err != nil {
 			t.Error(err)
@@ -244,7 +246,7 @@ func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 		given := &controlv1.ServingPermit{Caller: 3, Call: 9, Store: "s", UntilUs: 1 << 62}
 		changed(given)
 		data, _ := proto.Marshal(given)
-		if err := s.Permit(data); err != nil {
+		if err := s.permits.Take(data); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -268,8 +270,8 @@ func TestNobodyIsAnsweredWithoutAPermit(t *testing.T) {
 		t.Fatal("they may")
 	}
 	for what, end := range map[string]func(){
-		"withdrawn": s.Withdraw,
-		"gone":      func() { s.Forget(3) },
+		"withdrawn": s.permits.Withdraw,
+		"gone":      func() { s.permits.Forget(3) },
 		"over":      func() { permit(func(given *controlv1.ServingPermit) { given.UntilUs = admit.Now() - 1 }) },
 	} {
 		permit(func(*controlv1.ServingPermit) {})

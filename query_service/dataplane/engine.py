@@ -12,7 +12,7 @@ from typing import Final
 from query_service.dataplane.orders import DataPlane
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord
-from query_service.stores.engine import EngineView, StoreUnusable, Unknown, Writes
+from query_service.stores.engine import EngineView, StoreUnusable, Writes
 from query_service.stores.segments import family_of, number_of
 from statehouse.control.v1 import engine_pb2
 from statehouse.errors import LookupFailure, Reason
@@ -75,10 +75,6 @@ class DataPlaneEngine:
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, None if the key or its family does not exist."""
         return self.get_many(family, [key])[0]
-
-    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | Unknown | None]:  # noqa: ARG002 - as the protocol has it
-        """Return that memory doesn't tell: the data plane must be asked."""
-        return [Unknown.ON_DISK] * len(keys)
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return for each key what `get` would.

@@ -71,12 +71,18 @@ class Admission:
         In a global store the key may also be in one of the `other_partitions`. `claim`: the least that the answer says.
 
         Raises:
-            PositionNotReached, LookupFailure: as in `place`, `prove` and `admit`.
+            PositionNotReached, LookupFailure: as in `store`, `prove` and `admit`; INVALID_KEY; INVALID_REQUEST, as in
+                `partition`.
 
         """
-        served, key, partition = self.place(request)
-        self.prove(served, claim, request.forwarding)
-        return served, key, *self.admit(served, partition, request.freshness, request.forwarding)
+        served, forwarding = self.store(request.store).asked(exact=request.json_text), request.forwarding
+        key = paging.serialized_key(request.key, served.key_serde)
+        if forwarding.HasField("partition"):
+            partition = self._existing(served, forwarding.partition)
+        else:
+            partition = self._partition_of(key, served.spec.partition_count)
+        self.prove(served, claim, forwarding)
+        return served, key, *self.admit(served, partition, request.freshness, forwarding)
 
     def prove(self, served: ServedStore, claim: Claim, forwarding: types_pb2.Forwarding) -> None:
         """Refuse to claim of a key what its partition doesn't prove, as records of the store may be elsewhere.
@@ -93,33 +99,6 @@ class Admission:
         refused = refusal(served.spec.name, placement, claim)
         if refused is not None:
             raise refused
-
-    def place(self, request: KeyedRequest) -> tuple[ServedStore, bytes, int]:
-        """Return the store, the serialized key and the partition of a request about one key.
-
-        Raises:
-            LookupFailure: as in `store`, or INVALID_KEY.
-
-        """
-        served = self.store(request.store).asked(exact=request.json_text)
-        return served, *self.placed(served, request.key, request.forwarding)
-
-    def placed(
-        self, served: ServedStore, key: str | types_pb2.Key, forwarding: types_pb2.Forwarding
-    ) -> tuple[bytes, int]:
-        """Return a key serialized, and its partition, or the one that the router wants it looked up in.
-
-        Raises:
-            LookupFailure: INVALID_KEY; INVALID_REQUEST, as in `partition`.
-
-        """
-        if isinstance(key, str):
-            serialized = paging.parsed_key(key, served.key_serde)
-        else:
-            serialized = paging.serialized_key(key, served.key_serde)
-        if forwarding.HasField("partition"):
-            return serialized, self._existing(served, forwarding.partition)
-        return serialized, self._partition_of(serialized, served.spec.partition_count)
 
     def is_scattered(self, served: ServedStore) -> bool:
         """Whether a key of a global store may be in any partition, as the topic's producers choose.

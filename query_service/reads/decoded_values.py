@@ -20,25 +20,8 @@ def decoded_value(served: ServedStore, data: bytes, *, raw: bool) -> types_pb2.V
     try:
         return (_RAW if raw else served.value_serde).value(data)
     except ValueError as error:
-        raise _undecodable(served, error) from error
-
-
-def serialized_value(served: ServedStore, data: bytes, *, raw: bool) -> bytes:
-    """Return the result of `decoded_value`, serialized.
-
-    Raises:
-        LookupFailure: VALUE_UNDECODABLE.
-
-    """
-    try:
-        return (_RAW if raw else served.value_serde).wire(data)
-    except ValueError as error:
-        raise _undecodable(served, error) from error
-
-
-def _undecodable(served: ServedStore, error: ValueError) -> LookupFailure:
-    return LookupFailure(
-        Reason.VALUE_UNDECODABLE,
-        f"the stored value is no {served.spec.value_serde}: {error}; read it with raw=true",
-        {"store": served.spec.name},
-    )
+        raise LookupFailure(
+            Reason.VALUE_UNDECODABLE,
+            f"the stored value is no {served.spec.value_serde}: {error}; read it with raw=true",
+            {"store": served.spec.name},
+        ) from error

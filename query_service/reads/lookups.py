@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
 import structlog
 
 from query_service.reads.admission import Admission
-from query_service.reads.batches import Batch, batch_of
 from query_service.reads.decoded_values import decoded_value
 from query_service.reads.disk_reads import DiskReads, HasLeft
 from query_service.reads.fleet_view import ServedStore
-from query_service.reads.get_responses import answer, stamped
 from query_service.reads.open_scans import OpenScans, gave_up
 from query_service.reads.page_responses import shown_within, within_message
 from query_service.reads.position_waits import PositionNotReached
@@ -26,10 +24,10 @@ from query_service.reads.time_ranges import TimeRange, refuse_exchanged, session
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
 from query_service.stores.custom import CustomQueries
-from query_service.stores.engine import StoreClosed, Unknown
+from query_service.stores.engine import StoreClosed
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.timestamps import Timestamped, shown_timestamp
-from query_service.stores.versioned import BeforeHistory, VersionedStore, history_range, version_entry_key
+from query_service.stores.versioned import BeforeHistory, Version, VersionedStore, history_range, version_entry_key
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse.contract import paging
@@ -47,29 +45,14 @@ from statehouse.v1 import query_service_pb2, types_pb2
 log = structlog.get_logger(__name__)
 
 K = TypeVar("K", WindowKey, SessionKey)
-R = TypeVar("R")
 
 
 _Found = Timestamped | None
 _FoundBy = tuple[_Found, types_pb2.ReplicaStamp]
-_Outcome = _Found | Unknown | Exception
-
-
-@dataclass(frozen=True, slots=True)
-class DiskLookup:
-    """Stands for an answer for which the disk must be read.
-
-    `complete` reads it off the event loop and returns the answer. It raises LookupFailure as the lookup does, and
-    FetchNeeded.
-    """
-
-    complete: Callable[[], Awaitable[bytes]]
-
 
 BATCH_WAITS_S: Final = 0.02
-"""A batch waits for the disk no longer than this, and a little longer for each key that isn't in memory: lookups of
-several callers go together, and most need no disk. What is not read by then is asked for alone. A disk that is well
-answers within it."""
+"""A batch waits for its reads no longer than this, and a little longer for each key: lookups of several callers go
+together, and most need no disk. What is not read by then is asked for alone."""
 _A_KEY_WAITS_S: Final = 0.002
 OWN_BATCH_WAITS_S: Final = 1.0
 """The same for a batch of one caller that asks the node itself: nobody else's lookups wait with it."""
@@ -77,31 +60,21 @@ OWN_BATCH_WAITS_S: Final = 1.0
 # default are one message of ours. More at once are no faster.
 _AT_ONCE: Final = 16
 
-_Entry = tuple[int, bytes]
-"""A lookup of a batch: its index, and its serialized key."""
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A lookup that was admitted: its place in a batch, what it asks, and who answers."""
 
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Lookups of a batch that one replica answers, admitted together.
-
-    `request` is what they ask, but for their keys. `stamp_bytes` is the stamp as answers have it.
-    `on_disk` has the entries that are not in memory.
-    """
-
-    served: ServedStore
-    replica: StoreReplica
-    recall: Callable[[Sequence[bytes]], Sequence[_Found | Unknown]]
-    at_once: int
-    stamp: types_pb2.ReplicaStamp
-    stamp_bytes: bytes
+    place: int
     request: query_service_pb2.GetRequest
-    entries: list[_Entry] = field(default_factory=list)
-    on_disk: list[_Entry] = field(default_factory=list)
+    served: ServedStore
+    key: bytes
+    replica: StoreReplica
+    stamp: types_pb2.ReplicaStamp
 
 
 class LookupHandler:
-    """Answers lookups of single keys."""
+    """Answers lookups of single keys. Threads read: a slow disk holds up nobody else, nor the event loop."""
 
     def __init__(
         self,
@@ -112,287 +85,146 @@ class LookupHandler:
         max_batch_entries: int,
         max_message_bytes: int,
         on_entry_failed: Callable[[str, str], None] = lambda _store, _reason: None,
+        disk: DiskReads | None = None,
     ) -> None:
-        """`on_entry_failed(store, reason)` is called for each lookup of a batch that fails."""
+        """`on_entry_failed(store, reason)` is called for each lookup of a batch that fails. `disk`: runs reads."""
         self._on_entry_failed = on_entry_failed
         self._admission, self._open_scans, self._metrics = admission, open_scans, metrics
-        self._disk = DiskReads()
-        self._max_batch_entries = max_batch_entries
+        self._disk = disk or DiskReads()
+        self.max_batch_entries = max_batch_entries
         self._max_message_bytes, self._max_page_bytes = max_message_bytes, paging.page_bytes(max_message_bytes)
 
     @property
     def disk_reads(self) -> int:
-        """How many requests' reads of the disk have not ended."""
+        """How many requests' reads have not ended."""
         return self._disk.count
 
     def close(self) -> None:
-        """Read no more from the disk."""
+        """Read no more."""
         self._disk.close()
 
-    def get(self, request: query_service_pb2.GetRequest) -> bytes | DiskLookup:
-        """Read one key; return a serialized GetResponse, or what completes it if the key is not in memory.
+    async def get(self, request: query_service_pb2.GetRequest) -> bytes:
+        """Read one key; return a serialized GetResponse. Its stamp is of before the read: the value is at least as new.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
 
         """
         started = time.perf_counter()
-        served, key, replica, stamp = self._admission.admit_key(request, Claim.FOUND)
-        found: _Found | Unknown = _recaller(replica)((key,))[0]
-        found_by = stamp
-        if not isinstance(found, Unknown) and self._admission.is_scattered(served):
-            found, found_by = self._anywhere(served, key, replica, (found, stamp), request)
-        if isinstance(found, Unknown):
-            return DiskLookup(lambda: self._get_from_disk(started, request, served, key, replica, stamp))
-        if found is None:
-            self._admission.prove(served, Claim.ABSENT, request.forwarding)
-        return _get_response(started, request, served, replica, found, found_by)
+        asked = _Asked(0, request, *self._admission.admit_key(request, Claim.FOUND))
+        (found,) = await self._disk.run(request, partial(_read, [asked], self._max_message_bytes))
+        return await self._answer(asked, found, started)
 
-    async def _get_from_disk(
-        self,
-        started: float,
-        request: query_service_pb2.GetRequest,
-        served: ServedStore,
-        key: bytes,
-        replica: StoreReplica,
-        stamp: types_pb2.ReplicaStamp,
-    ) -> bytes:
-        """Go on with a `get`. The stamp is of before the read, so the value is at least as new."""
-        (found,) = await self._disk.run(request, partial(_one_from_disk, replica, key))
-        if isinstance(found, Exception):
-            raise found
-        best = (found, stamp)
-        if self._admission.is_scattered(served):
-            best = await self._anywhere_on_disk(served, key, replica, best, request)
-        if best[0] is None:
-            self._admission.prove(served, Claim.ABSENT, request.forwarding)
-        return _get_response(started, request, served, replica, *best)
+    async def batch_get(self, request: query_service_pb2.BatchGetRequest) -> bytes:
+        """Read several keys; return a serialized BatchGetResponse.
 
-    def _anywhere(
-        self,
-        served: ServedStore,
-        key: bytes,
-        replica: StoreReplica,
-        own: _FoundBy,
-        request: query_service_pb2.GetRequest,
-    ) -> tuple[_Found | Unknown, types_pb2.ReplicaStamp]:
-        """Look in a global store's other partitions, too; return the latest value and who has it.
-
-        `own` is what the partition has where the key should be. If no partition has the key, that is returned.
-        """
-        best = own
-        for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
-            (recalled,) = _recaller(other)((key,))
-            if isinstance(recalled, Unknown):
-                return recalled, other_stamp
-            best = _later(best, (recalled, other_stamp))
-        return best
-
-    async def _anywhere_on_disk(
-        self,
-        served: ServedStore,
-        key: bytes,
-        replica: StoreReplica,
-        own: _FoundBy,
-        request: query_service_pb2.GetRequest,
-    ) -> _FoundBy:
-        """Do the same as `_anywhere` off the event loop."""
-        best = own
-        for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
-            (found,) = await self._disk.run(request, partial(_one_from_disk, other, key))
-            if isinstance(found, Exception):
-                raise found
-            best = _later(best, (found, other_stamp))
-        return best
-
-    def parsed_batch(self, data: bytes) -> Batch:
-        """Parse a serialized BatchGetRequest.
-
-        Raises:
-            DecodeError: it is none.
-            LookupFailure: INVALID_REQUEST, it has far more than max_batch_entries lookups.
-
-        """
-        refuse_too_much(data, self._max_batch_entries)
-        return batch_of(data)
-
-    def batch_get(self, batch: Batch) -> bytes | DiskLookup:
-        """Read several keys; return a serialized BatchGetResponse, or what completes it if not all are in memory.
-
-        Each key has its own outcome. Lookups in one partition with the same bounds are admitted and read together. What
-        can't fit into the answer is not read: a batch of large values would else take memory as if there were no
-        largest message.
+        Each key has its own outcome. What can't fit into the answer is not read: a batch of large values would else
+        take memory as if there were no largest message.
 
         Raises:
             LookupFailure: INVALID_REQUEST, the batch has more than max_batch_entries lookups; MESSAGE_TOO_LARGE, their
                 results are more than max_message_bytes.
 
         """
-        refuse_too_many(len(batch.entries), self._max_batch_entries)
-        results: dict[int, bytes] = {}
-        stores: dict[int, ServedStore] = {}
-        groups: dict[tuple[int, int], _Group] = {}
-        for index, (asked, shape) in enumerate(batch.entries):
+        lookups = request.requests
+        refuse_too_many(len(lookups), self.max_batch_entries)
+        results: dict[int, bytes] = {}  # by place
+        asked: list[_Asked] = []
+        for place, lookup in enumerate(lookups):
             try:
-                served = stores.get(shape)
-                if served is None:
-                    asks = batch.shapes[shape]
-                    served = stores[shape] = self._admission.store(asks.store).asked(exact=asks.json_text)
-                key, partition = self._admission.placed(served, asked, batch.shapes[shape].forwarding)
-                group = groups.get((shape, partition))
-                if group is None:
-                    group = groups[shape, partition] = self._group(served, partition, batch.shapes[shape])
-                group.entries.append((index, key))
-            except BaseException as caught:  # noqa: BLE001 - this entry fails alone; a defect is logged
-                results[index] = self._failed(as_error(caught), batch.shapes[shape].store)
-        room = self._max_message_bytes - sum(map(len, results.values()))
-        for group in groups.values():
-            for part in _parts(group, group.entries):
-                if room >= 0:
-                    started = time.perf_counter()
-                    found = _each(group.recall, [key for _, key in part], group.replica)
-                    room = self._answer(group, part, found, results, room, started)
-        if room < 0:
-            raise too_large(self._max_message_bytes)
-        if any(group.on_disk for group in groups.values()):
-            return DiskLookup(lambda: self._batch_from_disk(batch, groups.values(), results, room))
-        return self._together(results)
-
-    def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
-        self._admission.prove(served, Claim.FOUND, request.forwarding)
-        replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
-        return _Group(served, replica, _recaller(replica), _at_once(replica), stamp, stamped(stamp), request)
-
-    async def _batch_from_disk(
-        self,
-        batch: Batch,
-        groups: Collection[_Group],
-        results: dict[int, bytes],
-        room: int,
-    ) -> bytes:
-        """Go on with a `batch_get`, for a moment.
-
-        Entries that are not read by then, or for which there is no room in the threads, fail alone.
-        """
-        unread = LookupFailure(Reason.WOULD_WAIT, "the key is not in memory here: ask for it alone")
-        on_disk = sum(len(group.on_disk) for group in groups)
+                asked.append(_Asked(place, lookup, *self._admission.admit_key(lookup, Claim.FOUND)))
+            except BaseException as caught:  # noqa: BLE001 - this lookup fails alone; a defect is logged
+                results[place] = self._failed(as_error(caught), lookup.store)
+        # Those of one replica are read together.
+        asked.sort(key=lambda each: (each.served.spec.name, each.replica.partition, each.place))
         # Routers and clients that put lookups together say which epoch they go by.
-        is_shared = any(shape.HasField("forwarding") for shape in batch.shapes)
+        is_shared = any(lookup.HasField("forwarding") for lookup in lookups)
+        waits_s = BATCH_WAITS_S if is_shared else OWN_BATCH_WAITS_S
+        unread = LookupFailure(Reason.WOULD_WAIT, "the key has not been read in time: ask for it alone")
         try:
-            async with asyncio.timeout((BATCH_WAITS_S if is_shared else OWN_BATCH_WAITS_S) + on_disk * _A_KEY_WAITS_S):
-                await self._read_left(batch, groups, results, room)
+            async with asyncio.timeout(waits_s + len(asked) * _A_KEY_WAITS_S):
+                await self._read_all(request, asked, results)
         except TimeoutError:
             pass
         except LookupFailure as failure:
             unread = failure
         if sum(map(len, results.values())) > self._max_message_bytes:
             raise too_large(self._max_message_bytes)
-        for group in groups:
-            for index, _ in group.on_disk:
-                if index not in results:
-                    results[index] = self._failed(unread, group.served.spec.name)
-        return self._together(results)
-
-    def _together(self, results: Mapping[int, bytes]) -> bytes:
-        """Return a BatchGetResponse of all entries' results, serialized.
-
-        Raises:
-            LookupFailure: MESSAGE_TOO_LARGE, also if it is only so by what stands in front of each result: gRPC would
-                refuse it without a word of what to do.
-
-        """
-        response = framed(map(results.__getitem__, range(len(results))))
+        for each in asked:
+            if each.place not in results:
+                results[each.place] = self._failed(unread, each.request.store)
+        response = framed(map(results.__getitem__, range(len(lookups))))
         if len(response) > self._max_message_bytes:
             raise too_large(self._max_message_bytes)
         return response
 
-    async def _read_left(
-        self,
-        batch: Batch,
-        groups: Iterable[_Group],
-        results: dict[int, bytes],
-        room: int,
+    async def _read_all(
+        self, request: query_service_pb2.BatchGetRequest, asked: Sequence[_Asked], results: dict[int, bytes]
     ) -> None:
-        """Read what is on disk, and no more than there is room for. In each turn a thread reads about as much as fits.
+        """Read lookups of a batch, no more than there is room for. In each turn a thread reads about as much as fits.
 
         Raises:
             LookupFailure: OVERLOADED or NODE_SHUTTING_DOWN.
 
         """
-        left: list[tuple[_Group, Sequence[_Entry]]] = []
-        for group in groups:
-            if group.served.spec.is_global:
-                room = await self._entries_from_disk(group, results, room)
-            else:
-                left += ((group, part) for part in _parts(group, group.on_disk))
-        while left and room >= 0:
+        room = self._max_message_bytes - sum(map(len, results.values()))
+        while asked and room >= 0:
             started = time.perf_counter()
-            turn = await self._disk.run(batch, partial(_read_parts, left, room))
-            for (group, part), found in zip(left, turn, strict=False):
-                if room >= 0:
-                    room = self._answer(group, part, found, results, room, started)
-            del left[: len(turn)]
+            turn = await self._disk.run(request, partial(_read, asked, room))
+            for each, found in zip(asked, turn, strict=False):
+                try:
+                    results[each.place] = result_of(await self._answer(each, found, started))
+                except BaseException as caught:  # noqa: BLE001 - as in `batch_get`
+                    results[each.place] = self._failed(as_error(caught), each.request.store)
+                room -= len(results[each.place])
+                if room < 0:
+                    break
+                started = time.perf_counter()
+            asked = asked[len(turn) :]
 
-    async def _entries_from_disk(self, group: _Group, results: dict[int, bytes], room: int) -> int:
-        """Read a global store's keys one after the other: each may be in several partitions. Return the room left."""
-        for index, key in group.on_disk:
-            if room < 0:
-                break
-            started = time.perf_counter()
-            try:
-                outcome = await self._get_from_disk(
-                    started, group.request, group.served, key, group.replica, group.stamp
-                )
-                results[index] = result_of(outcome)
-            except BaseException as caught:  # noqa: BLE001 - as in `batch_get`
-                results[index] = self._failed(as_error(caught), group.served.spec.name)
-            room -= len(results[index])
-        return room
+    async def _answer(self, asked: _Asked, found: _Found | Exception, started: float) -> bytes:
+        """Return the serialized GetResponse of a lookup that was read, and count it.
 
-    def _answer(
-        self,
-        group: _Group,
-        part: Sequence[_Entry],
-        outcomes: Sequence[_Outcome],
-        results: dict[int, bytes],
-        room: int,
-        started: float,
-    ) -> int:
-        """Make the results of entries that were read; return what is left of the room for results, in bytes.
+        Raises:
+            LookupFailure: as `get`.
+            FetchNeeded: the value can't be decoded yet.
 
-        If it is negative, entries after that have none. Each read counts as having taken an equal part of the time
-        since `started`.
         """
-        served, stamp, is_scattered = group.served, group.stamp_bytes, self._admission.is_scattered(group.served)
-        raw = group.request.raw
-        reads, size = 0, 0
-        for entry, outcome in zip(part, outcomes, strict=True):
-            index, key = entry
-            found, found_by = outcome, stamp
-            try:
-                if is_scattered and not isinstance(found, Unknown | Exception):
-                    found, other = self._anywhere(served, key, group.replica, (found, group.stamp), group.request)
-                    found_by = stamped(other)
-                if isinstance(found, Unknown):
-                    group.on_disk.append(entry)
-                    continue
-                if isinstance(found, Exception):
-                    raise found  # noqa: TRY301 - as any other failure of this entry
-                if found is None:
-                    self._admission.prove(served, Claim.ABSENT, group.request.forwarding)
-                reads += 1
-                size += 0 if found is None else len(found[0])
-                result = result_of(answer(served, found, raw=raw, stamp=found_by))
-            except BaseException as caught:  # noqa: BLE001 - as in `batch_get`
-                result = self._failed(as_error(caught), served.spec.name)
-            results[index] = result
-            room -= len(result)
-            if room < 0:
-                break
-        if reads:
-            group.replica.lookups += reads
-            group.replica.metrics.reads[ReadKind.GET].add(started, size, reads)
-        return room
+        if isinstance(found, Exception):
+            raise found
+        served, request, replica = asked.served, asked.request, asked.replica
+        best = (found, asked.stamp)
+        if self._admission.is_scattered(served):
+            best = await self._anywhere(asked, best)
+        found, stamp = best
+        if found is None:
+            self._admission.prove(served, Claim.ABSENT, request.forwarding)
+        replica.lookups += 1
+        replica.metrics.reads[ReadKind.GET].add(started, 0 if found is None else len(found[0]))
+        if found is None:
+            return query_service_pb2.GetResponse(found=False, replica=stamp).SerializeToString()
+        data, timestamp_ms = found
+        return query_service_pb2.GetResponse(
+            found=True,
+            value=decoded_value(served, data, raw=request.raw),
+            replica=stamp,
+            timestamp_ms=shown_timestamp(timestamp_ms),
+        ).SerializeToString()
+
+    async def _anywhere(self, asked: _Asked, own: _FoundBy) -> _FoundBy:
+        """Look in a global store's other partitions, too; return the latest value and who has it.
+
+        `own` is what the partition has where the key should be. If no partition has the key, that is returned.
+        """
+        best = own
+        others = self._admission.other_partitions(asked.served, asked.replica.partition, asked.request)
+        for replica, stamp in others:
+            other = replace(asked, replica=replica, stamp=stamp)
+            (found,) = await self._disk.run(asked.request, partial(_read, [other], self._max_message_bytes))
+            if isinstance(found, Exception):
+                raise found
+            best = _later(best, (found, stamp))
+        return best
 
     def _failed(self, error: Exception, store: str) -> bytes:
         """Return the result of an entry that failed, and count it."""
@@ -475,13 +307,9 @@ class LookupHandler:
         started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request, Claim.FOUND)
         store = of_kind(replica, VersionedStore, "GetAsOf")
-        if request.HasField("as_of_ms"):
-            refuse_negative("as_of_ms", request.as_of_ms)
-            read = partial(store.get_as_of, key, request.as_of_ms)
-        else:
-            read = partial(store.get, key)
+        refuse_negative("as_of_ms", request.as_of_ms)
         try:
-            version = await self._disk.run(request, lambda _has_left: read()) if replica.is_elsewhere else read()
+            version = await self._disk.run(request, lambda _has_left: _version(store, key, request))
         except BeforeHistory as error:
             raise before_history(error) from error
         except StoreClosed as error:
@@ -600,91 +428,68 @@ def _size(page: RangePage[tuple[K, bytes, int]]) -> int:
     return sum(len(data) for _, data, _ in page.entries)
 
 
-def _recaller(replica: StoreReplica) -> Callable[[Sequence[bytes]], Sequence[_Found | Unknown]]:
-    """Return how to read keys' latest values, as far as memory has them. The store must have one value per key.
+def parsed_batch(data: bytes, most: int) -> query_service_pb2.BatchGetRequest:
+    """Parse a serialized BatchGetRequest.
 
-    Only a plain key-value store tells what it has in memory. The others are read wherever they are, but for those whose
-    entries are in the data plane.
+    Raises:
+        DecodeError: it is none.
+        LookupFailure: INVALID_REQUEST, it has far more than `most` lookups.
+
+    """
+    refuse_too_much(data, most)
+    return query_service_pb2.BatchGetRequest.FromString(data)
+
+
+def _read(asked: Sequence[_Asked], most_bytes: int, has_left: HasLeft) -> list[_Found | Exception]:
+    """Read lookups, until their values have `most_bytes` or nobody waits for them any more. In a thread.
+
+    Return what came of each that was read, in order.
+    """
+    outcomes: list[_Found | Exception] = []
+    while len(outcomes) < len(asked) and most_bytes >= 0 and not (outcomes and has_left()):
+        rest = asked[len(outcomes) :]
+        replica = rest[0].replica
+        together = [each.key for each in rest[: _at_once(replica)] if each.replica is replica]
+        found = _each(replica, together)
+        most_bytes -= sum(len(each[0]) for each in found if isinstance(each, tuple))
+        outcomes += found
+    return outcomes
+
+
+def _at_once(replica: StoreReplica) -> int:
+    """Return how many keys are read at a time: one where a kind's own code reads, which may do anything."""
+    store = replica.store
+    return 1 if isinstance(store, KeyValueStore) and not store.reads_engine else _AT_ONCE
+
+
+def _version(store: VersionedStore, key: bytes, request: query_service_pb2.GetAsOfRequest) -> Version | None:
+    """Return the version that a request asks for."""
+    return store.get_as_of(key, request.as_of_ms) if request.HasField("as_of_ms") else store.get(key)
+
+
+def _each(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found | Exception]:
+    """Read keys together. If that fails, read each of them by itself, so that each has its own outcome."""
+    try:
+        return _latest(replica, keys)
+    except StoreClosed:
+        return [gave_up(replica)] * len(keys)
+    except BaseException as caught:  # noqa: BLE001 - it is the outcome
+        if len(keys) == 1:
+            return [as_error(caught)]
+        return [outcome for key in keys for outcome in _each(replica, (key,))]
+
+
+def _latest(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found]:
+    """Return keys' latest values. The store must have one value per key.
 
     Raises:
         LookupFailure: WRONG_STORE_KIND.
 
     """
     store = replica.store
-    if isinstance(store, VersionedStore):
-        return _unknown if replica.is_elsewhere else store.get_many
-    return of_kind(replica, KeyValueStore, "Get").recall
-
-
-def _unknown(keys: Sequence[bytes]) -> list[_Found | Unknown]:
-    return [Unknown.ON_DISK] * len(keys)
-
-
-def _from_disk(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found | Exception]:
-    """Read keys that are not in memory, in a thread."""
-    store = replica.store
     if not isinstance(store, VersionedStore):
         store = of_kind(replica, KeyValueStore, "Get")
-    return _each(store.get_many, keys, replica)
-
-
-def _one_from_disk(replica: StoreReplica, key: bytes, _has_left: HasLeft) -> Sequence[_Found | Exception]:
-    return _from_disk(replica, (key,))
-
-
-def _at_once(replica: StoreReplica) -> int:
-    """Return how many keys are read at a time: one where a kind's own code reads, which may do anything."""
-    store = replica.store
-    return _AT_ONCE if replica.is_elsewhere or (isinstance(store, KeyValueStore) and store.reads_engine) else 1
-
-
-def _each(
-    read: Callable[[Sequence[bytes]], Sequence[R]], keys: Sequence[bytes], replica: StoreReplica
-) -> Sequence[R | Exception]:
-    """Read keys together. If that fails, read each of them by itself, so that each has its own outcome."""
-    try:
-        return read(keys)
-    except StoreClosed:
-        return [gave_up(replica)] * len(keys)
-    except BaseException as caught:  # noqa: BLE001 - it is the outcome
-        if len(keys) == 1:
-            return [as_error(caught)]
-        return [outcome for key in keys for outcome in _each(read, (key,), replica)]
-
-
-def _parts(group: _Group, entries: Sequence[_Entry]) -> list[Sequence[_Entry]]:
-    """Return the entries in as many parts as have to be read, one after the other."""
-    return [entries[start : start + group.at_once] for start in range(0, len(entries), group.at_once)]
-
-
-def _read_parts(
-    parts: Sequence[tuple[_Group, Sequence[_Entry]]], most_bytes: int, has_left: HasLeft
-) -> list[Sequence[_Outcome]]:
-    """Read parts from the disk, until their values have `most_bytes` or nobody waits for them any more.
-
-    Return what came of each that was read.
-    """
-    outcomes: list[Sequence[_Outcome]] = []
-    for group, part in parts:
-        outcomes.append(_from_disk(group.replica, [key for _, key in part]))
-        most_bytes -= sum(len(found[0]) for found in outcomes[-1] if isinstance(found, tuple))
-        if most_bytes < 0 or has_left():
-            break
-    return outcomes
-
-
-def _get_response(
-    started: float,
-    request: query_service_pb2.GetRequest,
-    served: ServedStore,
-    replica: StoreReplica,
-    found: _Found,
-    stamp: types_pb2.ReplicaStamp,
-) -> bytes:
-    """Count the read and return the serialized GetResponse."""
-    replica.lookups += 1
-    replica.metrics.reads[ReadKind.GET].add(started, 0 if found is None else len(found[0]))
-    return answer(served, found, raw=request.raw, stamp=stamped(stamp))
+    return store.get_many(keys)
 
 
 def _later(one: _FoundBy, other: _FoundBy) -> _FoundBy:

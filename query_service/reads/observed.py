@@ -9,7 +9,6 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from query_service.reads.batch_spans import BatchSpans
-from query_service.reads.batches import Batch
 from statehouse.observability.lookup_log import LookupLog, shown_key
 from statehouse.observability.tracing import Tracing
 from statehouse.rpc.traced import caller_of, span_attributes, span_name
@@ -43,7 +42,7 @@ class ReadObserver:
         """Keep what is to be kept of a read that went well."""
         if not self.is_on:
             return
-        if isinstance(request, Batch):
+        if isinstance(request, query_service_pb2.BatchGetRequest):
             self._batch_answered(request, context, answer, began_ns)
             return
         above = self._caller(request.forwarding.traceparent, context)
@@ -55,7 +54,7 @@ class ReadObserver:
 
     def failed(self, method: str, request: Any, context: Any, reason: str, began_ns: int) -> None:  # noqa: ANN401 - as above
         """Keep what is to be kept of a read that failed."""
-        if isinstance(request, Batch):
+        if isinstance(request, query_service_pb2.BatchGetRequest):
             self.entry_failed("", reason, method="BatchGet")
             return
         above = self._caller(request.forwarding.traceparent, context)
@@ -66,14 +65,17 @@ class ReadObserver:
         """Keep that a lookup of a batch failed."""
         self._keep(method, store, None, None, reason, None, 0, is_logged=True)
 
-    def _batch_answered(self, batch: Batch, context: Any, answer: bytes, began_ns: int) -> None:  # noqa: ANN401 - as above
+    def _batch_answered(
+        self,
+        batch: query_service_pb2.BatchGetRequest,
+        context: Any,  # noqa: ANN401 - as above
+        answer: bytes,
+        began_ns: int,
+    ) -> None:
         """Keep each lookup of a batch by itself: several callers' go together. They have the batch's time."""
         shared = self._caller("", context)
-        callers = [self._caller(shape.forwarding.traceparent, context) or shared for shape in batch.shapes]
-        if not self._log.is_sampling and not any(callers):
-            return
-        for (key, shape), result in zip(batch.entries, frames(answer), strict=False):
-            above, is_sampled = callers[shape], self._log.samples()
+        for lookup, result in zip(batch.requests, frames(answer), strict=False):
+            above, is_sampled = self._caller(lookup.forwarding.traceparent, context) or shared, self._log.samples()
             if above is None and not is_sampled:
                 continue
             parsed = query_service_pb2.BatchGetResult.FromString(result)
@@ -82,7 +84,7 @@ class ReadObserver:
             reason = _reason_in(parsed) if has_failed else None
             # A failed one has its line already.
             is_logged = is_sampled and not has_failed
-            self._keep(_GET, batch.shapes[shape].store, key, stamp, reason, above, began_ns, is_logged=is_logged)
+            self._keep(_GET, lookup.store, lookup.key, stamp, reason, above, began_ns, is_logged=is_logged)
 
     def _caller(self, in_request: str, context: Any) -> TraceContext | None:  # noqa: ANN401 - as above
         return None if self._tracing is None else caller_of(in_request, context)
@@ -91,7 +93,7 @@ class ReadObserver:
         self,
         method: str,
         store: str,
-        key: str | types_pb2.Key | None,
+        key: types_pb2.Key | None,
         stamp: types_pb2.ReplicaStamp | None,
         reason: str | None,
         above: TraceContext | None,

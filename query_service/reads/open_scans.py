@@ -11,7 +11,7 @@ from typing import TypeVar
 from query_service.replicas.replica import StoreReplica
 from query_service.states.lifecycle import StoreState
 from query_service.stores.engine import StoreClosed
-from query_service.stores.walk import Walk, WalkCancelled, WalkTooLong
+from query_service.stores.walk import Walk, WalkCancelled
 from statehouse.errors import LookupFailure, Reason
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def gave_up(replica: StoreReplica) -> LookupFailure:
 
 
 class OpenScans:
-    """Runs walks in its own threads, so that they never hold up the node's other work; brief ones on the event loop.
+    """Runs walks in its own threads, so that they never hold up the node's other work.
 
     `max_open` limits the walks, and is also the number of threads: an admitted walk starts at once, none waits in a
     queue. `timeout_s` is how long a walk may take.
@@ -80,27 +80,8 @@ class OpenScans:
         except WalkCancelled as error:
             raise LookupFailure(Reason.NODE_SHUTTING_DOWN, "the node stopped during the read") from error
         except StoreClosed as error:
-            raise _given_up(replicas) from error
-
-    def run_briefly(self, replicas: Sequence[StoreReplica], read: Callable[[Walk], T]) -> T | None:
-        """Run `read` on the event loop, and return its result; None if it isn't brief, or too many walks are open.
-
-        To hand a short read to a thread and back takes as long as the read. Call this for reads of plain key-value
-        stores alone: others may wait for locks that are kept long. An iterator that has to read the disk keeps the
-        interpreter, and so the event loop, in a thread too.
-
-        Raises:
-            LookupFailure: PARTITION_NOT_OWNED, as in `run`.
-
-        """
-        if len(self._walks) >= self._max_open:
-            return None
-        try:
-            return read(Walk(self._timeout_s, _is_one_closing(replicas), is_brief=True))
-        except WalkTooLong:
-            return None
-        except StoreClosed as error:
-            raise _given_up(replicas) from error
+            closing = (each for each in replicas if each.state is StoreState.CLOSING)
+            raise gave_up(next(closing, replicas[0])) from error
 
     def close(self) -> None:
         """Cancel all walks. Their threads end soon afterwards."""
@@ -111,7 +92,3 @@ class OpenScans:
 
 def _is_one_closing(replicas: Sequence[StoreReplica]) -> Callable[[], bool]:
     return lambda: any(replica.state is StoreState.CLOSING for replica in replicas)
-
-
-def _given_up(replicas: Sequence[StoreReplica]) -> LookupFailure:
-    return gave_up(next((each for each in replicas if each.state is StoreState.CLOSING), replicas[0]))

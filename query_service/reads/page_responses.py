@@ -7,24 +7,16 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from query_service.reads.fleet_view import ServedStore
 from query_service.stores.base import RangePage
 from statehouse.contract.paging import RangeRequest, next_page_token
 from statehouse.control.v1 import frames_pb2
 from statehouse.runtime.batches import BatchCapacity, fitting
 from statehouse.runtime.waiting import in_turns
-from statehouse.serdes import wire_key, wire_value
-from statehouse.serdes.wire import delimited
-from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.v1 import types_pb2
 
 T = TypeVar("T")
 # What the tag and the length of an entry take at most.
 _OVERHEAD = 6
-# Fields of Entry.
-_KEY = b"\x0a"
-_VALUE = b"\x12"
-_TIMED = query_service_pb2.Entry()
-_serialized_timed = _TIMED.SerializeToString
 
 
 async def shown_within(entries: Iterable[T], shown: MutableSequence[Any], max_message_bytes: int) -> AsyncIterator[T]:
@@ -71,30 +63,11 @@ def within_message(
     return RangePage(page.entries[:kept], more=True)
 
 
-def entry_writer(served: ServedStore, *, raw: bool) -> Callable[[tuple[bytes, bytes, int]], bytes]:
-    """Return a function that writes the `Entry` of a store's key, value and timestamp. `raw`: as they are stored.
-
-    No message is made of an entry: that would take longer than all the rest.
-    """
-
-    def written(found: tuple[bytes, bytes, int]) -> bytes:
-        key, data, timestamp_ms = found
-        shown = delimited(_KEY, wire_key(served.key_serde, key, raw=raw))
-        shown += delimited(_VALUE, wire_value(served.value_serde, data, raw=raw))
-        if timestamp_ms < 0:
-            return shown
-        # One message for all: this is done on the event loop alone.
-        _TIMED.timestamp_ms = timestamp_ms
-        return shown + _serialized_timed()
-
-    return written
-
-
 async def serialized_page(
     request: RangeRequest,
     page: RangePage[T],
     stamps: Iterable[types_pb2.ReplicaStamp],
-    written: Callable[[T], bytes],
+    shown: Callable[[T], Message],
     key_of: Callable[[T], bytes],
     max_message_bytes: int,
 ) -> bytes:
@@ -104,7 +77,7 @@ async def serialized_page(
         request: what the page is of.
         page: its entries.
         stamps: of the replicas that were read.
-        written: returns an entry as the response has it, serialized.
+        shown: returns an entry as the response has it.
         key_of: returns the bytes by which entries are in order.
         max_message_bytes: size of the largest message.
 
@@ -115,11 +88,11 @@ async def serialized_page(
     entries: list[bytes] = []
     keys: list[bytes] = []
     async for entry in in_turns(page.entries):
-        shown, key = written(entry), key_of(entry)
-        room -= len(shown) + _OVERHEAD + (len(key) + _OVERHEAD if with_keys else 0)
+        written, key = shown(entry).SerializeToString(), key_of(entry)
+        room -= len(written) + _OVERHEAD + (len(key) + _OVERHEAD if with_keys else 0)
         if room < 0 and entries:
             break
-        entries.append(shown)
+        entries.append(written)
         keys.append(key)
     if page.more or len(entries) < len(page.entries):
         response.next_page_token = next_page_token(request, keys[-1])

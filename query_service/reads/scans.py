@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.open_scans import OpenScans
-from query_service.reads.page_responses import entry_writer, serialized_page
+from query_service.reads.page_responses import serialized_page
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
 from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
 from query_service.replicas.replica import StoreReplica
@@ -20,7 +20,7 @@ from query_service.stores.base import RangePage
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.timestamps import shown_timestamp
 from query_service.stores.versioned import BeforeHistory, VersionedStore
-from query_service.stores.walk import ENTRIES_A_TURN, Walk
+from query_service.stores.walk import Walk
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
 from statehouse.contract import paging
@@ -60,12 +60,8 @@ class ScanHandler:
         scans = [_scan_of(replica, request) for replica, _ in admitted]
         stores = [replica.store for replica, _ in admitted]
         _refuse_gaps(keys, stores)
-        # No longer than a walk's turn, and nothing but reads of the engine.
-        is_short = limit <= ENTRIES_A_TURN and all(
-            isinstance(each, KeyValueStore) and each.scans_engine for each in stores
-        )
         try:
-            pages = await self._pages(admitted, [partial(scan, keys, limit, max_bytes) for scan in scans], is_short)
+            pages = await self._pages(admitted, [partial(scan, keys, limit, max_bytes) for scan in scans])
         except BeforeHistory as error:
             raise before_history(error) from error
         if served.spec.is_global:
@@ -74,9 +70,17 @@ class ScanHandler:
             page = _in_order(pages, itemgetter(0), limit, reverse=request.reverse)
         size = sum(len(key) + len(data) for key, data, _ in page.entries)
         admitted[0][0].metrics.reads[_query(request)].add(started, size)
-        write = entry_writer(served, raw=request.raw)
+
+        def show(found: tuple[bytes, bytes, int]) -> query_service_pb2.Entry:
+            key, data, timestamp_ms = found
+            return query_service_pb2.Entry(
+                key=shown_key(served.key_serde, key, raw=request.raw),
+                value=shown_value(served.value_serde, data, raw=request.raw),
+                timestamp_ms=shown_timestamp(timestamp_ms),
+            )
+
         stamps = [stamp for _, stamp in admitted]
-        return await serialized_page(request, page, stamps, write, itemgetter(0), self._max_message_bytes)
+        return await serialized_page(request, page, stamps, show, itemgetter(0), self._max_message_bytes)
 
     async def scan_windows(self, request: query_service_pb2.ScanWindowsRequest) -> bytes:
         """Read a page of the windows of the partitions that the request names.
@@ -94,7 +98,7 @@ class ScanHandler:
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_WINDOWS].add(started, size)
 
-        def write(found: tuple[WindowKey, bytes, int]) -> bytes:
+        def show(found: tuple[WindowKey, bytes, int]) -> query_service_pb2.KeyedWindow:
             entry, data, timestamp_ms = found
             return query_service_pb2.KeyedWindow(
                 key=shown_key(served.key_serde, entry.key, raw=request.raw),
@@ -105,10 +109,10 @@ class ScanHandler:
                     timestamp_ms=shown_timestamp(timestamp_ms),
                 ),
                 sequence=entry.sequence,
-            ).SerializeToString()
+            )
 
         stamps = [stamp for _, stamp in admitted]
-        return await serialized_page(request, page, stamps, write, _entry_key, self._max_message_bytes)
+        return await serialized_page(request, page, stamps, show, _entry_key, self._max_message_bytes)
 
     async def scan_sessions(self, request: query_service_pb2.ScanSessionsRequest) -> bytes:
         """Read a page of the sessions of the partitions that the request names.
@@ -126,7 +130,7 @@ class ScanHandler:
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_SESSIONS].add(started, size)
 
-        def write(found: tuple[SessionKey, bytes, int]) -> bytes:
+        def show(found: tuple[SessionKey, bytes, int]) -> query_service_pb2.KeyedSession:
             entry, data, timestamp_ms = found
             return query_service_pb2.KeyedSession(
                 key=shown_key(served.key_serde, entry.key, raw=request.raw),
@@ -136,10 +140,10 @@ class ScanHandler:
                     value=shown_value(served.value_serde, data, raw=request.raw),
                     timestamp_ms=shown_timestamp(timestamp_ms),
                 ),
-            ).SerializeToString()
+            )
 
         stamps = [stamp for _, stamp in admitted]
-        return await serialized_page(request, page, stamps, write, _entry_key, self._max_message_bytes)
+        return await serialized_page(request, page, stamps, show, _entry_key, self._max_message_bytes)
 
     async def count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
         """Count the entries of one partition, or of all partitions of a global store.
@@ -188,12 +192,8 @@ class ScanHandler:
         self,
         admitted: Sequence[tuple[StoreReplica, types_pb2.ReplicaStamp]],
         scans: Sequence[Callable[[Walk], RangePage[T]]],
-        is_short: bool = False,
     ) -> list[RangePage[T]]:
-        """Read a page of each replica, between two writes, and stamp it with the position that it shows.
-
-        `is_short`: it is worth a try on the event loop.
-        """
+        """Read a page of each replica, between two writes, and stamp it with the position that it shows."""
 
         def read(walk: Walk) -> list[RangePage[T]]:
             pages = []
@@ -203,9 +203,7 @@ class ScanHandler:
                 pages.append(page)
             return pages
 
-        replicas = [replica for replica, _ in admitted]
-        pages = self._open_scans.run_briefly(replicas, read) if is_short else None
-        return await self._open_scans.run(replicas, read) if pages is None else pages
+        return await self._open_scans.run([replica for replica, _ in admitted], read)
 
     def _admitted(
         self, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest

@@ -24,7 +24,7 @@ from query_service.states.faults import Fault, TaskFault
 from query_service.states.lifecycle import StoreState, can_follow, next_state
 from query_service.states.task_events import NodeTask
 from query_service.stores.base import ChangelogRecord, StateStore
-from query_service.stores.walk import Walk, WalkTooLong
+from query_service.stores.walk import Walk
 from query_service.telemetry.metrics import ReplicaMetrics
 from statehouse.contract.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
 from statehouse.contract.partitioning import partition_for
@@ -350,25 +350,15 @@ class StoreReplica:
     def at_rest(self, walk: Walk, read: Callable[[], T]) -> tuple[T, int]:
         """Begin a read between two writes. Return the result of `read`, and the exact position of the state it read.
 
-        The writer waits only until the store has its view and begins the walk, not until the walk ends. It waits for a
-        brief walk until its end: one in memory would else wait for a write.
-
-        Raises:
-            WalkTooLong: the walk is to be brief, and a write is under way.
-
+        The writer waits only until the store has its view and begins the walk, not until the walk ends.
         """
         if self._pinned is not None:
-            if walk.is_brief:
-                raise WalkTooLong("the data plane has to be asked")
             with self._pinned() as position:
                 return read(), position
         with ExitStack() as locked:
-            if not self._write_lock.acquire(blocking=not walk.is_brief):
-                raise WalkTooLong("a write is under way")
-            locked.callback(self._write_lock.release)
+            locked.enter_context(self._write_lock)
             position = self._checkpoint.position
-            if not walk.is_brief:
-                walk.on_begin = locked.close
+            walk.on_begin = locked.close
             return read(), position
 
     def note_skipped(self, offset: int, reason: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from enum import Enum
 from typing import Protocol
 
 from query_service.states.checkpoint import Checkpoint
@@ -30,12 +29,6 @@ class StoreUnusable(TaskFault):
 
 class StoreClosed(StatehouseError):
     """The store was closed during the read: the node gave the task up."""
-
-
-class Unknown(Enum):
-    """Stands for a value that memory does not tell."""
-
-    ON_DISK = "on disk"
 
 
 class EngineView(Protocol):
@@ -63,9 +56,6 @@ class Engine(Protocol):
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, None if the key or its family does not exist."""
-
-    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | Unknown | None]:
-        """Return for each key what `get` would, or `Unknown.ON_DISK` if only the disk tells. Never waits for a disk."""
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return for each key what `get` would. Call it in a thread: other threads run while it waits for the disk.

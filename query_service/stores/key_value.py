@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
-from query_service.stores.engine import Unknown, entries_in
+from query_service.stores.engine import entries_in
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.timestamps import NO_TIMESTAMP, Timestamped, split, timestamped_entries, value_of
 from query_service.stores.walk import Walk
@@ -66,16 +66,6 @@ class KeyValueStore(EngineStore):
             return None if data is None else split(data)
         value = self.get(key)
         return None if value is None else (value, NO_TIMESTAMP)
-
-    def recall(self, keys: Sequence[bytes]) -> list[Timestamped | Unknown | None]:
-        """Return for each key what `get_with_timestamp` would, or `Unknown.ON_DISK` if only the disk tells.
-
-        A custom kind's own code is called, though it may wait for the disk: what it reads is not known.
-        """
-        if not self.reads_engine:
-            return [self.get_with_timestamp(key) for key in keys]
-        recalled = self._engine.recall(_FAMILY, keys)
-        return [data if data is None or data is Unknown.ON_DISK else split(data) for data in recalled]
 
     def get_many(self, keys: Sequence[bytes]) -> list[Timestamped | None]:
         """Return for each key what `get_with_timestamp` would. Call it in a thread: it waits for the disk.

@@ -12,7 +12,7 @@ from sortedcontainers import SortedDict
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault, TaskFault
-from query_service.stores.engine import EngineView, StoreClosed, Unknown, Writes
+from query_service.stores.engine import EngineView, StoreClosed, Writes
 
 # Memory that an entry takes beside its bytes: two bytes objects, a dictionary slot, a slot in the sorted list.
 _ENTRY_OVERHEAD = 200
@@ -49,10 +49,6 @@ class MemoryEngine:
         """Return the value of a key, None if the key or its family does not exist."""
         entries = self._families.get(family)
         return None if entries is None else entries.get(key)
-
-    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | Unknown | None]:
-        """Return the values of keys: all are in memory."""
-        return [self.get(family, key) for key in keys]
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of keys.

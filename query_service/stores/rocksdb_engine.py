@@ -14,7 +14,7 @@ from rocksdict import AccessType, Rdict, RdictIter, ReadOptions, WriteBatch
 
 from query_service.states.checkpoint import Checkpoint, UnknownFormat
 from query_service.states.faults import Fault, TaskFault
-from query_service.stores.engine import EngineView, StoreClosed, StoreUnusable, Unknown, Writes
+from query_service.stores.engine import EngineView, StoreClosed, StoreUnusable, Writes
 from query_service.stores.resources import StoreResources
 from statehouse.errors import LookupFailure, Reason
 
@@ -137,26 +137,6 @@ class RocksDBEngine:
 
     def _handle_to_read(self, family: str) -> Rdict | None:
         return self._db if family == "default" else self._families.get(family)
-
-    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | Unknown | None]:
-        """Return for each key its value, None or `Unknown.ON_DISK`, from memtables, filters and the block cache alone.
-
-        As fast as `get`, and holds the interpreter as it does. Reads of lists are a fifth faster, but they can't spare
-        the disk, and let the interpreter go: the event loop would wait for it each time.
-        """
-        handle = self._handle_to_read(family)
-        if handle is None:
-            return [None] * len(keys)
-        recalled: list[bytes | Unknown | None] = []
-        for key in keys:
-            may_exist, value = handle.key_may_exist(key, True)
-            # Also if the index is on the disk RocksDB says that it found the key, with a value of no bytes.
-            if not value:
-                # RocksDB says no of what it can't read, too: only `get` tells what is wrong. For an absent key it
-                # reads what was in memory just now.
-                value = Unknown.ON_DISK if may_exist else self.get(family, key)
-            recalled.append(value)
-        return recalled
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of keys. rocksdict lets the interpreter go only for lists of keys.

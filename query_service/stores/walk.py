@@ -25,33 +25,20 @@ ENTRIES_A_TURN = 128
 # Less than so many entries take. A walk over a few entries of each of several partitions lets others run as often: to
 # do so after each partition would take longer than to read it.
 _SHORTEST_TURN_S = 0.0001
-# So long a walk may keep the event loop that it runs on, and as many entries longer as a turn has.
-_BRIEF_S = 0.0005
 
 
 class WalkCancelled(StatehouseError):
     """The caller has left, so nobody waits for the result."""
 
 
-class WalkTooLong(StatehouseError):
-    """The read takes too long for the event loop, or would have to wait for a write."""
-
-
 class Walk:
     """One read of many entries.
 
-    `timeout_s` is how long the read may take. `is_closing` returns whether the store waits for its reads to end. A walk
-    that `is_brief` runs on the event loop: it waits for nothing, and ends after half a millisecond.
+    `timeout_s` is how long the read may take. `is_closing` returns whether the store waits for its reads to end.
     """
 
-    def __init__(
-        self,
-        timeout_s: float = math.inf,
-        is_closing: Callable[[], bool] = lambda: False,
-        *,
-        is_brief: bool = False,
-    ) -> None:
-        self.opened_at, self.is_brief = time.monotonic(), is_brief
+    def __init__(self, timeout_s: float = math.inf, is_closing: Callable[[], bool] = lambda: False) -> None:
+        self.opened_at = time.monotonic()
         self._timeout_s, self._is_closing = timeout_s, is_closing
         self._cancelled = False
         self._turn_began: float | None = None
@@ -68,7 +55,6 @@ class Walk:
             WalkCancelled: the walk was cancelled.
             StoreClosed: the store is being closed.
             LookupFailure: SCAN_TOO_LONG.
-            WalkTooLong: the walk was to be brief, and isn't.
 
         """
         self.on_begin()
@@ -84,10 +70,6 @@ class Walk:
         if self._is_closing():
             raise StoreClosed("the store is being closed")
         now = time.monotonic()
-        if self.is_brief:
-            if now - self.opened_at > _BRIEF_S:
-                raise WalkTooLong("the read takes too long for the event loop")
-            return
         if self._turn_began is None:
             self._turn_began = now
         elif now - self._turn_began > _SHORTEST_TURN_S:

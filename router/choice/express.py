@@ -9,7 +9,7 @@ reason: an obstacle.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -28,8 +28,15 @@ _MICROSECONDS: Final = 1_000_000
 # Tags of GetRequest's fields that a plain lookup may have, and of Key's.
 _STORE, _KEY, _RAW, _JSON_TEXT = 0x0A, 0x12, 0x20, 0x70
 _TEXT_KEY, _RAW_KEY = 0x0A, 0x12
-# A length or a flag of more digits is nothing that a serializer writes for a lookup.
+_FRESHNESS: Final = 0x1A
+# Tags of Freshness' fields that it may have; one of the first two is a bound that suits any copy within it.
+_MAX_LAG, _MAX_STALENESS = 0x10, 0x18
+_BOUNDS: Final = frozenset({_MAX_LAG, _MAX_STALENESS, 0x28, 0x30})
+# A length, a flag or a bound of more digits is nothing that a serializer writes for a lookup.
 _DIGITS_MAX: Final = 4
+# What a node is asked for is in its memory. Only a key that is asked for so often that its node has more work than
+# others is worth the memory of another one, too.
+_SPREAD: Final = express_pb2.ExpressSpread(percent=5, least=16, half_life_us=1_000_000, pause_us=1_000_000)
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
@@ -38,7 +45,6 @@ class ObstacleKind(Enum):
 
     OFF = fleet_service_pb2.EXPRESS_OBSTACLE_OFF
     NO_PROXY = fleet_service_pb2.EXPRESS_OBSTACLE_NO_PROXY
-    SECURITY_RULES = fleet_service_pb2.EXPRESS_OBSTACLE_SECURITY_RULES
     NO_SNAPSHOT = fleet_service_pb2.EXPRESS_OBSTACLE_NO_SNAPSHOT
     NOT_PLAIN = fleet_service_pb2.EXPRESS_OBSTACLE_NOT_PLAIN
     UNKNOWN_STORE = fleet_service_pb2.EXPRESS_OBSTACLE_UNKNOWN_STORE
@@ -60,17 +66,12 @@ class Obstacle:
     detail: str
 
 
-def standing_obstacle(*, is_on: bool, has_proxy: bool, gates: Sequence[str]) -> Obstacle | None:
-    """Return what keeps all lookups of a router from the express way as long as the process lives.
-
-    `gates`: the settings by which callers are judged. The proxy judges nobody, so there is no express way past a gate.
-    """
+def standing_obstacle(*, is_on: bool, has_proxy: bool) -> Obstacle | None:
+    """Return what keeps all lookups of a router from the express way as long as the process lives."""
     if not is_on:
         return Obstacle(ObstacleKind.OFF, "the router's setting express is off")
     if not has_proxy:
         return Obstacle(ObstacleKind.NO_PROXY, "the router has no proxy")
-    if gates:
-        return Obstacle(ObstacleKind.SECURITY_RULES, f"callers are judged call by call: {', '.join(gates)}")
     return None
 
 
@@ -91,13 +92,31 @@ def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> R
     return first
 
 
+def good_copies(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> tuple[RoutedReplica, ...]:
+    """Return the replicas that are equally good for a lookup that suits any within its bound, and are well.
+
+    The first is the one that `ask_order` puts first if all are within the bound by their last heartbeats; a node looks
+    for itself. Copies of a global store are asked in turn, by the router.
+    """
+    if routes.equals > 1:
+        return ()
+    well = routes.restored
+    if suspects:
+        well = tuple(each for each in well if each.instance_id not in suspects)
+    return (routes.has_near and tuple(each for each in well if each.is_near)) or well
+
+
 @dataclass(frozen=True, slots=True)
 class ExpressLimits:
-    """The router's limits: lookups under way, and of one batch; and after how long a batch is late."""
+    """The router's limits: lookups under way, and of one batch; and after how long a batch is late.
+
+    `needs_permits`: callers are judged, and those alone are decided for who have a permit.
+    """
 
     max_lookups: int
     max_batch_entries: int
     batch_late_after_s: float
+    needs_permits: bool
 
 
 class ExpressCompiler:
@@ -120,6 +139,8 @@ class ExpressCompiler:
             max_lookups=self._bounds.max_lookups,
             max_batch_entries=self._bounds.max_batch_entries,
             batch_late_after_us=_rounded(self._bounds.batch_late_after_s * _MICROSECONDS),
+            needs_permits=self._bounds.needs_permits,
+            spread=_SPREAD,
         )
         if table is not None:
             snapshot.forwarding = table.forwarding
@@ -137,7 +158,8 @@ class ExpressCompiler:
         for name, store in table.stores.items():
             if table.scattered(name) is not None:
                 continue  # all of its partitions are asked
-            first = [_place(snapshot, places, routes, suspects) for routes in store.partitions]
+            askable = [first_asked(routes, suspects) for routes in store.partitions]
+            first = [0 if isinstance(each, Obstacle) else _place(snapshot, places, each) for each in askable]
             if any(first):
                 late_after_us = _rounded(self._late_after_s(store) * _MICROSECONDS)
                 snapshot.stores.add(
@@ -145,24 +167,31 @@ class ExpressCompiler:
                     key_form=key_form(SERDES.get(store.spec.key_serde)),
                     first=first,
                     late_after_us=late_after_us,
+                    copies=_copies(snapshot, places, store, suspects),
                 )
 
 
-def _place(
+def _copies(
     snapshot: express_pb2.ExpressSnapshot,
     places: dict[tuple[str, Role], int],
-    routes: PartitionRoutes,
+    store: StoreRoutes,
     suspects: Mapping[str, Suspicion],
-) -> int:
-    first = first_asked(routes, suspects)
-    # The proxy refuses a longer address; nobody's record should have led to one.
-    if isinstance(first, Obstacle) or first.node is None or len(first.node.target.encode()) > _ADDRESS_MAX:
-        return 0
-    place = (first.instance_id, first.role)
-    if place not in places:
-        snapshot.nodes.add(instance_id=first.instance_id, address=first.node.target, role=first.role.value)
-        places[place] = len(places) + 1
-    return places[place]
+) -> list[int]:
+    rows = [[_place(snapshot, places, copy) for copy in good_copies(routes, suspects)] for routes in store.partitions]
+    width = max(map(len, rows))
+    # What can't be called leaves the partition to the router.
+    return [place for row in rows for place in (*(row if all(row) else ()), *[0] * width)[:width]]
+
+
+def _place(snapshot: express_pb2.ExpressSnapshot, places: dict[tuple[str, Role], int], replica: RoutedReplica) -> int:
+    name = (replica.instance_id, replica.role)
+    if (place := places.get(name)) is None:
+        # The proxy refuses a longer address; nobody's record should have led to one.
+        if replica.node is None or len(replica.node.target.encode()) > _ADDRESS_MAX:
+            return 0
+        snapshot.nodes.add(instance_id=replica.instance_id, address=replica.node.target, role=replica.role.value)
+        place = places[name] = len(places) + 1
+    return place
 
 
 def _rounded(number: float) -> int:
@@ -172,15 +201,21 @@ def _rounded(number: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A lookup that a snapshot decides: its store and partition, and whom it goes to."""
+    """A lookup that a snapshot decides: its store and partition, and whom it goes to.
+
+    `others`: to whom it may go, too, if its key is asked for very often.
+    """
 
     store: str
     partition: int
     node: express_pb2.ExpressNode
+    others: tuple[express_pb2.ExpressNode, ...] = ()
 
 
 NO_SNAPSHOT: Final = Obstacle(ObstacleKind.NO_SNAPSHOT, "the proxy has been given no snapshot yet")
-_NOT_PLAIN: Final = Obstacle(ObstacleKind.NOT_PLAIN, "it has bounds, or more than a store and a key")
+_NOT_PLAIN: Final = Obstacle(
+    ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and bounds on lag or staleness"
+)
 _UNKNOWN_STORE: Final = Obstacle(ObstacleKind.UNKNOWN_STORE, "the snapshot has nothing of the store")
 _KEY_SERDE: Final = Obstacle(ObstacleKind.KEY_SERDE, "only the serdes string and long are the proxy's: give a raw key")
 _KEY_TEXT: Final = Obstacle(ObstacleKind.KEY_TEXT, "the key is not written as the proxy reads integers")
@@ -192,7 +227,7 @@ def decided(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> Decided | 
     plain = _plain(request)
     if plain is None:
         return _NOT_PLAIN
-    name, is_text, key = plain
+    name, is_text, key, is_bounded = plain
     store = next((each for each in snapshot.stores if each.name.encode() == name), None)
     if store is None:
         return _UNKNOWN_STORE
@@ -200,8 +235,10 @@ def decided(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> Decided | 
     if serialized is None:
         return _KEY_SERDE if store.key_form == express_pb2.KEY_FORM_UNSPECIFIED else _KEY_TEXT
     partition = partition_for(serialized, len(store.first))
-    node = store.first[partition]
-    return Decided(store.name, partition, snapshot.nodes[node - 1]) if node else _UNDECIDED
+    width = len(store.copies) // len(store.first)
+    copies = store.copies[partition * width : (partition + 1) * width] if is_bounded else [store.first[partition]]
+    nodes = [snapshot.nodes[place - 1] for place in copies if place]
+    return Decided(store.name, partition, nodes[0], tuple(nodes[1:])) if nodes else _UNDECIDED
 
 
 def obstacle_to(
@@ -231,10 +268,14 @@ def _serialized(form: express_pb2.KeyForm.ValueType, text: bytes) -> bytes | Non
     return None
 
 
-def _plain(request: bytes) -> tuple[bytes, bool, bytes] | None:
-    """Return a lookup's store, whether its key is text, and the key; None if there is more, or a thing twice."""
+def _plain(request: bytes) -> tuple[bytes, bool, bytes, bool] | None:
+    """Return a lookup's store, whether its key is text, the key, and whether it has a bound that suits any copy within.
+
+    None if there is more, or a thing twice.
+    """
     store: bytes | None = None
     key: tuple[bool, bytes] | None = None
+    is_bounded = False
     flags: set[int] = set()
     at = 0
     while at < len(request):
@@ -254,11 +295,26 @@ def _plain(request: bytes) -> tuple[bytes, bool, bytes] | None:
             key = _key(content)
             if key is None:
                 return None
+        elif tag == _FRESHNESS and not is_bounded and _suits_any(content):
+            is_bounded = True
         else:
             return None
     if store is None or key is None:
         return None
-    return (store, *key) if _is_text(store) and (_is_text(key[1]) or not key[0]) else None
+    return (store, *key, is_bounded) if _is_text(store) and (_is_text(key[1]) or not key[0]) else None
+
+
+def _suits_any(data: bytes) -> bool:
+    """Whether a Freshness bounds lag or staleness, and has else nothing but bounds that are alike for all copies."""
+    seen: set[int] = set()
+    at = 0
+    while at < len(data):
+        tag = data[at]
+        bound, at = _number(data, at + 1)
+        if tag not in _BOUNDS - seen or bound is None:
+            return False
+        seen.add(tag)
+    return bool(seen & {_MAX_LAG, _MAX_STALENESS})
 
 
 def _key(data: bytes) -> tuple[bool, bytes] | None:

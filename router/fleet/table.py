@@ -115,6 +115,8 @@ class PartitionRoutes:
     replicas: tuple[RoutedReplica, ...] = ()
     callable: tuple[RoutedReplica, ...] = ()
     """The replicas with an address, in the same order: a lookup without bounds asks these on a quiet fleet."""
+    restored: tuple[RoutedReplica, ...] = ()
+    """Those of them that answer lookups by their last reports; copies of a global store not on nodes that leave."""
     equals: int = 1
     """How many of the first callable replicas are equally good: lookups ask them in turn."""
     has_near: bool = False
@@ -126,10 +128,11 @@ class PartitionRoutes:
     ) -> PartitionRoutes:
         """Compile the routes; `replicas` are in order of preference."""
         reachable = tuple(replica for replica in replicas if replica.node is not None)
-        ready = [replica for replica in reachable if replica.role is Role.GLOBAL and not replica.preference[0]]
+        restored = tuple(replica for replica in reachable if not replica.preference[0])
+        ready = [replica for replica in restored if replica.role is Role.GLOBAL]
         equals = sum(replica.is_near == ready[0].is_near for replica in ready)
         has_near = any(replica.is_near for replica in reachable)
-        return cls(store, partition, task, epoch, replicas, reachable, max(1, equals), has_near)
+        return cls(store, partition, task, epoch, replicas, reachable, restored, max(1, equals), has_near)
 
     def route(self) -> errors_pb2.Route:
         """Return the wire form, as answers about routing carry it."""

@@ -29,7 +29,7 @@ from statehouse.security.shown import NOTHING_SHOWN, Shown
 
 log = structlog.get_logger(__name__)
 
-VERSION: Final = bytes((11,))
+VERSION: Final = bytes((12,))
 """The link's version. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4

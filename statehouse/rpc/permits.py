@@ -1,4 +1,4 @@
-"""Permits: what the program in front of a node may answer to whom without asking, as the rules say. On the event loop.
+"""Permits: what the program in front of a server may answer without asking, as the rules say. On the event loop.
 
 A caller's first read of a store comes to this process, which judges it. If it is allowed, the program gets a permit for
 such reads of this caller. When rules, keys or revoked certificates change, all permits are withdrawn, before anybody is

@@ -176,7 +176,11 @@ class RpcServer:
                 "path"
             )
         self._proxy.connect(plane)
-        if self._gate is not None:
+        self.give_permits()
+
+    def give_permits(self) -> None:
+        """Have the program in front of this server told what callers may do who were judged. It is to have begun."""
+        if self._proxy is not None and self._gate is not None:
             self._permits = Permits(self._gate, self._proxy.link)
 
     async def start(self) -> None:

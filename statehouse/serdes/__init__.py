@@ -26,8 +26,6 @@ from statehouse.serdes.builtin import (
     named_floats,
     shown_key,
     shown_value,
-    wire_key,
-    wire_value,
 )
 
 __all__ = (
@@ -51,6 +49,4 @@ __all__ = (
     "named_floats",
     "shown_key",
     "shown_value",
-    "wire_key",
-    "wire_value",
 )

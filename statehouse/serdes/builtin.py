@@ -16,7 +16,6 @@ from google.protobuf import struct_pb2
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes.json_documents import MESSAGES_DEEP, TOO_DEEP, named, read_json
-from statehouse.serdes.wire import delimited
 from statehouse.v1 import types_pb2
 
 PLUGIN_GROUP = "statehouse.serdes"
@@ -27,10 +26,6 @@ JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "Jso
 Shown = TypeVar("Shown")
 
 # Tags of Value's fields, and of Key's.
-_TEXT = b"\x12"
-_RAW = b"\x2a"
-_KEY_TEXT = b"\x0a"
-_KEY_RAW = b"\x12"
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
 _NAN = bytes.fromhex("7ff8000000000000")
@@ -62,10 +57,6 @@ class Serde(Protocol):
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Return the bytes as a typed value."""
-
-    def wire(self, data: bytes) -> bytes:
-        """Return `value(data)` serialized, for callers that only pass it on."""
-        return self.value(data).SerializeToString()
 
 
 class FetchNeeded(Exception):
@@ -104,11 +95,6 @@ class StringSerde(Serde):
     def value(self, data: bytes) -> types_pb2.Value:
         """Decode."""
         return types_pb2.Value(text=data.decode())
-
-    def wire(self, data: bytes) -> bytes:
-        """Check that it is UTF-8; text has the same bytes on the wire."""
-        data.decode()
-        return delimited(_TEXT, data)
 
 
 class LongSerde(Serde):
@@ -177,10 +163,6 @@ class BytesSerde(Serde):
     def value(self, data: bytes) -> types_pb2.Value:
         """Return the bytes."""
         return types_pb2.Value(raw=data)
-
-    def wire(self, data: bytes) -> bytes:
-        """Return the bytes."""
-        return delimited(_RAW, data)
 
 
 class JsonSerde(Serde):
@@ -292,10 +274,6 @@ class JsonTextSerde(Serde):
     def value(self, data: bytes) -> types_pb2.Value:
         """Return the document as text."""
         return self._serde.exact(data)
-
-    def wire(self, data: bytes) -> bytes:
-        """Serialize."""
-        return self._serde.exact(data).SerializeToString()
 
 
 def exact_json(serde: Serde) -> Serde:
@@ -410,26 +388,6 @@ def shown_value(serde: Serde, data: bytes, *, raw: bool) -> types_pb2.Value:
         with suppress(ValueError):
             return serde.value(data)
     return types_pb2.Value(raw=data)
-
-
-def wire_key(serde: Serde, data: bytes, *, raw: bool) -> bytes:
-    """Return `shown_key`, serialized."""
-    if not raw:
-        try:
-            return delimited(_KEY_TEXT, serde.text(data).encode())
-        except ValueError:
-            pass
-    return delimited(_KEY_RAW, data)
-
-
-def wire_value(serde: Serde, data: bytes, *, raw: bool) -> bytes:
-    """Return `shown_value`, serialized."""
-    if not raw:
-        try:
-            return serde.wire(data)
-        except ValueError:
-            pass
-    return delimited(_RAW, data)
 
 
 def known_serde(name: str) -> Serde:

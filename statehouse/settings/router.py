@@ -70,8 +70,7 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
     )
     express: bool = setting(
         True,
-        "The proxy sends plain lookups to nodes without the router, as it has decided. Not where callers are judged: "
-        "security_rules, tls_crl, tls_ca.",
+        "The proxy sends plain lookups to nodes without the router, as it has decided.",
         SettingGroup.ROUTING,
     )
     max_lookups: int = setting(

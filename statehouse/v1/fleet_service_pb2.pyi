@@ -63,13 +63,13 @@ class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Expre
     EXPRESS_OBSTACLE_NO_PROXY: _ExpressObstacle.ValueType  # 2
     """The router has no proxy."""
     EXPRESS_OBSTACLE_SECURITY_RULES: _ExpressObstacle.ValueType  # 3
-    """Callers are judged call by call, which the proxy can't: the router has
-    security rules, or checks callers' certificates (tls_ca, tls_crl).
+    """Routers of 0.3 and earlier judge callers call by call, by security rules or
+    certificates (tls_ca, tls_crl).
     """
     EXPRESS_OBSTACLE_NO_SNAPSHOT: _ExpressObstacle.ValueType  # 4
     """The proxy has been given nothing to act on yet."""
     EXPRESS_OBSTACLE_NOT_PLAIN: _ExpressObstacle.ValueType  # 5
-    """The lookup has bounds, or more than a store and a key."""
+    """The lookup has more than a store, a key, and bounds on lag or staleness."""
     EXPRESS_OBSTACLE_UNKNOWN_STORE: _ExpressObstacle.ValueType  # 6
     """The proxy knows nothing of the store."""
     EXPRESS_OBSTACLE_KEY_SERDE: _ExpressObstacle.ValueType  # 7
@@ -103,13 +103,13 @@ EXPRESS_OBSTACLE_OFF: ExpressObstacle.ValueType  # 1
 EXPRESS_OBSTACLE_NO_PROXY: ExpressObstacle.ValueType  # 2
 """The router has no proxy."""
 EXPRESS_OBSTACLE_SECURITY_RULES: ExpressObstacle.ValueType  # 3
-"""Callers are judged call by call, which the proxy can't: the router has
-security rules, or checks callers' certificates (tls_ca, tls_crl).
+"""Routers of 0.3 and earlier judge callers call by call, by security rules or
+certificates (tls_ca, tls_crl).
 """
 EXPRESS_OBSTACLE_NO_SNAPSHOT: ExpressObstacle.ValueType  # 4
 """The proxy has been given nothing to act on yet."""
 EXPRESS_OBSTACLE_NOT_PLAIN: ExpressObstacle.ValueType  # 5
-"""The lookup has bounds, or more than a store and a key."""
+"""The lookup has more than a store, a key, and bounds on lag or staleness."""
 EXPRESS_OBSTACLE_UNKNOWN_STORE: ExpressObstacle.ValueType  # 6
 """The proxy knows nothing of the store."""
 EXPRESS_OBSTACLE_KEY_SERDE: ExpressObstacle.ValueType  # 7

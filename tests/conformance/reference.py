@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from inspect import isawaitable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast
+from unittest.mock import patch
 
 from google.protobuf.message import Message
 
-from query_service.reads.lookups import DiskLookup
+from query_service.reads import lookups
 from query_service.reads.open_scans import OpenScans
 from query_service.stores.catalog import open_store
 from query_service.stores.resources import StoreResources
@@ -22,6 +22,7 @@ from statehouse.v1 import query_service_pb2
 from tests.conformance.holding import Holding, apply, know_end
 from tests.conformance.scene import Scene
 
+_WAITS_S: Final = 30.0
 _RESPONSES: Final = {
     "Get": query_service_pb2.GetResponse,
     "BatchGet": query_service_pb2.BatchGetResponse,
@@ -36,29 +37,25 @@ class ReferenceNode:
     """Answers by the handlers that the node's services call."""
 
     def __init__(self, holding: Holding, open_scans: OpenScans) -> None:
-        lookups, scans = holding.lookups(open_scans), holding.scans(open_scans)
-        self._handlers: Mapping[str, Callable[[Any], Any]] = {
-            "Get": lookups.get,
-            "BatchGet": lambda request: lookups.batch_get(lookups.parsed_batch(request.SerializeToString())),
+        reads, scans = holding.lookups(open_scans), holding.scans(open_scans)
+        self._handlers: Mapping[str, Callable[[Any], Awaitable[Any]]] = {
+            "Get": reads.get,
+            "BatchGet": reads.batch_get,
             "Scan": scans.scan,
             "Count": scans.count,
-            "FetchWindows": lookups.fetch_windows,
-            "FetchSessions": lookups.fetch_sessions,
-            "GetAsOf": lookups.get_as_of,
-            "GetHistory": lookups.get_history,
+            "FetchWindows": reads.fetch_windows,
+            "FetchSessions": reads.fetch_sessions,
+            "GetAsOf": reads.get_as_of,
+            "GetHistory": reads.get_history,
             "ScanWindows": scans.scan_windows,
             "ScanSessions": scans.scan_sessions,
         }
-        self.close = lookups.close
+        self.close = reads.close
 
     async def answer(self, method: str, request: Any) -> Message:
         """See Node."""
         refuse_unreadable(request)
-        found = self._handlers[method](request)
-        if isawaitable(found):
-            found = await found
-        if isinstance(found, DiskLookup):
-            found = await found.complete()
+        found = await self._handlers[method](request)
         return _RESPONSES[method].FromString(found) if isinstance(found, bytes) else cast("Message", found)
 
 
@@ -66,6 +63,8 @@ class ReferenceNode:
 async def reference(scene: Scene, directory: Path, *, in_memory: bool) -> AsyncIterator[ReferenceNode]:
     """Open a node of Python's; a `Subject` once `in_memory` is set."""
     with ExitStack() as opened:
+        # A busy machine is slow, and refusals by time would not be the same twice.
+        opened.enter_context(patch.multiple(lookups, BATCH_WAITS_S=_WAITS_S, OWN_BATCH_WAITS_S=_WAITS_S))
         open_scans = OpenScans(max_open=4, timeout_s=60.0)
         opened.callback(open_scans.close)
         holding, resources = Holding(scene), StoreResources()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
-import ssl
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 
 import grpc
@@ -14,11 +11,10 @@ import pytest
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.local.ports import LOOPBACK, free_port
+from statehouse.local.ports import free_port
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed
-from tests.support.metrics import parsed
 from tests.support.polling import poll_until
 from tests.support.secured import TOKEN, Keys
 
@@ -46,13 +42,8 @@ class Secured:
 
     def by_the_program(self) -> float:
         """Return how many calls the program has answered by itself. It says so every second."""
-        context = ssl.create_default_context(cafile=str(self.keys.authority.path))
-        mine = self.keys.issued["operator"]
-        context.load_cert_chain(mine.certificate_path, mine.key_path)
-        with closing(http.client.HTTPSConnection(LOOPBACK, self.metrics_port, timeout=10.0, context=context)) as at:
-            at.request("GET", "/metrics")
-            text = at.getresponse().read().decode()
-        return parsed(text).value("statehouse_node_proxy_calls_total", way="stores", code="OK")
+        found = self.keys.scraped(self.metrics_port)
+        return found.value("statehouse_node_proxy_calls_total", way="stores", code="OK")
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from tests.simulation.kafka import Follower, Kafka
 from tests.simulation.settings import SimulationSettings
 from tests.simulation.tasks import SimulatedTasks
 from tests.simulation.world import KAFKA, WALL_S, Process, World, epoch_ms
+from tests.support.inline import INLINE, ended
 
 PORT = 7101
 _DRAIN_POLL_S = 0.1
@@ -101,7 +102,12 @@ class SimulatedNode(Process):
             host, self.replicas, self.is_confirmed, self.reports.latest, first_batches=first_batches
         )
         self._lookups = LookupHandler(
-            self.admission, cast(Any, None), cast(Any, None), max_batch_entries=1_000, max_message_bytes=1_000_000
+            self.admission,
+            cast(Any, None),
+            cast(Any, None),
+            max_batch_entries=1_000,
+            max_message_bytes=1_000_000,
+            disk=INLINE,
         )
         self.waits = PositionWaits(RequestTimes(1.0, 60.0), max_waits=100)
         self._assignment_log = Follower(
@@ -251,9 +257,7 @@ class SimulatedNode(Process):
         """
         if self.ownership.state is NodeState.NOT_RUNNING:
             raise LookupFailure(Reason.NODE_SHUTTING_DOWN, "stopped")
-        answer = self._lookups.get(request)
-        assert isinstance(answer, bytes), "all is in memory"
-        response = query_service_pb2.GetResponse.FromString(answer)
+        response = query_service_pb2.GetResponse.FromString(ended(self._lookups.get(request)))
         self._checks.answered(self, request, response)
         return response
 

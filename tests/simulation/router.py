@@ -103,7 +103,7 @@ class SimulatedRouter(Process):
                 self._answer_times,
                 budget,
                 metrics,
-                bounds=ExpressLimits(_MAX_LOOKUPS, _MAX_LOOKUPS, ATTEMPT_TIMEOUT_S),
+                bounds=ExpressLimits(_MAX_LOOKUPS, _MAX_LOOKUPS, ATTEMPT_TIMEOUT_S, needs_permits=False),
             )
             self._express_task = world.task(self._express.run())
         self._reader = AssignmentReader()

@@ -80,7 +80,7 @@ class _MemoryEngine:
     def get(self, _family: str, key: bytes) -> bytes | None:
         return self._entries.get(key)
 
-    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.get(family, key) for key in keys]
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:

@@ -15,6 +15,7 @@ from statehouse.v1 import query_service_pb2, types_pb2
 SERDES = ("string", "long", "double", "bytes", "json")
 STORES = (*(f"of-{serde}" for serde in SERDES), "Zoë")
 GLOBAL = "everywhere"
+RACKS = ("east", "west")
 TEXTS = (
     "",
     "a",
@@ -36,7 +37,7 @@ TEXTS = (
 
 
 def made_table(rng: random.Random, ports: dict[str, int]) -> tuple[RoutingTable, dict[str, Suspicion]]:
-    """Return a fleet of these nodes as a router sees it, and who is under suspicion."""
+    """Return a fleet of these nodes as a router sees it, in a rack or in none, and who is under suspicion."""
     count, names = rng.randint(1, 6), list(ports)
     tasks = {
         TaskId(0, number): TaskAssignment(holders[0], tuple(holders[1:2]), tuple(holders[2:3]))
@@ -50,7 +51,8 @@ def made_table(rng: random.Random, ports: dict[str, int]) -> tuple[RoutingTable,
     stores[GLOBAL] = StoreSpec(GLOBAL, "source", count, 0, is_global=True)
     members = {name: _member(rng, name, port, tasks) for name, port in ports.items() if rng.random() < 0.95}
     suspects = {name: Suspicion(Reason.UNREACHABLE, "gone") for name in names if rng.random() < 0.1}
-    return compile_table(Assignment(rng.randint(1, 9), stores=stores, tasks=tasks), members), suspects
+    rack = rng.choice(("", *RACKS))
+    return compile_table(Assignment(rng.randint(1, 9), stores=stores, tasks=tasks), members, rack=rack), suspects
 
 
 def _member(rng: random.Random, name: str, port: int, tasks: dict[TaskId, TaskAssignment]) -> Member:
@@ -63,6 +65,7 @@ def _member(rng: random.Random, name: str, port: int, tasks: dict[TaskId, TaskAs
         "first",
         "127.0.0.1",
         port,
+        rack=rng.choice(RACKS),
         state=NodeState.RUNNING if rng.random() < 0.9 else NodeState.PENDING_SHUTDOWN,
         replicas=dict.fromkeys(held, report),
         global_replicas=copies,
@@ -79,6 +82,8 @@ def made_request(rng: random.Random) -> bytes:
     request = query_service_pb2.GetRequest(store=rng.choice((*STORES, *STORES, GLOBAL, "unknown", "")), key=key)
     request.raw = rng.random() < 0.2
     request.json_text = rng.random() < 0.5
+    if rng.random() < 0.3:
+        request.freshness.CopyFrom(_made_bounds(rng))
     odd = rng.random()
     if odd < 0.03:
         request.ClearField("key")
@@ -97,3 +102,22 @@ def made_request(rng: random.Random) -> bytes:
     elif odd > 0.90:
         data += b"\x98\x06\x01"  # a field of a newer version
     return data
+
+
+def _made_bounds(rng: random.Random) -> types_pb2.Freshness:
+    """Return bounds, mostly such that any copy within them is as good as the others."""
+    bounds = types_pb2.Freshness()
+    most = rng.choice((0, 1, 1_000, 2**28 - 1, 2**28))
+    if rng.random() < 0.6:
+        bounds.max_lag = most
+    if rng.random() < 0.6:
+        bounds.max_staleness_ms = most
+    if rng.random() < 0.2:
+        bounds.max_processor_age_ms = most
+    if rng.random() < 0.2:
+        bounds.max_input_backlog = most
+    if rng.random() < 0.05:
+        bounds.at_least.positions.add(store=STORES[0], partition=0, position=7)
+    if rng.random() < 0.05:
+        bounds.active_only = True
+    return bounds

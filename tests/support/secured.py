@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
+import ssl
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +15,7 @@ import grpc
 from statehouse.local.ports import LOOPBACK
 from tests.support.certificates import Authority, Issued
 from tests.support.fleet import NAME, STORE
+from tests.support.metrics import Scrape, parsed
 
 TOKEN: Final = "a-token-of-tests"  # noqa: S105 - nobody else has it
 RULES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -81,6 +85,15 @@ class Keys:
             "security_rules": self.rules,
             **more,
         }
+
+    def scraped(self, port: int) -> Scrape:
+        """Return the metrics of a process of this fleet."""
+        context = ssl.create_default_context(cafile=str(self.authority.path))
+        mine = self.issued["operator"]
+        context.load_cert_chain(mine.certificate_path, mine.key_path)
+        with closing(http.client.HTTPSConnection(LOOPBACK, port, timeout=10.0, context=context)) as at:
+            at.request("GET", "/metrics")
+            return parsed(at.getresponse().read().decode())
 
     def credentials(self, identity: str) -> grpc.ChannelCredentials:
         """Return what a caller shows who is this identity."""

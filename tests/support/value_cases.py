@@ -65,7 +65,7 @@ def write_cases(count: int, seed: int) -> Iterator[bytes]:
 
 def _written(form: int, data: bytes, *, is_ordinary: bool) -> bytes:
     try:
-        expected, is_shown = _SERDES[form].wire(data), True
+        expected, is_shown = _SERDES[form].value(data).SerializeToString(), True
     except ValueError:
         expected, is_shown = b"", False
     return _CASE.pack(form, is_ordinary, is_shown, len(data), len(expected)) + data + expected

@@ -56,10 +56,10 @@ WAYS_IN: Final = (
         "statehouse.rpc.server:RpcServer",
     ),
     WayIn(
-        "lookups that the proxy sends to nodes by itself; it judges nobody, so a router with a gate has no such way",
+        "lookups that the proxy sends to nodes by itself; it judges nobody, so with a gate callers need a permit",
         "dataplane/main.go",
-        "router.choice.express:standing_obstacle",
-        "gates",
+        "router.choice.express:ExpressLimits",
+        "needs_permits",
     ),
     WayIn(
         "/metrics, and probes of processors and controllers",

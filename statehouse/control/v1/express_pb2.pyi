@@ -92,6 +92,8 @@ class ExpressSnapshot(_message.Message):
     MAX_LOOKUPS_FIELD_NUMBER: _builtins.int
     MAX_BATCH_ENTRIES_FIELD_NUMBER: _builtins.int
     BATCH_LATE_AFTER_US_FIELD_NUMBER: _builtins.int
+    NEEDS_PERMITS_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Grows with each snapshot of a router's process."""
     forwarding: _builtins.bytes
@@ -104,6 +106,10 @@ class ExpressSnapshot(_message.Message):
     """After how long without all its answers the router is told of a batch, in
     microseconds.
     """
+    needs_permits: _builtins.bool
+    """Whether callers are judged. Then only those are decided for who have a
+    permit: a ServingPermit for the store.
+    """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressNode]:
         """The nodes that may be asked."""
@@ -111,6 +117,10 @@ class ExpressSnapshot(_message.Message):
     @_builtins.property
     def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressStore]:
         """The stores whose lookups may be decided. Empty: none is."""
+
+    @_builtins.property
+    def spread(self) -> Global___ExpressSpread:
+        """How lookups of one key are spread."""
 
     def __init__(
         self,
@@ -122,14 +132,56 @@ class ExpressSnapshot(_message.Message):
         max_lookups: _builtins.int = ...,
         max_batch_entries: _builtins.int = ...,
         batch_late_after_us: _builtins.int = ...,
+        needs_permits: _builtins.bool = ...,
+        spread: Global___ExpressSpread | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spread", b"spread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_late_after_us", b"batch_late_after_us", "forwarding", b"forwarding", "max_batch_entries", b"max_batch_entries", "max_lookups", b"max_lookups", "nodes", b"nodes", "number", b"number", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_late_after_us", b"batch_late_after_us", "forwarding", b"forwarding", "max_batch_entries", b"max_batch_entries", "max_lookups", b"max_lookups", "needs_permits", b"needs_permits", "nodes", b"nodes", "number", b"number", "spread", b"spread", "stores", b"stores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExpressSnapshot: _TypeAlias = ExpressSnapshot  # noqa: Y015
+
+@_typing.final
+class ExpressSpread(_message.Message):
+    """How lookups of a key that is asked for very often are spread over the copies
+    that are equally good for them: those with a bound on lag or staleness.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PERCENT_FIELD_NUMBER: _builtins.int
+    LEAST_FIELD_NUMBER: _builtins.int
+    HALF_LIFE_US_FIELD_NUMBER: _builtins.int
+    PAUSE_US_FIELD_NUMBER: _builtins.int
+    percent: _builtins.int
+    """A key is asked for very often if it has such a share of these lookups, in
+    percent; 0: none is.
+    """
+    least: _builtins.int
+    """And so many of them are known to have been for it."""
+    half_life_us: _builtins.int
+    """After which time half of what was counted is forgotten, in microseconds."""
+    pause_us: _builtins.int
+    """A copy that has refused such a lookup, or failed, is asked by the router
+    alone for this time, in microseconds.
+    """
+    def __init__(
+        self,
+        *,
+        percent: _builtins.int = ...,
+        least: _builtins.int = ...,
+        half_life_us: _builtins.int = ...,
+        pause_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["half_life_us", b"half_life_us", "least", b"least", "pause_us", b"pause_us", "percent", b"percent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpressSpread: _TypeAlias = ExpressSpread  # noqa: Y015
 
 @_typing.final
 class ExpressNode(_message.Message):
@@ -171,6 +223,7 @@ class ExpressStore(_message.Message):
     KEY_FORM_FIELD_NUMBER: _builtins.int
     FIRST_FIELD_NUMBER: _builtins.int
     LATE_AFTER_US_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     key_form: Global___KeyForm.ValueType
@@ -184,6 +237,14 @@ class ExpressStore(_message.Message):
         the partition.
         """
 
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For each partition as many places in `nodes` as the partition with the most
+        has, filled up with 0: the copies that are equally good for a lookup with a
+        bound on lag or staleness, the one to ask first at the beginning. Without
+        any such a lookup is for the router.
+        """
+
     def __init__(
         self,
         *,
@@ -191,10 +252,11 @@ class ExpressStore(_message.Message):
         key_form: Global___KeyForm.ValueType = ...,
         first: _abc.Iterable[_builtins.int] | None = ...,
         late_after_us: _builtins.int = ...,
+        copies: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "key_form", b"key_form", "late_after_us", b"late_after_us", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "first", b"first", "key_form", b"key_form", "late_after_us", b"late_after_us", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

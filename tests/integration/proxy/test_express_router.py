@@ -61,7 +61,8 @@ async def test_a_lookup_takes_the_way_that_is_explained() -> None:
             assert await fleet.get() == "a"
             lookups += 1
             await poll_until_async(lambda n=lookups: all_counted(fleet) >= n, 5, "the sums")
-        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(max_lag=9)) == "NOT_PLAIN"
+        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(max_lag=9)) is None
+        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(active_only=True)) == "NOT_PLAIN"
         fleet.nodes["a"].failure = LookupFailure(Reason.PARTITION_RESTORING, "at 3 of 10")
         assert await fleet.get() == "b"
         assert counted(fleet, "express_handed", reason="PARTITION_RESTORING") == 1

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord
-from query_service.stores.engine import Engine, Unknown
+from query_service.stores.engine import Engine
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.rocksdb_engine import RocksDBEngine
@@ -107,13 +107,7 @@ class KeyValueModel(StoreModel):
 
     @rule(keys=st.lists(KEY, max_size=10))
     def get_several(self, keys: list[bytes]) -> None:
-        """What memory tells is right, and then the disk tells the same, and leaves it in memory."""
-        expected = [self.model.get(key) for key in keys]
-        recalled = self.store.recall(keys)
-        assert all(found in (value, Unknown.ON_DISK) for found, value in zip(recalled, expected, strict=True))
-        assert self.persistent or Unknown.ON_DISK not in recalled
-        assert self.store.get_many(keys) == expected
-        assert self.store.recall(keys) == expected
+        assert self.store.get_many(keys) == [self.model.get(key) for key in keys]
 
     @rule(start=KEY, stop=st.none() | KEY, reverse=st.booleans(), limit=st.integers(1, 5))
     def scan(self, start: bytes, stop: bytes | None, reverse: bool, limit: int) -> None:

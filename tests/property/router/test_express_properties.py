@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.choice.candidates import ask_order
+from router.choice.candidates import Eligibility, ask_order, judge
 from router.choice.express import Decided, ExpressCompiler, ExpressLimits, Obstacle, decided
+from router.fleet.table import RoutedReplica
 from router.lookups.locate import keyed_call
 from statehouse.contract.consistency import ANY
 from tests.support.express_cases import made_request, made_table
@@ -21,7 +23,9 @@ REQUESTS = 50
 def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
     rng = random.Random(seed)
     table, suspects = made_table(rng, PORTS)
-    snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
+    snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25, needs_permits=False)).changed(
+        table, suspects
+    )
     assert snapshot is not None
     for _ in range(REQUESTS):
         request = made_request(rng)
@@ -29,13 +33,28 @@ def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
         if isinstance(found, Obstacle):
             continue
         call = keyed_call(table, "Get", request)
-        assert (call.store, call.partition, call.freshness) == (found.store, found.partition, ANY)
+        assert (call.store, call.partition) == (found.store, found.partition)
+        assert call.freshness == ANY or call.freshness.suits_any
+        # What the last heartbeats say of the bound is left out: the node that is asked knows.
+        bound = ANY if call.freshness == ANY else replace(call.freshness, max_lag=None, max_staleness_ms=1)
         routes = table.store(call.store).partition(call.partition)
         for turn in range(3):
-            first = ask_order(routes, ANY, suspects, turn)[0]
-            assert first.node is not None
-            assert (first.instance_id, first.node.target) == (found.node.instance_id, found.node.address)
-            assert first.role.value == found.node.role
+            order = ask_order(routes, bound, suspects, turn)
+            asked = [found.node, *found.others]
+            assert [_place(each) for each in order[: len(asked)]] == [
+                (each.instance_id, each.address, each.role) for each in asked
+            ]
+        well = {
+            each.replica
+            for each in judge(routes, bound, suspects)
+            if each.eligibility is Eligibility.INCLUDED and each.replica.is_near == order[0].is_near
+        }
+        assert call.freshness == ANY or set(order[: 1 + len(found.others)]) == well
+
+
+def _place(replica: RoutedReplica) -> tuple[str, str, int]:
+    assert replica.node is not None
+    return replica.instance_id, replica.node.target, replica.role.value
 
 
 def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
@@ -43,7 +62,9 @@ def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
     count = 0
     for _ in range(200):
         table, suspects = made_table(rng, PORTS)
-        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
+        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25, needs_permits=False)).changed(
+            table, suspects
+        )
         assert snapshot is not None
         count += sum(isinstance(decided(snapshot, made_request(rng)), Decided) for _ in range(REQUESTS))
     assert count > 200 * REQUESTS * 0.2
@@ -52,7 +73,7 @@ def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
 def test_a_snapshot_is_made_only_when_something_has_changed() -> None:
     table, suspects = made_table(random.Random(1), PORTS)
     late_after_s = 0.05
-    compiler = ExpressCompiler(lambda _store: late_after_s, ExpressLimits(9, 1_000, 0.25))
+    compiler = ExpressCompiler(lambda _store: late_after_s, ExpressLimits(9, 1_000, 0.25, needs_permits=False))
     first = compiler.changed(table, suspects)
     assert first is not None
     assert compiler.changed(table, suspects) is None

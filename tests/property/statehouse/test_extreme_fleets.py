@@ -143,7 +143,7 @@ def go_on(assignment: Assignment, members: Mapping[str, Member]) -> None:
     """Have a router, its proxy and a node act on this."""
     table = compile_table(assignment, members)
     assert set(table.stores) | set(table.unusable) == set(assignment.stores)
-    express = ExpressCompiler(lambda _: 1.0, ExpressLimits(10, 10, 1.0)).changed(table, {})
+    express = ExpressCompiler(lambda _: 1.0, ExpressLimits(10, 10, 1.0, needs_permits=False)).changed(table, {})
     assert express is not None
     assert all(0 < len(node.address.encode()) <= 255 for node in express.nodes)
     assert all(0 <= place <= len(express.nodes) for store in express.stores for place in store.first)

@@ -52,6 +52,7 @@ from statehouse.errors import LookupFailure
 from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.rpc.deadline import Deadline
 from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.inline import INLINE, ended
 
 PARTITIONS = 3
 KEYS = ["a", "b", "c", "d"]
@@ -73,7 +74,7 @@ class Node:
         self.admission = Admission(types_pb2.Host(instance_id=self.name), self.replicas, lambda: True, {})
         nothing = cast("Any", None)
         self.lookups = LookupHandler(
-            self.admission, nothing, METRICS, max_batch_entries=10, max_message_bytes=1_000_000
+            self.admission, nothing, METRICS, max_batch_entries=10, max_message_bytes=1_000_000, disk=INLINE
         )
 
     def hear(self, member: Member) -> None:
@@ -217,7 +218,7 @@ class PlacedFleet(RuleBasedStateMachine):
 
         async def dispatch(call: Call, *_: object, **__: object) -> NodeAnswer:
             request = query_service_pb2.GetRequest.FromString(call.body + table.forwarding)
-            data = self.nodes[HOLDERS[call.partition]].lookups.get(request)
+            data = ended(self.nodes[HOLDERS[call.partition]].lookups.get(request))
             assert isinstance(data, bytes)
             return NodeAnswer(data, Role.ACTIVE)
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from query_service.reads.batches import batch_of
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.lookups import LookupHandler
 from query_service.replicas.replica import StoreReplica
@@ -54,31 +53,25 @@ class OneStore:
         self._served = ServedStore(spec, SERDES["string"], SERDES["string"])
         self._replica = StoreReplica(spec, 0, store, Checkpoint("t", "id", 1, 1), metrics.of("s", Role.ACTIVE))
 
-    def store(self, _name: str) -> ServedStore:
-        return self._served
-
     def prove(self, *_: object) -> None: ...
 
     def is_scattered(self, _served: ServedStore) -> bool:
         return False
 
-    def placed(self, _served: ServedStore, key: str, _forwarding: object) -> tuple[bytes, int]:
-        if key == "gone":
+    def admit_key(self, request: query_service_pb2.GetRequest, _claim: object) -> Any:
+        if request.key.text == "gone":
             raise LookupFailure(Reason.PARTITION_NOT_OWNED, "elsewhere")
-        return key.encode(), 0
-
-    def admit(self, *_: object) -> Any:
-        return self._replica, types_pb2.ReplicaStamp()
+        return self._served, request.key.text.encode(), self._replica, types_pb2.ReplicaStamp()
 
 
-def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
+async def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
     metrics = NodeMetrics()
     admission = cast("Any", OneStore(Broken(RocksDBEngine(tmp_path)), metrics))
     lookups = LookupHandler(admission, cast("Any", None), metrics, max_batch_entries=10, max_message_bytes=10**6)
     requests = [
         query_service_pb2.GetRequest(store="s", key=types_pb2.Key(text=key)) for key in ("a", "bad", "gone", "b")
     ]
-    a, bad, gone, b = _batch_get(lookups, requests)
+    a, bad, gone, b = await _batch_get(lookups, requests)
     assert (a.response.value.text, b.response.value.text) == ("value of a", "value of b")
     assert reason_from_number(bad.error.reason) is Reason.INTERNAL
     assert "log" in bad.error.message
@@ -89,7 +82,7 @@ def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
 
 @pytest.mark.feature("value-serde-t")
 @pytest.mark.parametrize(("serde", "good", "torn"), [("json", b"[1]", b"[1"), ("long", bytes(8), bytes(7))])
-def test_a_value_that_does_not_decode_fails_typed_reads_of_its_key_alone(
+async def test_a_value_that_does_not_decode_fails_typed_reads_of_its_key_alone(
     tmp_path: Path, serde: str, good: bytes, torn: bytes
 ) -> None:
     metrics, store = NodeMetrics(), KeyValueStore(RocksDBEngine(tmp_path))
@@ -100,7 +93,7 @@ def test_a_value_that_does_not_decode_fails_typed_reads_of_its_key_alone(
         cast("Any", admission), cast("Any", None), metrics, max_batch_entries=10, max_message_bytes=10**6
     )
     asked = [("good", False), ("torn", False), ("torn", True), ("good", False)]
-    first, typed, raw, last = _batch_get(
+    first, typed, raw, last = await _batch_get(
         lookups,
         [query_service_pb2.GetRequest(store="s", key=types_pb2.Key(text=key), raw=raw) for key, raw in asked],
     )
@@ -111,7 +104,7 @@ def test_a_value_that_does_not_decode_fails_typed_reads_of_its_key_alone(
 
 
 @pytest.mark.feature("batchget-keys-several")
-def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
+async def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
     """Entries of one partition share what admits them only as far as they ask for the same."""
     metrics, keys = NodeMetrics(), [f"k{number}" for number in range(9)]
     admission = admission_of(metrics, (0, 1), keys[:-2])  # the third partition is elsewhere
@@ -123,16 +116,16 @@ def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
         for more in bounds
     ]
 
-    def alone(request: query_service_pb2.GetRequest) -> query_service_pb2.BatchGetResult:
+    async def alone(request: query_service_pb2.GetRequest) -> query_service_pb2.BatchGetResult:
         try:
             return query_service_pb2.BatchGetResult(
-                response=query_service_pb2.GetResponse.FromString(lookups.get(request))
+                response=query_service_pb2.GetResponse.FromString(await lookups.get(request))
             )
         except LookupFailure as failure:
             return query_service_pb2.BatchGetResult(error=failure.to_proto())
 
-    batch = _batch_get(lookups, requests)
-    expected = [alone(request) for request in requests]
+    batch = await _batch_get(lookups, requests)
+    expected = [await alone(request) for request in requests]
     for result in (*batch, *expected):  # the only thing that time changes
         result.response.replica.ClearField("staleness_ms") if result.HasField("response") else None
     assert batch == expected
@@ -142,7 +135,7 @@ def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
 
 
 @pytest.mark.parametrize("partitions_apart", [False, True], ids=["one-group", "a-group-each"])
-def test_answers_beyond_a_message_are_not_read_and_the_batch_is_to_be_split(
+async def test_answers_beyond_a_message_are_not_read_and_the_batch_is_to_be_split(
     tmp_path: Path, partitions_apart: bool
 ) -> None:
     store, metrics = Large(tmp_path), NodeMetrics()
@@ -159,14 +152,16 @@ def test_answers_beyond_a_message_are_not_read_and_the_batch_is_to_be_split(
         return [query_service_pb2.GetRequest(store="s", key={"text": "k"}, forwarding={"epoch": n}) for n in epochs]
 
     with pytest.raises(LookupFailure, match="exceed max_message_bytes 9500: ask for fewer") as caught:
-        _batch_get(lookups, requests(500))
+        await _batch_get(lookups, requests(500))
     assert is_too_big(caught.value, 500), "who asks knows that it may be split"
     assert len(store.asked) == 10, "the one that is too much, and none after it"
-    assert len(_batch_get(lookups, requests(9))) == 9
-    assert _batch_get(lookups, requests(9)) == _batch_get(lookups, requests(9)), "each batch has a message of its own"
+    assert len(await _batch_get(lookups, requests(9))) == 9
+    assert await _batch_get(lookups, requests(9)) == await _batch_get(lookups, requests(9)), (
+        "each batch has a message of its own"
+    )
 
 
-def test_failures_of_a_batch_take_room_in_the_message_too(tmp_path: Path) -> None:
+async def test_failures_of_a_batch_take_room_in_the_message_too(tmp_path: Path) -> None:
     metrics, store = NodeMetrics(), Large(tmp_path)
     lookups = LookupHandler(
         cast("Any", OneStore(store, metrics)),
@@ -177,34 +172,36 @@ def test_failures_of_a_batch_take_room_in_the_message_too(tmp_path: Path) -> Non
     )
     asked = ["gone"] * 900 + ["k"] * 9
     with pytest.raises(LookupFailure) as caught:
-        _batch_get(lookups, [query_service_pb2.GetRequest(store="s", key={"text": key}) for key in asked])
+        await _batch_get(lookups, [query_service_pb2.GetRequest(store="s", key={"text": key}) for key in asked])
     assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
     assert not store.asked
 
 
-def test_what_stands_in_front_of_each_result_takes_room_in_the_message_too(tmp_path: Path) -> None:
+async def test_what_stands_in_front_of_each_result_takes_room_in_the_message_too(tmp_path: Path) -> None:
     metrics, store = NodeMetrics(), Large(tmp_path)
     admission = cast("Any", OneStore(store, metrics))
     requests = [query_service_pb2.GetRequest(store="s", key={"text": "k"})] * 9
-    batch = batch_of(query_service_pb2.BatchGetRequest(requests=requests).SerializeToString())
+    batch = query_service_pb2.BatchGetRequest(requests=requests)
 
-    def answered(max_message_bytes: int) -> bytes:
+    async def answered(max_message_bytes: int) -> bytes:
         lookups = LookupHandler(
-            admission, cast("Any", None), metrics, max_batch_entries=999, max_message_bytes=max_message_bytes
+            admission,
+            cast("Any", None),
+            metrics,
+            max_batch_entries=999,
+            max_message_bytes=max_message_bytes,
         )
-        response = lookups.batch_get(batch)
-        assert isinstance(response, bytes)
-        return response
+        return await lookups.batch_get(batch)
 
-    size = len(answered(100_000))
-    assert len(answered(size)) == size
+    size = len(await answered(100_000))
+    assert len(await answered(size)) == size
     with pytest.raises(LookupFailure) as caught:
-        answered(size - 1)
+        await answered(size - 1)
     assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
 
 
-def _batch_get(
+async def _batch_get(
     lookups: LookupHandler, requests: list[query_service_pb2.GetRequest]
 ) -> list[query_service_pb2.BatchGetResult]:
-    answered = lookups.batch_get(batch_of(query_service_pb2.BatchGetRequest(requests=requests).SerializeToString()))
+    answered = await lookups.batch_get(query_service_pb2.BatchGetRequest(requests=requests))
     return list(query_service_pb2.BatchGetResponse.FromString(answered).results)

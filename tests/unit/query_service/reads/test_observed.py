@@ -10,7 +10,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from query_service.reads.batch_spans import BatchSpans
-from query_service.reads.batches import batch_of
 from query_service.reads.observed import ReadObserver
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
@@ -105,7 +104,7 @@ def test_lookups_that_share_a_call_have_a_span_each():
     kept = Kept()
     other = TRACEPARENT.replace(TRACE, "9" * 32)
     asked = [request(TRACEPARENT), request(), request(other)]
-    batch = batch_of(query_service_pb2.BatchGetRequest(requests=asked).SerializeToString())
+    batch = query_service_pb2.BatchGetRequest(requests=asked)
     failure = LookupFailure(Reason.INVALID_KEY, "no").to_proto()
     answer = query_service_pb2.BatchGetResponse(
         results=[

@@ -73,9 +73,6 @@ class CountingJson:
         self.decoded += 1
         return SERDES["json"].value(data)
 
-    def wire(self, data: bytes) -> bytes:
-        return self.value(data).SerializeToString()
-
 
 class OneStore:
     """Stands for the admission of a node that holds one store with one partition."""

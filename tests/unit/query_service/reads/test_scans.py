@@ -12,7 +12,6 @@ import pytest_asyncio
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.scans import ScanHandler
 from query_service.replicas.replica import StoreReplica
-from query_service.stores import walk
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.walk import Walk
 from query_service.telemetry.metrics import NodeMetrics
@@ -73,48 +72,32 @@ async def test_partitions_that_can_not_be_read_together_are_refused(
 
 
 class _WrittenBefore(OpenScans):
-    """Scans before which a record is written, when they have been admitted. Counts those in threads."""
-
-    in_threads = 0
+    """Scans before which a record is written, when they have been admitted."""
 
     async def run(self, replicas: Sequence[StoreReplica], read: Callable[[Walk], T]) -> T:
-        self.in_threads += 1
-        _write(replicas)
+        for replica in replicas:
+            replica.apply([ChangelogRecord(b"new", b"NEW", 0)], replica.position + 1)
         return await super().run(replicas, read)
-
-    def run_briefly(self, replicas: Sequence[StoreReplica], read: Callable[[Walk], T]) -> T | None:
-        _write(replicas)
-        return super().run_briefly(replicas, read)
-
-
-def _write(replicas: Sequence[StoreReplica]) -> None:
-    for replica in replicas:
-        replica.apply([ChangelogRecord(b"new", b"NEW", 0)], replica.position + 1)
 
 
 @pytest.mark.feature("store-arrow-table")
-@pytest.mark.parametrize(("page_size", "in_threads"), [(100, 0), (200, 1)])
-async def test_a_page_says_at_which_position_its_partitions_are_what_it_shows(
-    monkeypatch: pytest.MonkeyPatch, page_size: int, in_threads: int
-) -> None:
-    monkeypatch.setattr(walk, "_BRIEF_S", 60.0)  # a busy machine may take half a millisecond for anything
+async def test_a_page_says_at_which_position_its_partitions_are_what_it_shows() -> None:
     open_scans = _WrittenBefore(max_open=1, timeout_s=60.0)
     admission = admission_of(NodeMetrics(), (0, 1), KEYS)
     scans = ScanHandler(admission, open_scans, max_message_bytes=10**6)
     served = admission.store("s")
     before = [admission.admit(served, number, types_pb2.Freshness(), types_pb2.Forwarding())[1] for number in (0, 1)]
 
-    request = query_service_pb2.ScanRequest(store="s", partitions=[0, 1], page_size=page_size)
+    request = query_service_pb2.ScanRequest(store="s", partitions=[0, 1], page_size=100)
     page = query_service_pb2.ScanResponse.FromString(await scans.scan(request))
 
-    assert open_scans.in_threads == in_threads
     assert [entry.key.text for entry in page.entries].count("new") == 2
     assert [stamp.position for stamp in page.replicas] == [stamp.position + 1 for stamp in before]
     assert [stamp.lag for stamp in page.replicas] == [0, 4]
     open_scans.close()
 
 
-async def test_a_short_page_that_a_write_is_in_the_way_of_is_read_in_a_thread(scans: ScanHandler) -> None:
+async def test_a_page_that_a_write_is_in_the_way_of_waits_for_it(scans: ScanHandler) -> None:
     served = scans._admission.store("s")
     replica, _ = scans._admission.admit(served, 0, types_pb2.Freshness(), types_pb2.Forwarding())
     with replica._write_lock:

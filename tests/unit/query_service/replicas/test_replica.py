@@ -18,7 +18,7 @@ from query_service.states.lifecycle import InvalidTransition, StoreState
 from query_service.stores.base import Applied, ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
-from query_service.stores.walk import Walk, WalkTooLong
+from query_service.stores.walk import Walk
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.contract.paging import KeyRange
 from statehouse.contract.topology import Role, StoreSpec
@@ -129,15 +129,6 @@ def test_a_write_gets_through_while_a_page_is_walked_and_the_page_is_of_before_i
     go_on.set()
     reading.join(20)
     assert pages == [(5, 6)]
-
-
-def test_a_brief_read_waits_for_no_write() -> None:
-    replica = replica_at(0)
-    walk = Walk(is_brief=True)
-    with replica._write_lock, pytest.raises(WalkTooLong):
-        replica.at_rest(walk, lambda: pytest.fail("read beside a write"))
-    assert replica.at_rest(walk, lambda: "read") == ("read", 0)
-    assert not replica._write_lock.locked()
 
 
 def test_a_tail_is_not_taken_as_whole_because_of_an_end_that_it_was_asked_for_after() -> None:
@@ -318,7 +309,7 @@ def test_who_is_lost_says_so_once() -> None:
     assert told == [1]
 
 
-def test_a_read_of_what_is_elsewhere_shows_one_moment_and_never_waits_on_the_event_loop() -> None:
+def test_a_read_of_what_is_elsewhere_shows_one_moment() -> None:
     replica = StoreReplica(
         StoreSpec("s", "topic", 1, 0),
         0,
@@ -328,5 +319,3 @@ def test_a_read_of_what_is_elsewhere_shows_one_moment_and_never_waits_on_the_eve
         pinned=lambda: nullcontext(8),
     )
     assert replica.at_rest(Walk(), lambda: "read") == ("read", 8)
-    with pytest.raises(WalkTooLong):
-        replica.at_rest(Walk(is_brief=True), lambda: "read")

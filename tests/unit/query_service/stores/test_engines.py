@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from query_service.states.checkpoint import Checkpoint
-from query_service.stores.engine import Engine, StoreClosed, StoreUnusable, Unknown
+from query_service.stores.engine import Engine, StoreClosed, StoreUnusable
 from query_service.stores.memory_engine import MemoryBudgetExceeded, MemoryEngine
 from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import DiskRefused, RocksDBEngine
@@ -131,22 +131,6 @@ def test_close_waits_for_views_and_refuses_new_ones(engine: Engine, tmp_path: Pa
     closing.join(10)
     assert not closing.is_alive()
     RocksDBEngine(tmp_path).close()
-
-
-def test_a_store_larger_than_its_cache_tells_what_memory_lacks(tmp_path: Path) -> None:
-    engine = RocksDBEngine(tmp_path, StoreResources(block_cache_bytes=4 * 1024 * 1024, write_buffer_bytes=1024 * 1024))
-    stored = {b"%04d" % n: os.urandom(10_000) for n in range(2_000)}
-    keys = list(stored)
-    for start in range(0, len(keys), 100):
-        engine.write({"default": [(key, stored[key]) for key in keys[start : start + 100]]}, AT)
-    recalled = engine.recall("default", keys)
-    assert recalled.count(Unknown.ON_DISK) > len(keys) / 2
-    assert all(found in (Unknown.ON_DISK, stored[key]) for key, found in zip(keys, recalled, strict=True))
-    assert engine.get_many("default", keys) == list(stored.values())
-    assert engine.recall("default", keys[-3:]) == engine.get_many("default", keys[-3:]), "they were read last"
-    assert engine.recall("default", [b"absent"]) == engine.get_many("default", [b"absent"]) == [None]
-    assert engine.recall("no such", keys[:2]) == engine.get_many("no such", keys[:2]) == [None, None]
-    engine.close()
 
 
 def test_close_waits_for_a_disk_that_is_being_read(tmp_path: Path) -> None:
@@ -324,29 +308,6 @@ def test_a_damaged_entry_is_told_by_reads_of_lists_and_of_memory(tmp_path: Path)
     assert damaged
     for key in damaged:
         with pytest.raises(LookupFailure) as caught:
-            _whole(engine, key)
+            engine.get_many("default", [key])
         assert caught.value.reason is Reason.TASK_FAILED
     engine.close()
-
-
-def test_a_store_whose_index_is_not_in_memory_either_has_no_empty_values(tmp_path: Path) -> None:
-    """As after a restart: RocksDB then says of keys on the disk that they were found, with a value of no bytes."""
-    small = {"block_cache_bytes": 4 * 1024 * 1024, "write_buffer_bytes": 256 * 1024}
-    engine = RocksDBEngine(tmp_path, StoreResources(**small))
-    stored = {b"%05d" % n: os.urandom(1_000) for n in range(10_000)} | {b"empty": b""}
-    keys = list(stored)
-    for start in range(0, len(keys), 200):
-        engine.write({"default": [(key, stored[key]) for key in keys[start : start + 200]]}, AT)
-    engine.close()
-    engine = RocksDBEngine(tmp_path, StoreResources(**small))
-    recalled = engine.recall("default", keys)
-    assert Unknown.ON_DISK in recalled
-    assert all(found in (Unknown.ON_DISK, stored[key]) for key, found in zip(keys, recalled, strict=True))
-    assert engine.get_many("default", keys) == list(stored.values())
-    engine.close()
-
-
-def _whole(engine: Engine, key: bytes) -> None:
-    """Read a key as a node does: what memory doesn't tell, from the disk."""
-    if engine.recall("default", [key]) == [Unknown.ON_DISK]:
-        engine.get_many("default", [key])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from query_service.stores import walk as walks
-from query_service.stores.walk import Walk, WalkTooLong
+from query_service.stores.walk import Walk
 
 ENTRY_S = 0.000_001
 
@@ -46,13 +46,3 @@ def test_a_walk_over_small_partitions_lets_others_run_as_often(
         assert len(list(walk.over(clock.entries(each)))) == each
     assert len(clock.turns) == pauses
     assert max(clock.turns, default=0) <= 129
-
-
-def test_a_brief_walk_ends_when_it_has_taken_too_long_and_makes_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, brief = Clock(monkeypatch), Walk(is_brief=True)
-    assert len(list(brief.over(clock.entries(500)))) == 500
-    read: list[int] = []
-    with pytest.raises(WalkTooLong):
-        read.extend(brief.over(clock.entries(1_000)))
-    assert len(read) <= 128
-    assert not clock.turns

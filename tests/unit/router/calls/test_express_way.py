@@ -46,7 +46,7 @@ def express_way(fleet: Fleet, link: FakeLink, times: AnswerTimes, budget: RetryB
         times,
         budget,
         router.metrics,
-        bounds=ExpressLimits(7, 900, 0.25),
+        bounds=ExpressLimits(7, 900, 0.25, needs_permits=False),
     )
 
 
@@ -61,10 +61,10 @@ async def test_a_suspected_node_is_left_out_until_it_is_well(start: Start) -> No
     way.refresh()
     (first,) = link.snapshots()
     assert [(node.instance_id, node.address) for node in first.nodes] == [
-        ("a", fleet.router.tables.current().nodes["a"].target)
+        (name, fleet.router.tables.current().nodes[name].target) for name in ("a", "b")
     ]
     (store,) = first.stores
-    assert (store.name, list(store.first), store.late_after_us) == (STORE, [1], 50_000)
+    assert (store.name, list(store.first), list(store.copies), store.late_after_us) == (STORE, [1], [1, 2], 50_000)
     assert (first.max_lookups, first.max_batch_entries, first.batch_late_after_us) == (7, 900, 250_000)
     node = fleet.router.tables.current().nodes["a"]
     fleet.router.health.failed(node, Reason.UNREACHABLE, "refused", float("inf"))

@@ -156,8 +156,13 @@ type ExpressSnapshot struct {
 	// After how long without all its answers the router is told of a batch, in
 	// microseconds.
 	BatchLateAfterUs uint32 `protobuf:"varint,7,opt,name=batch_late_after_us,json=batchLateAfterUs,proto3" json:"batch_late_after_us,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Whether callers are judged. Then only those are decided for who have a
+	// permit: a ServingPermit for the store.
+	NeedsPermits bool `protobuf:"varint,8,opt,name=needs_permits,json=needsPermits,proto3" json:"needs_permits,omitempty"`
+	// How lookups of one key are spread.
+	Spread        *ExpressSpread `protobuf:"bytes,9,opt,name=spread,proto3" json:"spread,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExpressSnapshot) Reset() {
@@ -239,6 +244,96 @@ func (x *ExpressSnapshot) GetBatchLateAfterUs() uint32 {
 	return 0
 }
 
+func (x *ExpressSnapshot) GetNeedsPermits() bool {
+	if x != nil {
+		return x.NeedsPermits
+	}
+	return false
+}
+
+func (x *ExpressSnapshot) GetSpread() *ExpressSpread {
+	if x != nil {
+		return x.Spread
+	}
+	return nil
+}
+
+// How lookups of a key that is asked for very often are spread over the copies
+// that are equally good for them: those with a bound on lag or staleness.
+type ExpressSpread struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A key is asked for very often if it has such a share of these lookups, in
+	// percent; 0: none is.
+	Percent uint32 `protobuf:"varint,1,opt,name=percent,proto3" json:"percent,omitempty"`
+	// And so many of them are known to have been for it.
+	Least uint32 `protobuf:"varint,2,opt,name=least,proto3" json:"least,omitempty"`
+	// After which time half of what was counted is forgotten, in microseconds.
+	HalfLifeUs uint32 `protobuf:"varint,3,opt,name=half_life_us,json=halfLifeUs,proto3" json:"half_life_us,omitempty"`
+	// A copy that has refused such a lookup, or failed, is asked by the router
+	// alone for this time, in microseconds.
+	PauseUs       uint32 `protobuf:"varint,4,opt,name=pause_us,json=pauseUs,proto3" json:"pause_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpressSpread) Reset() {
+	*x = ExpressSpread{}
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpressSpread) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpressSpread) ProtoMessage() {}
+
+func (x *ExpressSpread) ProtoReflect() protoreflect.Message {
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpressSpread.ProtoReflect.Descriptor instead.
+func (*ExpressSpread) Descriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ExpressSpread) GetPercent() uint32 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *ExpressSpread) GetLeast() uint32 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
+}
+
+func (x *ExpressSpread) GetHalfLifeUs() uint32 {
+	if x != nil {
+		return x.HalfLifeUs
+	}
+	return 0
+}
+
+func (x *ExpressSpread) GetPauseUs() uint32 {
+	if x != nil {
+		return x.PauseUs
+	}
+	return 0
+}
+
 // A node that may be asked, in one of its roles.
 type ExpressNode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -254,7 +349,7 @@ type ExpressNode struct {
 
 func (x *ExpressNode) Reset() {
 	*x = ExpressNode{}
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[1]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -266,7 +361,7 @@ func (x *ExpressNode) String() string {
 func (*ExpressNode) ProtoMessage() {}
 
 func (x *ExpressNode) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[1]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -279,7 +374,7 @@ func (x *ExpressNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpressNode.ProtoReflect.Descriptor instead.
 func (*ExpressNode) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{1}
+	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ExpressNode) GetInstanceId() string {
@@ -315,14 +410,19 @@ type ExpressStore struct {
 	// the partition.
 	First []uint32 `protobuf:"varint,3,rep,packed,name=first,proto3" json:"first,omitempty"`
 	// After how long without an answer the router is told, in microseconds.
-	LateAfterUs   uint32 `protobuf:"varint,4,opt,name=late_after_us,json=lateAfterUs,proto3" json:"late_after_us,omitempty"`
+	LateAfterUs uint32 `protobuf:"varint,4,opt,name=late_after_us,json=lateAfterUs,proto3" json:"late_after_us,omitempty"`
+	// For each partition as many places in `nodes` as the partition with the most
+	// has, filled up with 0: the copies that are equally good for a lookup with a
+	// bound on lag or staleness, the one to ask first at the beginning. Without
+	// any such a lookup is for the router.
+	Copies        []uint32 `protobuf:"varint,5,rep,packed,name=copies,proto3" json:"copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExpressStore) Reset() {
 	*x = ExpressStore{}
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[2]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -334,7 +434,7 @@ func (x *ExpressStore) String() string {
 func (*ExpressStore) ProtoMessage() {}
 
 func (x *ExpressStore) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[2]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -347,7 +447,7 @@ func (x *ExpressStore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpressStore.ProtoReflect.Descriptor instead.
 func (*ExpressStore) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{2}
+	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ExpressStore) GetName() string {
@@ -378,6 +478,13 @@ func (x *ExpressStore) GetLateAfterUs() uint32 {
 	return 0
 }
 
+func (x *ExpressStore) GetCopies() []uint32 {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
 // What came of the lookups that a proxy sent straight to nodes and that were
 // answered in time, since it last said so.
 type ExpressSums struct {
@@ -397,7 +504,7 @@ type ExpressSums struct {
 
 func (x *ExpressSums) Reset() {
 	*x = ExpressSums{}
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[3]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -409,7 +516,7 @@ func (x *ExpressSums) String() string {
 func (*ExpressSums) ProtoMessage() {}
 
 func (x *ExpressSums) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[3]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -422,7 +529,7 @@ func (x *ExpressSums) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpressSums.ProtoReflect.Descriptor instead.
 func (*ExpressSums) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{3}
+	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ExpressSums) GetSums() []*ExpressSum {
@@ -473,7 +580,7 @@ type ExpressSum struct {
 
 func (x *ExpressSum) Reset() {
 	*x = ExpressSum{}
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[4]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +592,7 @@ func (x *ExpressSum) String() string {
 func (*ExpressSum) ProtoMessage() {}
 
 func (x *ExpressSum) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[4]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +605,7 @@ func (x *ExpressSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpressSum.ProtoReflect.Descriptor instead.
 func (*ExpressSum) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{4}
+	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ExpressSum) GetStore() string {
@@ -549,7 +656,7 @@ type HandedRequest struct {
 
 func (x *HandedRequest) Reset() {
 	*x = HandedRequest{}
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[5]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +668,7 @@ func (x *HandedRequest) String() string {
 func (*HandedRequest) ProtoMessage() {}
 
 func (x *HandedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[5]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +681,7 @@ func (x *HandedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandedRequest.ProtoReflect.Descriptor instead.
 func (*HandedRequest) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{5}
+	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HandedRequest) GetCalls() []*HandedCall {
@@ -607,7 +714,7 @@ type HandedCall struct {
 
 func (x *HandedCall) Reset() {
 	*x = HandedCall{}
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[6]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +726,7 @@ func (x *HandedCall) String() string {
 func (*HandedCall) ProtoMessage() {}
 
 func (x *HandedCall) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_express_proto_msgTypes[6]
+	mi := &file_statehouse_control_v1_express_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +739,7 @@ func (x *HandedCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandedCall.ProtoReflect.Descriptor instead.
 func (*HandedCall) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{6}
+	return file_statehouse_control_v1_express_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HandedCall) GetInstanceId() string {
@@ -688,7 +795,7 @@ var File_statehouse_control_v1_express_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\n" +
-	"#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\xbc\x02\n" +
+	"#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\x9f\x03\n" +
 	"\x0fExpressSnapshot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1e\n" +
 	"\n" +
@@ -699,17 +806,26 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\vmax_lookups\x18\x05 \x01(\rR\n" +
 	"maxLookups\x12*\n" +
 	"\x11max_batch_entries\x18\x06 \x01(\rR\x0fmaxBatchEntries\x12-\n" +
-	"\x13batch_late_after_us\x18\a \x01(\rR\x10batchLateAfterUs\"\\\n" +
+	"\x13batch_late_after_us\x18\a \x01(\rR\x10batchLateAfterUs\x12#\n" +
+	"\rneeds_permits\x18\b \x01(\bR\fneedsPermits\x12<\n" +
+	"\x06spread\x18\t \x01(\v2$.statehouse.control.v1.ExpressSpreadR\x06spread\"|\n" +
+	"\rExpressSpread\x12\x18\n" +
+	"\apercent\x18\x01 \x01(\rR\apercent\x12\x14\n" +
+	"\x05least\x18\x02 \x01(\rR\x05least\x12 \n" +
+	"\fhalf_life_us\x18\x03 \x01(\rR\n" +
+	"halfLifeUs\x12\x19\n" +
+	"\bpause_us\x18\x04 \x01(\rR\apauseUs\"\\\n" +
 	"\vExpressNode\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04role\x18\x03 \x01(\rR\x04role\"\x97\x01\n" +
+	"\x04role\x18\x03 \x01(\rR\x04role\"\xaf\x01\n" +
 	"\fExpressStore\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\bkey_form\x18\x02 \x01(\x0e2\x1e.statehouse.control.v1.KeyFormR\akeyForm\x12\x14\n" +
 	"\x05first\x18\x03 \x03(\rR\x05first\x12\"\n" +
-	"\rlate_after_us\x18\x04 \x01(\rR\vlateAfterUs\"\xe8\x01\n" +
+	"\rlate_after_us\x18\x04 \x01(\rR\vlateAfterUs\x12\x16\n" +
+	"\x06copies\x18\x05 \x03(\rR\x06copies\"\xe8\x01\n" +
 	"\vExpressSums\x125\n" +
 	"\x04sums\x18\x01 \x03(\v2!.statehouse.control.v1.ExpressSumR\x04sums\x12\x16\n" +
 	"\x06shared\x18\x02 \x03(\rR\x06shared\x12B\n" +
@@ -761,32 +877,34 @@ func file_statehouse_control_v1_express_proto_rawDescGZIP() []byte {
 }
 
 var file_statehouse_control_v1_express_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_statehouse_control_v1_express_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_statehouse_control_v1_express_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_statehouse_control_v1_express_proto_goTypes = []any{
 	(KeyForm)(0),            // 0: statehouse.control.v1.KeyForm
 	(HandedOutcome)(0),      // 1: statehouse.control.v1.HandedOutcome
 	(*ExpressSnapshot)(nil), // 2: statehouse.control.v1.ExpressSnapshot
-	(*ExpressNode)(nil),     // 3: statehouse.control.v1.ExpressNode
-	(*ExpressStore)(nil),    // 4: statehouse.control.v1.ExpressStore
-	(*ExpressSums)(nil),     // 5: statehouse.control.v1.ExpressSums
-	(*ExpressSum)(nil),      // 6: statehouse.control.v1.ExpressSum
-	(*HandedRequest)(nil),   // 7: statehouse.control.v1.HandedRequest
-	(*HandedCall)(nil),      // 8: statehouse.control.v1.HandedCall
+	(*ExpressSpread)(nil),   // 3: statehouse.control.v1.ExpressSpread
+	(*ExpressNode)(nil),     // 4: statehouse.control.v1.ExpressNode
+	(*ExpressStore)(nil),    // 5: statehouse.control.v1.ExpressStore
+	(*ExpressSums)(nil),     // 6: statehouse.control.v1.ExpressSums
+	(*ExpressSum)(nil),      // 7: statehouse.control.v1.ExpressSum
+	(*HandedRequest)(nil),   // 8: statehouse.control.v1.HandedRequest
+	(*HandedCall)(nil),      // 9: statehouse.control.v1.HandedCall
 }
 var file_statehouse_control_v1_express_proto_depIdxs = []int32{
-	3, // 0: statehouse.control.v1.ExpressSnapshot.nodes:type_name -> statehouse.control.v1.ExpressNode
-	4, // 1: statehouse.control.v1.ExpressSnapshot.stores:type_name -> statehouse.control.v1.ExpressStore
-	0, // 2: statehouse.control.v1.ExpressStore.key_form:type_name -> statehouse.control.v1.KeyForm
-	6, // 3: statehouse.control.v1.ExpressSums.sums:type_name -> statehouse.control.v1.ExpressSum
-	6, // 4: statehouse.control.v1.ExpressSums.batch_calls:type_name -> statehouse.control.v1.ExpressSum
-	6, // 5: statehouse.control.v1.ExpressSums.batch_lookups:type_name -> statehouse.control.v1.ExpressSum
-	8, // 6: statehouse.control.v1.HandedRequest.calls:type_name -> statehouse.control.v1.HandedCall
-	1, // 7: statehouse.control.v1.HandedCall.outcome:type_name -> statehouse.control.v1.HandedOutcome
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	4, // 0: statehouse.control.v1.ExpressSnapshot.nodes:type_name -> statehouse.control.v1.ExpressNode
+	5, // 1: statehouse.control.v1.ExpressSnapshot.stores:type_name -> statehouse.control.v1.ExpressStore
+	3, // 2: statehouse.control.v1.ExpressSnapshot.spread:type_name -> statehouse.control.v1.ExpressSpread
+	0, // 3: statehouse.control.v1.ExpressStore.key_form:type_name -> statehouse.control.v1.KeyForm
+	7, // 4: statehouse.control.v1.ExpressSums.sums:type_name -> statehouse.control.v1.ExpressSum
+	7, // 5: statehouse.control.v1.ExpressSums.batch_calls:type_name -> statehouse.control.v1.ExpressSum
+	7, // 6: statehouse.control.v1.ExpressSums.batch_lookups:type_name -> statehouse.control.v1.ExpressSum
+	9, // 7: statehouse.control.v1.HandedRequest.calls:type_name -> statehouse.control.v1.HandedCall
+	1, // 8: statehouse.control.v1.HandedCall.outcome:type_name -> statehouse.control.v1.HandedOutcome
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_express_proto_init() }
@@ -800,7 +918,7 @@ func file_statehouse_control_v1_express_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_express_proto_rawDesc), len(file_statehouse_control_v1_express_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
