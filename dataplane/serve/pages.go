@@ -90,7 +90,7 @@ func (s *Served) page(
 ) ([]byte, int, error) {
 	form := formOf(granted.Form, page.Exact)
 	room := stores.Room{Entries: granted.Entries, Bytes: s.maxMessageBytes / shareStored / len(views)}
-	found := stores.Over(views, stores.Range{Start: granted.Start, Stop: granted.Stop, Reverse: page.Reverse}, room)
+	found := stores.Over(views, stores.Range{Start: granted.Start, Stop: granted.Stop, Reverse: page.Reverse, Gaps: granted.Gaps}, room)
 	defer found.Close()
 	left := s.maxMessageBytes / shareShown
 	data := make([]byte, 0, min(granted.Entries*usualBytes, left))

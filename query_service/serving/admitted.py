@@ -213,19 +213,26 @@ def _serialized(form: express_pb2.KeyForm.ValueType, key: types_pb2.Key) -> byte
 
 
 def _keys(form: express_pb2.KeyForm.ValueType, request: query_service_pb2.ScanRequest) -> KeyRange:
-    """Return the range of a scan. Numbers are not in the order of their bytes, so ranges of them are Python's.
+    """Return the range of a scan.
 
     Raises:
-        ValueError, LookupFailure: it is Python's.
+        ValueError, LookupFailure: it is Python's to say what that is, or to refuse it.
 
     """
-    is_read = form == express_pb2.KEY_FORM_TEXT or "text" not in _forms(request)
-    if not is_read or (form == express_pb2.KEY_FORM_UNSPECIFIED and not request.raw):
+    forms, serde = set(_forms(request)), "string"
+    if form != express_pb2.KEY_FORM_TEXT and "text" in forms:
+        serde = _KEY_SERDES.get(form, "")
+        if not serde or forms != {"text"} or request.HasField("prefix"):
+            raise ValueError
+    if form == express_pb2.KEY_FORM_UNSPECIFIED and not request.raw:
         raise ValueError
     whole = query_service_pb2.ScanRequest()
     whole.CopyFrom(request)
     whole.ClearField("page_token")
-    return key_range(whole, SERDES["string"])
+    keys = key_range(whole, SERDES[serde])
+    if keys.start == keys.stop:  # no number is in it
+        raise ValueError
+    return keys
 
 
 def _left(keys: KeyRange, request: PagedRequest) -> KeyRange:

@@ -147,7 +147,7 @@ def _show(rng: random.Random, request: Any) -> None:
 
 
 def _made_key(rng: random.Random) -> types_pb2.Key:
-    text = rng.choice(TEXTS) if rng.random() < 0.5 else str(rng.randrange(10_000))
+    text = rng.choice(TEXTS) if rng.random() < 0.5 else str(rng.randrange(-5_000, 5_000))
     return types_pb2.Key(text=text) if rng.random() < 0.7 else types_pb2.Key(raw=rng.randbytes(rng.randrange(20)))
 
 
