@@ -19,9 +19,9 @@ from bench.machine import Watch
 from bench.reporting import carried_out, say
 from bench.results import publish, write
 from bench.run import Run
-from bench.shape import Plan, Side
+from bench.shape import Plan, Side, slug
 from bench.sides.servers import ROOT
-from bench.sizes import SIZES, compared, of_sides, secured
+from bench.sizes import SIZES, compared, named, of_sides, secured
 from bench.trees import build_program, tree_of
 from statehouse.local.kafka import EmbeddedKafka
 
@@ -41,7 +41,7 @@ def main() -> int:
 def _carry_out(options: argparse.Namespace) -> None:
     plans = [replace(plan, rounds=options.rounds or plan.rounds) for plan in _chosen(options)]
     name = f"{options.size}-tls" if options.tls else options.size
-    name = name if options.plan is None else f"{name}-{plans[0].slug}"
+    name = name if options.plan is None else f"{name}-{slug(options.plan)}"
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     say(f"logs and data go to {directory}, and stay there if something fails")
     began_at, watch = datetime.now(UTC), Watch()
@@ -67,7 +67,7 @@ def _chosen(options: argparse.Namespace) -> list[Plan]:
         of_size = secured(of_size)
     elif options.against is not None:
         of_size = compared(of_size)
-    plans = [plan for plan in of_size if options.plan in {None, plan.name}]
+    plans = named(of_size, options.plan)
     if not plans:
         known = ", ".join(plan.name for plan in of_size)
         raise BenchFailure(f"{options.size} has no plan {options.plan!r}; it has {known}")
@@ -77,7 +77,10 @@ def _chosen(options: argparse.Namespace) -> list[Plan]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("--plan", help="only this plan, such as Processing (default: all of the size)")
+    parser.add_argument(
+        "--plan",
+        help="only this plan, such as Processing, or this family, such as Growth (default: all)",
+    )
     parser.add_argument("--rounds", type=int, help="rounds of each plan (default: as the plan says)")
     parser.add_argument("--sides", nargs="+", type=Side, choices=list(Side), help="only these (default: all of a plan)")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")

@@ -27,6 +27,7 @@ METRICS: Final = {
     "requests_per_s": Metric("requests/s", "more"),
     "records_per_s": Metric("records/s", "more"),
     "records_per_cpu_s": Metric("records per CPU second", "more"),
+    "lookups_per_cpu_s": Metric("lookups per CPU second", "more"),
     "cpu_s_per_100k": Metric("CPU seconds per 100k lookups", "less"),
     "p50_ms": Metric("ms, median", "less"),
     "p99_ms": Metric("ms, p99", "less"),
@@ -35,6 +36,11 @@ METRICS: Final = {
     "until_all_s": Metric("s from the start until all is complete", "less"),
     "failed": Metric("lookups failed", "less"),
     "failed_percent": Metric("% of lookups failed", "less"),
+    "lost": Metric("keys lost: missing or old", "less"),
+    "lost_percent": Metric("% of keys lost", "less"),
+    "early_keys": Metric("keys shown of a batch that isn't committed", "less"),
+    "torn_partitions": Metric("partitions that show a part of a batch", "less"),
+    "torn_keys": Metric("keys that these show of it", "less"),
     "gap_ms": Metric("ms, longest gap", "less"),
     "partition_gap_ms": Metric("ms, longest gap of a partition", "less"),
     "pss_mib": Metric("MiB of memory (PSS)", "less"),
@@ -44,6 +50,8 @@ METRICS: Final = {
 """The meaning of each figure that a workload may return."""
 
 
+# The least processor time that is counted.
+_TICK_S: Final = 0.01
 # The timeout of requests in closed loops. It is long, so that a slow server shows in latencies, not in failures.
 _TIMEOUT_MS: Final = 10_000
 # One of the first requests after a start may get no answer; with the peer it happened once in some hundred starts.
@@ -96,7 +104,11 @@ class Stage:
         report = load(self._closed_loop(options, more))
         took = cpu_seconds(pids) - before
         done = report["lookups"]["ok"]
-        figures = {"lookups_per_s": report["lookups_per_s"], "cpu_s_per_100k": 1e5 * took / max(1, done)}
+        figures = {
+            "lookups_per_s": report["lookups_per_s"],
+            "lookups_per_cpu_s": done / max(took, _TICK_S),
+            "cpu_s_per_100k": 1e5 * took / max(1, done),
+        }
         return Result(work, figures | latencies(report))
 
     def _closed_loop(self, options: Options, more: Mapping[str, object]) -> dict[str, object]:

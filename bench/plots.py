@@ -25,6 +25,8 @@ _COLOURS: Final = {
     Side.PEER: "#d97a1d",
     Side.PEER_DIRECT: "#8f4a0b",
     Side.PEER_UNCACHED: "#e8b98a",
+    Side.REDIS: "#a41e11",
+    Side.REDIS_SNAPSHOTS: "#d98880",
     Side.FLOOR: "#8a8a8a",
 }
 

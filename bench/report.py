@@ -10,8 +10,8 @@ from bench.shape import Plan, Side
 from bench.summary import Line, Spread
 
 _READING: Final = (
-    "Medians over the rounds, in brackets the least and the most. Ratios are ours divided by the peer's of the same "
-    "round; **bold** where ours is the better."
+    "Medians over the rounds, in brackets the least and the most. Ratios are ours divided by the other side's of the "
+    "same round; **bold** where ours is the better. Ours with TLS and rules is divided by ours without."
 )
 
 
@@ -50,7 +50,7 @@ def _about(plan: Plan) -> str:
 
 def _table(lines: Sequence[Line]) -> list[str]:
     peers = [side for side in Side if side is not Side.OURS and any(side in line.sides for line in lines)]
-    heads = ["work", "unit", str(Side.OURS), *(head for peer in peers for head in (str(peer), f"ratio to {peer}"))]
+    heads = ["work", "unit", str(Side.OURS), *(head for peer in peers for head in (str(peer), _ratio_head(peer)))]
     rows = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     last = ""
     for line in lines:
@@ -60,6 +60,10 @@ def _table(lines: Sequence[Line]) -> list[str]:
         rows.append(f"| {' | '.join(cells)} |")
         last = line.work
     return rows
+
+
+def _ratio_head(peer: Side) -> str:
+    return f"{peer} / {Side.OURS}" if peer is Side.OURS_TLS else f"ratio to {peer}"
 
 
 def _cell(spread: Spread | None) -> str:
@@ -74,6 +78,8 @@ def _ratio(line: Line, peer: Side) -> str:
     spread = line.ratios.get(peer)
     if spread is None:
         return ""
+    if peer is Side.OURS_TLS:
+        return _cell(spread)
     is_better = spread.median > 1 if METRICS[line.metric].better == "more" else spread.median < 1
     return f"**{_cell(spread)}**" if is_better else _cell(spread)
 

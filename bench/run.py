@@ -16,6 +16,7 @@ from bench.shape import Plan, Side
 from bench.sides.floor import EmptyHandlers
 from bench.sides.ours import Fleet, SparkFleet
 from bench.sides.peer import VARIANTS, KafkaStreams
+from bench.sides.redis import REDISES, FedRedis, Redis, program
 from bench.sides.servers import ROOT, Servers
 from bench.summary import Measured
 from bench.workloads import WORKLOADS
@@ -39,10 +40,12 @@ class Run:
         """Measure all.
 
         Raises:
-            BenchFailure: an answer was wrong or missing, or a request failed that must not.
+            BenchFailure: a program is missing, an answer was wrong or missing, or a request failed that must not.
             ProcessFailed: a process has ended.
 
         """
+        if any(side in REDISES for plan in plans for side in plan.work):
+            program()  # a run takes long before it is needed
         for plan in plans:
             self._play(plan)
 
@@ -96,6 +99,9 @@ class Run:
             return EmptyHandlers(self.bootstrap, plan.shape, self.directory / topic / "floor", topic)
         if side in VARIANTS:
             return KafkaStreams(side, self.bootstrap, plan.shape, self.directory / topic / "peer", topic)
+        if side in REDISES:
+            store = FedRedis if plan.processor else Redis
+            return store(side, self.bootstrap, plan.shape, self.directory / topic / side, topic)
         tree = self.before if side is Side.OURS_BEFORE else ROOT
         kind = SparkFleet if plan.processor and side is not Side.OURS_FOLLOWING else Fleet
         return kind(side, self.bootstrap, plan.shape, self.directory / topic / side, topic, tree)

@@ -25,6 +25,10 @@ class Side(StrEnum):
     """The same with directExecutor: what an expert runs."""
     PEER_UNCACHED = "peer-uncached"
     """The same without record caches, which costs throughput and makes standbys follow at once."""
+    REDIS = "redis"
+    """Redis, filled by Spark's foreachBatch, with a log of its writes that is synced once a second."""
+    REDIS_SNAPSHOTS = "redis-snapshots"
+    """The same with snapshots alone, as its package has it."""
     FLOOR = "empty-handler"
     """grpcio with a handler that only hands out answers made beforehand."""
 
@@ -107,4 +111,9 @@ class Plan:
     @property
     def slug(self) -> str:
         """Its name in the names of topics and directories."""
-        return re.sub("[^a-z0-9]+", "-", self.name.lower())
+        return slug(self.name)
+
+
+def slug(name: str) -> str:
+    """Return a plan's name as names of topics, directories and files have it."""
+    return re.sub("[^a-z0-9]+", "-", name.lower())

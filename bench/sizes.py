@@ -64,6 +64,31 @@ def _processing(keys: int, freshness_s: float) -> Plan:
     )
 
 
+def _redis(shape: Shape, load: Load, rounds: int, fed_load: Load) -> tuple[Plan, Plan]:
+    """Return the plans of lookups, without a Spark that disturbs them, and of what Spark writes."""
+    fed = ("build", "freshness", "store-kill", "driver-kill")
+    return (
+        Plan(
+            "Redis",
+            shape,
+            load,
+            rounds,
+            work={
+                Side.OURS: ("start", "warm-up", "gets", "batches", "memory"),
+                Side.REDIS: ("start", "gets", "batches", "memory"),
+            },
+        ),
+        Plan(
+            "Redis, fed by Spark",
+            replace(shape, partitions=min(4, shape.partitions)),
+            fed_load,
+            rounds=1,
+            work={Side.OURS: fed, Side.REDIS: fed, Side.REDIS_SNAPSHOTS: ("build", "store-kill")},
+            processor=True,
+        ),
+    )
+
+
 def _growth(name: str, shape: Shape, sides: tuple[Side, ...] = (Side.OURS, Side.PEER)) -> Plan:
     load = Load(seconds=5.0, warm_up_s=10.0, concurrencies=(64,))
     return Plan(f"Growth, {name}", shape, load, rounds=1, work=dict.fromkeys(sides, _GROWTH))
@@ -79,6 +104,7 @@ _SMOKE: Final = Plan(
 _REHEARSAL: Final = (
     _serving(_SMALL, _SHORT, rounds=2, faults=_KILLS),
     Plan("Processing", _SMALL, _SHORT, rounds=2, work=_both("build", "freshness"), processor=True),
+    *_redis(_SMALL, _SHORT, 1, _SHORT),
 )
 _FAULTS: Final = Plan(
     "Faults",
@@ -90,6 +116,12 @@ _FAULTS: Final = Plan(
 _QUICK: Final = (
     _serving(Shape(200_000), Load(seconds=2.0, warm_up_s=6.0, concurrencies=(1, 64), batches=(100,)), 1, _KILLS),
     _processing(200_000, freshness_s=5.0),
+    *_redis(
+        Shape(200_000),
+        Load(seconds=2.0, warm_up_s=6.0, concurrencies=(1, 64), batches=(100,)),
+        1,
+        Load(seconds=1.0, warm_up_s=10.0, freshness_s=5.0),
+    ),
 )
 _FULL: Final = (
     _serving(Shape(1_000_000), Load(seconds=3.0, warm_up_s=12.0), rounds=3),
@@ -104,6 +136,12 @@ _FULL: Final = (
         work=_both("build"),
         processor=True,
     ),
+    *_redis(
+        Shape(1_000_000),
+        Load(seconds=3.0, warm_up_s=12.0, batches=(100,)),
+        3,
+        Load(seconds=1.0, warm_up_s=30.0, freshness_s=20.0),
+    ),
     # The peer builds its store only as fast as it processes: that would take a quarter of an hour.
     _growth("10000000 keys", Shape(10_000_000), sides=(Side.OURS,)),
     *(_growth(f"{keys} keys", Shape(keys)) for keys in (1_000, 100_000)),
@@ -112,10 +150,17 @@ _FULL: Final = (
 )
 
 
+def named(plans: Sequence[Plan], name: str | None) -> list[Plan]:
+    """Return the plans with this name, and those whose names begin with it and a comma; without a name all."""
+    return [plan for plan in plans if name in {None, plan.name, plan.name.split(",")[0]}]
+
+
 def compared(plans: Sequence[Plan]) -> list[Plan]:
-    """Return the plans with a processor; an earlier commit does what ours does."""
+    """Return the plans with a processor and the peer; an earlier commit does what ours does."""
     return [
-        replace(plan, work={Side.OURS_BEFORE: plan.work[Side.OURS], **plan.work}) for plan in plans if plan.processor
+        replace(plan, work={Side.OURS_BEFORE: plan.work[Side.OURS], **plan.work})
+        for plan in plans
+        if plan.processor and Side.PEER in plan.work
     ]
 
 
@@ -133,9 +178,10 @@ def of_sides(plans: Sequence[Plan], sides: Sequence[Side]) -> list[Plan]:
 
 
 def secured(plans: Sequence[Plan]) -> list[Plan]:
-    """Return the plans that have every kind of lookup, with Gets and our fleet alone: plain, and with TLS and rules."""
+    """Return the plans that have every kind of lookup, with our fleet alone: plain, and with TLS and rules."""
+    both: dict[Side, tuple[str, ...]] = dict.fromkeys((Side.OURS, Side.OURS_TLS), ("gets", "batches"))
     return [
-        replace(plan, work=dict.fromkeys((Side.OURS, Side.OURS_TLS), ("gets",)), last_round={}, rounds=8, together=True)
+        replace(plan, work=both, last_round={}, rounds=8, together=True)
         for plan in plans
         if "scans" in plan.work[Side.OURS]
     ]

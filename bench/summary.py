@@ -41,7 +41,7 @@ class Spread:
 class Line:
     """A figure on all sides, and our figure divided by each other side's of the same round.
 
-    A round in which the other side's figure is 0 has no ratio.
+    With TLS it's the other way round: what is left of the plain figure. A division by 0 has no ratio.
     """
 
     plan: str
@@ -68,12 +68,13 @@ def lines(measured: Iterable[Measured]) -> list[Line]:
             {
                 side: Spread.of(ratios)
                 for side, rounds in sides.items()
-                if side is not Side.OURS and (ratios := _ratios(sides.get(Side.OURS, {}), rounds))
+                if side is not Side.OURS and (ratios := _ratios(side, sides.get(Side.OURS, {}), rounds))
             },
         )
         for (plan, work, metric), sides in found.items()
     ]
 
 
-def _ratios(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
-    return [ours[number] / theirs[number] for number in ours if theirs.get(number)]
+def _ratios(side: Side, ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
+    divided, by = (theirs, ours) if side is Side.OURS_TLS else (ours, theirs)
+    return [divided[number] / by[number] for number in divided if by.get(number)]

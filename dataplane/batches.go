@@ -96,11 +96,8 @@ func (e *Express) answer(
 	defer end()
 	calls, done := make([]*sent, len(b.groups)), make(chan ended, len(b.groups))
 	for i, g := range b.groups {
-		calls[i], g.at = &g.sent, time.Now()
-		go func() {
-			data, err := e.calls.send(inner, g.node.Address, batchGetPath, g.request, g.answerBytes(e.calls.maxMessageBytes))
-			done <- ended{&g.sent, cameOf(data, err)}
-		}()
+		calls[i] = &g.sent
+		e.begin(inner, &g.sent, batchGetPath, g.request, g.answerBytes(e.calls.maxMessageBytes), done)
 	}
 	if err := e.await(inner, len(b.lookups), calls, late, done); err != nil {
 		return nil, err

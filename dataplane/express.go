@@ -93,14 +93,19 @@ func (e *Express) now(ctx context.Context) *snapshot {
 	return s
 }
 
-// Answer answers a Get or a BatchGet; false if that is for the router to do, as if nobody had been asked.
+// Answer answers a Get, a BatchGet or a Scan; false if that is for the router to do, as if nobody had been asked.
 func (e *Express) Answer(
 	ctx context.Context, who *Caller, authorization string, kind byte, it *request,
 ) ([]byte, error, bool) {
-	if kind == get {
+	switch kind {
+	case get:
 		return e.Get(ctx, who, authorization, it)
+	case batchGet:
+		return e.BatchGet(ctx, who, authorization, it)
+	case scan:
+		return e.Page(ctx, who, authorization, it)
 	}
-	return e.BatchGet(ctx, who, authorization, it)
+	return nil, nil, false
 }
 
 // Get answers a lookup; false if that is for the router to do, which has heard nothing of it then. Where callers are judged, a
@@ -234,7 +239,9 @@ type sent struct {
 	node    *controlv1.ExpressNode
 	lookups int
 	isWhole bool // its answer is the caller's, also if it comes while the router is asked
-	at      time.Time
+	// Of a page, which it is for.
+	partitions []uint32
+	at         time.Time
 	// What is known of it when it is waited for no longer.
 	came   found
 	took   time.Duration
@@ -249,7 +256,7 @@ func (c *sent) told() *controlv1.HandedCall {
 	}
 	return &controlv1.HandedCall{
 		InstanceId: c.node.InstanceId, Address: c.node.Address, TookUs: inMicroseconds(took), Lookups: uint32(c.lookups),
-		Outcome: controlv1.HandedOutcome(c.came.kind), Content: c.came.content, Number: c.number,
+		Outcome: controlv1.HandedOutcome(c.came.kind), Content: c.came.content, Number: c.number, Partitions: c.partitions,
 	}
 }
 

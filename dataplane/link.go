@@ -517,7 +517,11 @@ func (l *Link) receive() error {
 			return err
 		}
 		kind, number := head[4], binary.BigEndian.Uint64(head[5:])
-		content := make([]byte, binary.BigEndian.Uint32(head[:])-(headBytes-4))
+		size := binary.BigEndian.Uint32(head[:])
+		if size < headBytes-4 {
+			return fmt.Errorf("a frame of %d bytes", size)
+		}
+		content := make([]byte, size-(headBytes-4))
 		if _, err := io.ReadFull(reader, content); err != nil {
 			return err
 		}
@@ -539,7 +543,9 @@ func (l *Link) receive() error {
 				done <- outcome{kind, content}
 			}
 		case call:
-			l.begin(number, content)
+			if !l.begin(number, content) {
+				return errors.New("a call to be made can't be read")
+			}
 		case leave:
 			l.mutex.Lock()
 			end, is := l.making[number]
@@ -548,7 +554,10 @@ func (l *Link) receive() error {
 				end()
 			}
 		case drop:
-			grace, target := splitTime(content)
+			grace, target, isRead := splitTime(content)
+			if !isRead {
+				return errors.New("which connection is to be dropped can't be read")
+			}
 			l.calls.Drop(string(target), grace)
 		case routes:
 			if err := l.OnSnapshot(content); err != nil {
@@ -564,6 +573,9 @@ func (l *Link) receive() error {
 				return fmt.Errorf("what a node may answer can't be read: %w", err)
 			}
 		case holds:
+			if len(content) != 8 {
+				return errors.New("until when a snapshot holds can't be read")
+			}
 			l.OnHolds(number, int64(binary.BigEndian.Uint64(content)))
 		case facts:
 			if err := l.OnFacts(content); err != nil {
@@ -581,11 +593,14 @@ func (l *Link) receive() error {
 	}
 }
 
-// begin makes a call of its own.
-func (l *Link) begin(number uint64, content []byte) {
-	timeout, content := splitTime(content)
-	target, content := splitText(content)
-	method, request := splitText(content)
+// begin makes a call of its own; not if it can't be read.
+func (l *Link) begin(number uint64, content []byte) bool {
+	timeout, content, hasTime := splitTime(content)
+	target, content, hasTarget := splitText(content)
+	method, request, hasMethod := splitText(content)
+	if !hasTime || !hasTarget || !hasMethod {
+		return false
+	}
 	ctx, end := context.WithTimeout(context.Background(), timeout)
 	l.mutex.Lock()
 	l.making[number] = end
@@ -602,15 +617,22 @@ func (l *Link) begin(number uint64, content []byte) {
 		l.mutex.Unlock()
 		l.Send(kind, number, data)
 	}()
+	return true
 }
 
-func splitTime(content []byte) (time.Duration, []byte) {
-	return time.Duration(binary.BigEndian.Uint32(content)) * time.Millisecond, content[4:]
+func splitTime(content []byte) (time.Duration, []byte, bool) {
+	if len(content) < 4 {
+		return 0, nil, false
+	}
+	return time.Duration(binary.BigEndian.Uint32(content)) * time.Millisecond, content[4:], true
 }
 
-func splitText(content []byte) (string, []byte) {
+func splitText(content []byte) (string, []byte, bool) {
+	if len(content) == 0 || len(content) < 1+int(content[0]) {
+		return "", nil, false
+	}
 	end := 1 + int(content[0])
-	return string(content[1:end]), content[end:]
+	return string(content[1:end]), content[end:], true
 }
 
 func serializedStatus(err error) []byte {

@@ -92,8 +92,9 @@ var served = map[byte]func(*serve.Served, serve.Call, []byte) ([]byte, bool){
 // Doors are those to the server: of lookups, and of all other calls.
 type Doors struct{ lookups, others *Door }
 
-// Handle has reads answered from stores that are held here, or lookups by nodes, where that is decided, or over the link. It
-// passes on all else. What is neither Get nor BatchGet goes in by the same door as that. `isTraced`: a call that carries a trace's
+// Handle has reads answered from stores that are held here, or lookups and pages by nodes, where that is decided, or over the
+// link. It passes on all else. What is neither Get nor BatchGet goes in by the same door as that. `isTraced`: a call that carries a
+// trace's
 // context is passed on with it.
 func Handle(
 	link *Link, held *serve.Served, express *Express, requests *Requests, doors Doors, tally *Tally, isTraced bool, forward grpc.StreamHandler,
@@ -143,14 +144,14 @@ func Handle(
 			}
 			return quota.Answer(caller, data)
 		}
-		if kind == get || kind == batchGet {
-			if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
-				way = controlv1.ProxyWay_PROXY_WAY_EXPRESS
-				if err != nil {
-					return err
-				}
-				return quota.Answer(caller, data)
+		if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
+			way = controlv1.ProxyWay_PROXY_WAY_EXPRESS
+			if err != nil {
+				return err
 			}
+			return quota.Answer(caller, data)
+		}
+		if kind == get || kind == batchGet {
 			through, places = doors.lookups, placesOf(len(request.data))
 		}
 		inside, err := through.Enter(caller.Context(), places, longest)

@@ -262,7 +262,7 @@ func listen(given options) (net.Listener, error) {
 
 // carried returns what has orders about stores carried out.
 func carried(held *orders.Orders, link *Link) func(uint64, []byte) {
-	tails := &tailsRoom{}
+	room := &openRoom{kept: map[uint64]uint64{}}
 	return func(number uint64, content []byte) {
 		var it controlv1.EngineOrder
 		if err := proto.Unmarshal(content, &it); err != nil {
@@ -272,9 +272,16 @@ func carried(held *orders.Orders, link *Link) func(uint64, []byte) {
 			haveRoom(start)
 		}
 		if open := it.GetOpen(); open != nil {
-			tails.haveFor(open)
+			room.opening(open)
 		}
-		link.Send(orderEnded, number, serialized(held.Carry(&it)))
+		if closing := it.GetClose(); closing != nil {
+			room.closing(closing.Store)
+		}
+		answer := held.Carry(&it)
+		if open := it.GetOpen(); open != nil && answer.Fault != nil {
+			room.closing(open.Store)
+		}
+		link.Send(orderEnded, number, serialized(answer))
 	}
 }
 
@@ -308,23 +315,47 @@ func ofHeld(held *orders.Orders, link *Link, maxMessageBytes int, allowed *permi
 // haveRoom takes all processors, and as much memory as stores need.
 func haveRoom(start *controlv1.EngineStart) {
 	runtime.GOMAXPROCS(runtime.NumCPU())
-	debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + int64(start.BlockCacheBytes+2*start.WriteBufferBytes) + storesBytes)
+	more(int64(start.BlockCacheBytes+2*start.WriteBufferBytes) + storesBytes)
 }
 
-// tailsRoom has what the latest records of changelogs may take counted with the memory.
-type tailsRoom struct {
+// openRoom has counted with the memory what stores take beside what they share: the latest records of changelogs, and what
+// is kept in memory. The numbers are the most there have been.
+type openRoom struct {
 	mutex  sync.Mutex
-	stores uint32 // the most there have been
+	stores uint32
+	kept   map[uint64]uint64 // what stores in memory may take
+	most   uint64
 }
 
-func (t *tailsRoom) haveFor(open *controlv1.EngineOpen) {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	if open.Stores > t.stores {
-		debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + int64(open.Stores-t.stores)*int64(open.TailBytes))
-		t.stores = open.Stores
+func (r *openRoom) opening(open *controlv1.EngineOpen) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if open.Stores > r.stores {
+		more(int64(open.Stores-r.stores) * int64(open.TailBytes))
+		r.stores = open.Stores
+	}
+	if open.MemoryBytes == 0 {
+		return
+	}
+	r.kept[open.Store] = 2 * open.MemoryBytes // while files are merged
+	all := uint64(0)
+	for _, each := range r.kept {
+		all += each
+	}
+	if all > r.most {
+		more(int64(all - r.most))
+		r.most = all
 	}
 }
+
+func (r *openRoom) closing(store uint64) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	delete(r.kept, store)
+}
+
+// more raises the limit of the memory.
+func more(bytes int64) { debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + bytes) }
 
 func serialized(it proto.Message) []byte {
 	data, err := proto.Marshal(it)

@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	// As a store has at most (statehouse/errors/checked.py).
-	maxPartitions = 1_000_000
 	// As an address has at most (statehouse/errors/checked.py).
 	maxAddressBytes = 255
 	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
@@ -43,6 +41,8 @@ type store struct {
 	isLarge atomic.Bool
 	// For each of its copies until when it is the router's to ask, by the same clock as a snapshot holds.
 	paused []atomic.Int64
+	// What an entry of a page may take of a node's answer.
+	entryBytes atomic.Int64
 }
 
 // decided is a lookup that a snapshot decides.
@@ -193,7 +193,7 @@ func snapshotIn(data []byte) (*snapshot, error) {
 		return nil, err
 	}
 	for _, it := range s.Stores {
-		if len(it.First) == 0 || len(it.First) > maxPartitions {
+		if len(it.First) == 0 || len(it.First) > placement.MostPartitions {
 			log.Printf("store %.200q of the snapshot has %d partitions, and is the router's", it.Name, len(it.First))
 			continue
 		}
@@ -207,7 +207,9 @@ func snapshotIn(data []byte) (*snapshot, error) {
 			log.Printf("copies of store %.200q can't be told apart, and are the router's to choose from", it.Name)
 			it.Copies = nil
 		}
-		s.byName[it.Name] = &store{ExpressStore: it, paused: make([]atomic.Int64, len(it.Copies))}
+		found := &store{ExpressStore: it, paused: make([]atomic.Int64, len(it.Copies))}
+		found.entryBytes.Store(bytesOfEntry)
+		s.byName[it.Name] = found
 	}
 	return s, nil
 }

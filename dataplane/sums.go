@@ -24,6 +24,8 @@ const (
 	sumOfGets sumOf = iota
 	sumOfBatchCalls
 	sumOfBatchLookups
+	sumOfPageCalls
+	sumOfPages
 )
 
 // Sums adds up the lookups that were answered in time, and tells of them at short intervals.
@@ -91,6 +93,10 @@ func (s *Sums) flush() {
 			told.BatchCalls = append(told.BatchCalls, it)
 		case sumOfBatchLookups:
 			told.BatchLookups = append(told.BatchLookups, it)
+		case sumOfPageCalls:
+			told.PageCalls = append(told.PageCalls, it)
+		case sumOfPages:
+			told.Pages = append(told.Pages, it)
 		}
 	}
 	data, _ := proto.Marshal(told) // names came from a snapshot, and so are text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from router.calls.channels import QUERY_SERVICE
-from router.calls.express_way import why_handed
+from router.calls.express_way import why_handed, why_page_handed
 from router.calls.health import NodeHealth
 from router.choice.attempt_log import AttemptLog
 from router.choice.hold import Holds
@@ -39,6 +39,7 @@ from router.watches.watch_relay import WatchRelay
 from statehouse.contract.paging import RangeRequest
 from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure
+from statehouse.link.handed import HandedLookup
 from statehouse.link.link import CALLS, LinkContext, LinkHandler
 from statehouse.rpc.authorized import address_of
 from statehouse.rpc.deadline import Deadline, HasTime, RequestTimes
@@ -137,7 +138,7 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
         call: Call | None = None
         came: NodeAnswer | LookupFailure | None = None
         try:
-            handed = context.handed if isinstance(context, LinkContext) else None
+            handed = _handed(context)
             with self.lookups.limit.admitted(len(data), is_under_way=handed is not None) as place:
                 call = keyed_call(self.tables.current(), method, data)
                 if call.freshness.at_least is not None:
@@ -162,7 +163,7 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
 
 async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
     try:
-        handed = context.handed if isinstance(context, LinkContext) else None
+        handed = _handed(context)
         for asked in handed or ():
             self.metrics.handed(why_handed(asked), asked.lookups)
         return await self.lookups.batches.batch_get(data, self.times.deadline(context), handed)
@@ -179,10 +180,18 @@ def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[by
     async def handler(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
         request = parsed(parse, data)
         refuse_unreadable(request)
-        return await _counted(self, method, self.lookups.scatter.page, request, context)
+        if (handed := _handed(context)) is not None:
+            self.metrics.handed(why_page_handed(handed))
+        page = partial(self.lookups.scatter.page, handed=handed or ())
+        return await _counted(self, method, page, request, context, is_under_way=handed is not None)
 
     handler.__name__ = method
     return handler
+
+
+def _handed(context: HasTime) -> Sequence[HandedLookup] | None:
+    """Return the calls that the proxy has made for a request that it hands over; None if it comes straight."""
+    return context.handed if isinstance(context, LinkContext) else None
 
 
 async def _count(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
@@ -207,10 +216,12 @@ async def _counted(
     work: Callable[[Request, Deadline], Awaitable[Response]],
     request: Request,
     context: HasTime,
+    *,
+    is_under_way: bool = False,
 ) -> Response:
     started_at, size = asyncio.get_running_loop().time(), request.ByteSize()
     try:
-        with self.lookups.limit.admitted(size) as place:
+        with self.lookups.limit.admitted(size, is_under_way=is_under_way) as place:
             if request.freshness.HasField("at_least"):
                 place.wait_for_positions(size)
             response = await work(request, self.times.deadline(context))

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strconv"
@@ -34,6 +35,36 @@ const (
 
 var errProtocol = errors.New("the server doesn't keep to HTTP/2")
 
+// protocol is our side of a connection, without its socket: bytes to send wait in the output that `common` has. Not safe
+// for concurrent use, but for `read`.
+type protocol interface {
+	common() *traffic
+	// send sends the call now or as soon as the server takes it.
+	send(c *call)
+	// pump sends waiting calls, as far as the server takes them.
+	pump()
+	// expire ends the calls that were due at this time or before.
+	expire(due int64)
+	// lose ends all calls: the socket has ended.
+	lose(message string)
+	// isDone returns whether it takes no more calls and has none.
+	isDone() bool
+	// read waits for what the server sends next, and keeps it for `receive`; an error of either ends the connection.
+	read() error
+	receive() error
+}
+
+// traffic is what all protocols have.
+type traffic struct {
+	output    bytes.Buffer
+	isReady   bool // the server takes calls
+	isLeaving bool // takes no further calls
+}
+
+func (t *traffic) common() *traffic {
+	return t
+}
+
 // listener hears of a connection's calls.
 type listener interface {
 	// answered gets a message of the answer. It is valid until the function returns.
@@ -58,12 +89,14 @@ type headers struct {
 	httpStatus, grpcStatus, grpcMessage string
 }
 
-// connection is our side of an HTTP/2 connection with gRPC calls of one method, without its socket: `receive` takes the
-// frames that come, and bytes to send wait in `output`. Not safe for concurrent use.
+// connection is our side of an HTTP/2 connection with gRPC calls of one method. It is ready when the server's settings
+// have come.
 type connection struct {
+	traffic
 	listener listener
-	output   bytes.Buffer
-	framer   *http2.Framer
+	framer   *http2.Framer // writes
+	frames   *http2.Framer // reads
+	frame    http2.Frame   // read last
 	decoder  *hpack.Decoder
 	request  []hpack.HeaderField
 	// Bytes of the headers: in the first request, and in later ones, when the server's table has them.
@@ -81,13 +114,13 @@ type connection struct {
 
 	block     headers // the headers being received
 	blockEnds bool    // they end their stream
-	isReady   bool    // the server's settings have come
-	isLeaving bool    // takes no further calls
 	goAways   int
 }
 
 // newConnection returns a connection whose output begins with our settings.
-func newConnection(scheme, authority, path string, timeoutMs int, listener listener) *connection {
+func newConnection(
+	input io.Reader, scheme, authority, path string, timeoutMs int, listener listener,
+) *connection {
 	c := &connection{
 		listener: listener,
 		request: []hpack.HeaderField{
@@ -104,6 +137,9 @@ func newConnection(scheme, authority, path string, timeoutMs int, listener liste
 		window: defaultWindow, initialWindow: defaultWindow, frameMax: defaultFrameMax, streamsMax: streamIDMax,
 	}
 	c.framer = http2.NewFramer(&c.output, nil)
+	c.frames = http2.NewFramer(io.Discard, input)
+	c.frames.SetReuseFrames()
+	c.frames.SetMaxReadFrameSize(defaultFrameMax)
 	c.decoder = hpack.NewDecoder(defaultTableBytes, c.hear)
 	c.decoder.SetMaxStringLength(headerMax)
 	c.encodeRequest(defaultTableBytes)
@@ -138,14 +174,12 @@ func (c *connection) encodeRequest(tableBytes uint32) {
 	c.later = write()
 }
 
-// send sends the call now or as soon as the server takes it.
 func (c *connection) send(call *call) {
 	call.stream, call.message = stream{}, call.message[:0]
 	c.sending = append(c.sending, call)
 	c.pump()
 }
 
-// pump sends waiting calls, as far as the server takes them.
 func (c *connection) pump() {
 	for len(c.sending) > 0 && c.isReady {
 		next := c.sending[0]
@@ -205,7 +239,6 @@ func (c *connection) cancel(call *call, as outcome, message string) {
 	c.end(call, as, message)
 }
 
-// expire cancels the calls that were due at this time or before.
 func (c *connection) expire(due int64) {
 	var expired []*call
 	for _, call := range c.streams {
@@ -223,7 +256,6 @@ func (c *connection) expire(due int64) {
 	}
 }
 
-// lose ends all calls: the socket has ended.
 func (c *connection) lose(message string) {
 	c.isLeaving = true
 	c.giveBack()
@@ -243,14 +275,17 @@ func (c *connection) giveBack() {
 	}
 }
 
-// isDone returns whether the connection takes no more calls and has none.
 func (c *connection) isDone() bool {
 	return c.isLeaving && len(c.streams) == 0
 }
 
-// receive takes a frame; an error ends the connection.
-func (c *connection) receive(frame http2.Frame) error {
-	switch frame := frame.(type) {
+func (c *connection) read() (err error) {
+	c.frame, err = c.frames.ReadFrame()
+	return err
+}
+
+func (c *connection) receive() error {
+	switch frame := c.frame.(type) {
 	case *http2.DataFrame:
 		c.takeData(frame)
 	case *http2.HeadersFrame:

@@ -5,6 +5,7 @@ import "google.golang.org/protobuf/encoding/protowire"
 const (
 	kindOurs       = "ours"
 	kindPeer       = "peer"
+	kindRedis      = "redis"
 	methodGet      = "get"
 	methodBatchGet = "batch_get"
 	methodScan     = "scan"
@@ -14,14 +15,19 @@ const (
 
 // dialect writes requests for one kind of servers and reads as much of their answers as is checked.
 type dialect interface {
-	// path returns the HTTP/2 path of a method.
-	path(method string) string
 	appendGet(to []byte, key uint32) []byte
 	appendBatchGet(to []byte, keys []uint32) []byte
-	appendScan(to []byte, s scan) []byte
 	// readGet and readBatchGet pass on each answer in the order of the keys; false if the message doesn't parse.
 	readGet(message []byte, each func(answer)) bool
 	readBatchGet(message []byte, each func(answer)) bool
+}
+
+// grpcDialect is a dialect of gRPC's servers. They have scans, too.
+type grpcDialect interface {
+	dialect
+	// path returns the HTTP/2 path of a method.
+	path(method string) string
+	appendScan(to []byte, s scan) []byte
 	// readScan passes on each entry and returns the next page's token; false if the message doesn't parse.
 	readScan(message []byte, each func(key, value []byte)) (token []byte, parses bool)
 }
@@ -42,8 +48,11 @@ type scan struct {
 
 func dialectOf(o options) dialect {
 	isStraight := len(o.Owners) > 0
-	if o.Kind == kindPeer {
+	switch o.Kind {
+	case kindPeer:
 		return peer{isStraight}
+	case kindRedis:
+		return redis{}
 	}
 	var bound []byte
 	if o.StalenessMs > 0 {

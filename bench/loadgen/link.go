@@ -1,19 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"io"
 	"net"
 	"sync"
 	"time"
-
-	"golang.org/x/net/http2"
 )
 
 const (
-	// Limit for an attempt to connect, and then again for the server's settings to come.
+	// Limit for an attempt to connect, and then again for the server to be ready.
 	connectTimeout = time.Second
 	firstBackoff   = 20 * time.Millisecond
 	backoffGrowth  = 1.6
@@ -88,7 +84,8 @@ func (l *link) connect(running context.Context) (wasReady bool, err error) {
 
 // wire is a connection with its socket. The load's lock guards the fields that change.
 type wire struct {
-	*connection
+	*traffic
+	speaks  protocol
 	link    *link
 	socket  net.Conn
 	awake   chan struct{} // there may be something to send
@@ -96,15 +93,11 @@ type wire struct {
 	leftFor error
 }
 
-// read takes frames until the connection has ended.
+// read takes what comes until the connection has ended.
 func (w *wire) read() {
-	frames := http2.NewFramer(io.Discard, bufio.NewReaderSize(w.socket, readBuffer))
-	frames.SetReuseFrames()
-	frames.SetMaxReadFrameSize(defaultFrameMax)
 	w.socket.SetReadDeadline(time.Now().Add(connectTimeout))
 	for {
-		frame, err := frames.ReadFrame()
-		if w.link.load.take(w, frame, err) {
+		if w.link.load.take(w, w.speaks.read()) {
 			return
 		}
 	}

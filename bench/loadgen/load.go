@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -14,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
 	"metronome"
 )
@@ -35,7 +35,7 @@ var errLeft = errors.New("the server has left")
 // it, so nothing waits for the lock.
 type load struct {
 	options options
-	path    string
+	path    string      // of gRPC's calls
 	began   time.Time   // when its clock was 0
 	tls     *tls.Config // nil: nothing is encrypted
 
@@ -55,9 +55,12 @@ type load struct {
 
 func newLoad(o options) *load {
 	l := &load{
-		options: o, path: dialectOf(o).path(o.Method), began: time.Now(), work: workOf(o),
+		options: o, began: time.Now(), work: workOf(o),
 		byTarget: make([][]*link, len(o.Targets)), wires: map[*wire]bool{}, idle: make(chan struct{}),
 		record: newRecord(o),
+	}
+	if service, isGRPC := dialectOf(o).(grpcDialect); isGRPC {
+		l.path = service.path(o.Method)
 	}
 	for range o.Connections {
 		for number, target := range o.Targets {
@@ -223,7 +226,7 @@ func (l *load) dispatch(c *call) {
 		switch {
 		case each.takesCalls():
 			c.sentTo = each.target
-			each.current.send(c)
+			each.current.speaks.send(c)
 			each.current.wake()
 			return
 		case each.isFailing:
@@ -311,7 +314,7 @@ func (l *load) sweep(running context.Context) {
 		l.lock.Lock()
 		due := l.now() - int64(l.options.timeout())
 		for each := range l.wires {
-			each.expire(due)
+			each.speaks.expire(due)
 			each.wake()
 		}
 		var expired []*call
@@ -333,29 +336,38 @@ func (l *load) sweep(running context.Context) {
 func (l *load) open(of *link, socket net.Conn) *wire {
 	l.lock.Lock()
 	defer l.lock.Unlock()
+	speaks := l.speak(bufio.NewReaderSize(socket, readBuffer), of.target)
 	w := &wire{
-		connection: newConnection(l.scheme(), of.target, l.path, l.options.TimeoutMs, l),
-		link:       of, socket: socket, awake: make(chan struct{}, 1), left: make(chan struct{}),
+		traffic: speaks.common(), speaks: speaks,
+		link: of, socket: socket, awake: make(chan struct{}, 1), left: make(chan struct{}),
 	}
 	l.wires[w] = true
 	w.wake()
 	return w
 }
 
-// take gives a connection a frame or a read error. It returns whether the connection has ended.
-func (l *load) take(w *wire, frame http2.Frame, err error) (hasEnded bool) {
+// speak begins what is said on a new connection.
+func (l *load) speak(input *bufio.Reader, target string) protocol {
+	if l.options.Kind == kindRedis {
+		return newRedisConnection(input, l)
+	}
+	return newConnection(input, l.scheme(), target, l.path, l.options.TimeoutMs, l)
+}
+
+// take has a connection take what was read, or a read error. It returns whether the connection has ended.
+func (l *load) take(w *wire, err error) (hasEnded bool) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	wasReady := w.isReady
 	if err == nil {
-		err = w.receive(frame)
+		err = w.speaks.receive()
 	}
 	switch {
 	case err != nil:
-		if wasReady && !w.isDone() {
+		if wasReady && !w.speaks.isDone() {
 			l.record.connections.Lost++
 		}
-		w.lose(err.Error())
+		w.speaks.lose(err.Error())
 		w.leave(err)
 	case w.isLeaving:
 		if w.leave(errLeft) {
@@ -368,7 +380,7 @@ func (l *load) take(w *wire, frame http2.Frame, err error) (hasEnded bool) {
 		w.link.once.Do(func() { close(w.link.wasReady) })
 		l.redispatch()
 	}
-	if !w.isDone() {
+	if !w.speaks.isDone() {
 		w.wake()
 		return false
 	}
@@ -382,7 +394,7 @@ func (l *load) takeOutput(w *wire, into *bytes.Buffer) {
 	defer l.lock.Unlock()
 	*into, w.output = w.output, *into
 	// Requests may have waited for room in it.
-	w.pump()
+	w.speaks.pump()
 	w.wake()
 }
 

@@ -135,7 +135,7 @@ func TestAnswersToNothingAreWrong(t *testing.T) {
 	o := short(methodGet, address)
 	// The peer's answers don't parse as ours, or have no value.
 	l := newLoad(o)
-	l.path = dialectOf(options{Kind: kindPeer}).path(methodGet)
+	l.path = peer{}.path(methodGet)
 	made, err := l.run(context.Background())
 	if err != nil || made.Requests.OK > 0 || !made.hasWrong() {
 		t.Fatalf("%v %v", made, err)

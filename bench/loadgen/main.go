@@ -1,5 +1,5 @@
-// Command loadgen loads gRPC servers with lookups and checks every value they return. README.md explains its options
-// and its report.
+// Command loadgen loads gRPC servers, or Redis, with lookups and checks every value they return. README.md explains its
+// options and its report.
 package main
 
 import (

@@ -73,7 +73,7 @@ func parse(arguments []string, help io.Writer) (options, error) {
 		decoder.DisallowUnknownFields()
 		return decoder.Decode(&o)
 	})
-	flags.StringVar(&o.Kind, "kind", o.Kind, "kind of servers: ours or peer")
+	flags.StringVar(&o.Kind, "kind", o.Kind, "kind of servers: ours, peer or redis")
 	flags.StringVar(&o.Method, "method", o.Method, "get, batch_get or scan")
 	flags.Func("targets", "`host:port,...`", func(text string) error {
 		o.Targets = strings.Split(text, ",")
@@ -123,7 +123,8 @@ func (o options) check() error {
 			wrong = append(wrong, fmt.Errorf(rule, values...))
 		}
 	}
-	require(slices.Contains([]string{kindOurs, kindPeer}, o.Kind), "kind is %q: it must be ours or peer", o.Kind)
+	require(slices.Contains([]string{kindOurs, kindPeer, kindRedis}, o.Kind),
+		"kind is %q: it must be ours, peer or redis", o.Kind)
 	require(slices.Contains([]string{methodGet, methodBatchGet, methodScan}, o.Method),
 		"method is %q: it must be get, batch_get or scan", o.Method)
 	require(len(o.Targets) > 0 && !slices.Contains(o.Targets, ""), "targets must be given, as host:port,...")
@@ -146,6 +147,8 @@ func (o options) check() error {
 	require(o.Span >= 1 && o.Span <= spanMax, "span is %d: it must be 1 to %d", o.Span, spanMax)
 	require(o.Method != methodScan || o.Span <= o.Keys, "span is %d, and there are only %d keys", o.Span, o.Keys)
 	require((o.Concurrency > 0) != (o.Rate > 0), "one of concurrency and rate must be given, above 0")
+	require(o.Kind != kindRedis || o.Method != methodScan, "redis has no scan of a range of keys")
+	require(o.Kind != kindRedis || o.TLSCA == "", "redis is spoken to without TLS")
 	require(o.DurationS > 0 && o.WarmupS >= 0, "duration_s must be above 0, warmup_s at least 0")
 	require(o.TimeoutMs >= 1 && o.TimeoutMs <= timeoutMax,
 		"timeout_ms is %d: it must be 1 to %d", o.TimeoutMs, timeoutMax)

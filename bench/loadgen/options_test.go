@@ -29,7 +29,7 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, wrong := range []string{
-		"--kind theirs", "--method put", "--targets ,", "--store=", "--keys 0", "--keys 200000000", "--concurrency 0",
+		"--kind theirs", "--kind redis --method scan", "--kind redis --tls-ca a --tls-certificate b --tls-key c", "--method put", "--targets ,", "--store=", "--keys 0", "--keys 200000000", "--concurrency 0",
 		"--rate 5", "--owners 0,1", "--owners 0,-1", "--owners 0,x", "--owners 0 --partitions 2", "--batch 1001",
 		"--batch 0", "--method scan --span 11", "--duration-s 0", "--timeout-ms 0", "--version 4294967296",
 		"--connections 0", "--concurrency 0 --rate 1e9", "--config /nowhere", "--hot 1001",

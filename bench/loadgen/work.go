@@ -40,7 +40,7 @@ func workOf(o options) work {
 	case methodBatchGet:
 		return &lookups{held, o.Batch, speaks.appendBatchGet, speaks.readBatchGet}
 	}
-	return &scans{data: held, dialect: speaks, span: uint32(o.Span), isByPartition: o.Kind == kindOurs}
+	return &scans{data: held, dialect: speaks.(grpcDialect), span: uint32(o.Span), isByPartition: o.Kind == kindOurs}
 }
 
 func (d *data) draw() uint32 {
@@ -125,7 +125,7 @@ func (l *lookups) complete(c *call) bool {
 // scans asks for all keys of a random range.
 type scans struct {
 	data
-	dialect       dialect
+	dialect       grpcDialect
 	span          uint32
 	isByPartition bool // with owners a scan reads one partition; if false, all partitions that the target owns
 }

@@ -12,11 +12,13 @@ from typing import Final
 import grpc
 
 from bench.shape import Shape, Side
-from bench.sides.servers import ROOT, Copy, Options, Servers
+from bench.sides.servers import MAX_OFFSETS, ROOT, Copy, Options, Servers, Spark
 from bench.trees import program_of
 from bench.waiting import wait_for
 from statehouse.contract.membership import TaskState
 from statehouse.contract.topology import TaskId, changelog_topic
+from statehouse.kafka import clients
+from statehouse.kafka.offsets import end_offsets
 from statehouse.link.proxy import NONE
 from statehouse.local.certificates import CRL, RULES, make_certificates
 from statehouse.local.ports import LOOPBACK, free_port
@@ -36,9 +38,6 @@ _ROUTER: Final = "router"
 _ANSWER_S: Final = 2.0
 _READY_S: Final = 60.0
 _STOP_S: Final = 45.0
-# Most offsets per batch. In a batch of 100,000 half of the time is the fixed cost of a batch. But a store must take
-# several batches to build, so that nodes follow while Spark goes on.
-_MAX_OFFSETS: Final = 350_000
 
 
 class Fleet(Servers):
@@ -248,13 +247,22 @@ class SparkFleet(Fleet):
         return any(self._checkpoints.glob("**/offsets/0"))
 
     @property
+    def spark(self) -> Spark:
+        """See Servers."""
+        return Spark(self._controller, self._checkpoints, self._written)
+
+    def _written(self) -> int:
+        places = [(self.changelog, partition) for partition in range(self.shape.partitions)]
+        return sum(end_offsets(clients.admin(self.bootstrap, "bench"), places).values())
+
+    @property
     def _checkpoints(self) -> Path:
         return self.directory / "checkpoints"
 
     def _controller_process(self) -> ManagedProcess:
         options = {
             "checkpoint-dir": self._checkpoints,
-            "max-offsets": _MAX_OFFSETS,
+            "max-offsets": MAX_OFFSETS,
             **self._standbys,
             **self._timing,
         }

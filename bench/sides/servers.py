@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import grpc
 
+from bench.failure import BenchFailure
 from bench.records import record_count
 from bench.shape import Shape, Side
 from bench.waiting import wait_for
@@ -22,6 +23,12 @@ from statehouse.local.process import ManagedProcess
 ROOT: Final = Path(__file__).parents[2]
 T = TypeVar("T")
 
+MAX_OFFSETS: Final = 350_000
+"""Most offsets per batch of Spark.
+
+In a batch of 100,000 half of the time is the fixed cost of a batch. But a store must take several batches to build, so
+that nodes follow while Spark goes on.
+"""
 _SETTLE_S: Final = 1800.0
 _STOP_S: Final = 60.0
 _QUIET_S: Final = 1.0
@@ -44,6 +51,21 @@ class Copy:
     active: bool
     position: int
     caught_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """The Spark application that writes what servers show.
+
+    Attributes:
+        checkpoints: the directory with the checkpoint of its query.
+        written: returns a count that grows with each record it writes, whether the record shows yet or not.
+
+    """
+
+    process: ManagedProcess
+    checkpoints: Path
+    written: Callable[[], int]
 
 
 def is_settled(copies: Collection[Copy], shape: Shape) -> bool:
@@ -105,6 +127,16 @@ class Servers(ABC):
     @abstractmethod
     def processes(self) -> Sequence[ManagedProcess]:
         """Return all processes, in the order to start them."""
+
+    @property
+    def spark(self) -> Spark:
+        """Spark's application.
+
+        Raises:
+            BenchFailure: there is none.
+
+        """
+        raise BenchFailure(f"{self.side} runs without Spark")
 
     @property
     def pids(self) -> dict[str, int]:
@@ -181,6 +213,16 @@ class Servers(ABC):
             return copies if is_settled(copies, self.shape) else []
 
         return wait_for(self._checked(settled), _SETTLE_S, f"{self.side} to have every copy at its end", for_s=for_s)
+
+    def wait_serving(self) -> None:
+        """Wait until all that has been written can be read, even if Spark has ended; raise as `wait_settled` does."""
+
+        def is_serving() -> bool:
+            for node in self.nodes.values():
+                node.check()
+            return is_settled(self.copies(), self.shape)
+
+        wait_for(is_serving, _SETTLE_S, f"{self.side} to serve all that was written", for_s=_QUIET_S)
 
     def _checked(self, predicate: Callable[[], T]) -> Callable[[], T]:
         def checked() -> T:

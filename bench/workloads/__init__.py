@@ -8,6 +8,7 @@ from bench.measure import Workload
 from bench.workloads.build import build
 from bench.workloads.faults import failover, rolling_restart
 from bench.workloads.freshness import freshness
+from bench.workloads.kills import driver_kill, store_kill
 from bench.workloads.lookups import batches, gets, gets_straight, hot_key, scans, warm_up
 from bench.workloads.memory import memory
 from bench.workloads.python import python_client
@@ -29,5 +30,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "freshness": freshness,
     "failover": failover,
     "rolling-restart": rolling_restart,
+    "store-kill": store_kill,
+    "driver-kill": driver_kill,
 }
 """By the names in plans. The first workload of a round must start the servers."""

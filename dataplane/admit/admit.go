@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/placement"
 )
 
 // Why a read is Python's to answer.
@@ -90,6 +91,9 @@ func New[R Held](
 		NeedsPermits: decided.NeedsPermits, stores: map[string]*Store[R]{},
 	}
 	for _, each := range decided.Stores {
+		if each.PartitionCount == 0 || each.PartitionCount > placement.MostPartitions {
+			continue // all of it is Python's
+		}
 		store := &Store[R]{
 			name: each.Name, keyForm: each.KeyForm, valueForm: each.ValueForm, isGlobal: each.IsGlobal, report: reportOf(each.Name),
 			kind: 1 << uint(each.Kind), windowMS: each.WindowSizeMs,
@@ -100,9 +104,7 @@ func New[R Held](
 				store.partitions[of.Partition] = replica[R]{true, of.IsActive, of.Head, of.ConcealedHead, held}
 			}
 		}
-		if each.PartitionCount > 0 {
-			s.stores[each.Name] = store
-		}
+		s.stores[each.Name] = store
 	}
 	return s
 }

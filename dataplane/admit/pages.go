@@ -160,11 +160,7 @@ func (s *Store[R]) stamps(numbers []uint64, terms *Terms, now int64) ([]Stamped[
 
 // asked returns the range that the request is of; not if Python has to say what it is, or refuses it.
 func (p *Page) asked(form controlv1.KeyForm) (start, stop []byte, gaps [][2][]byte, isRead bool) {
-	isText := false
-	for _, bound := range []*key{p.from, p.to, p.prefix} {
-		isText = isText || bound != nil && bound.isText
-	}
-	if isText && form != controlv1.KeyForm_KEY_FORM_TEXT {
+	if p.hasText() && form != controlv1.KeyForm_KEY_FORM_TEXT {
 		return p.numbers(form)
 	}
 	if p.prefix != nil {
@@ -180,6 +176,16 @@ func (p *Page) asked(form controlv1.KeyForm) (start, stop []byte, gaps [][2][]by
 		stop = keys.Following(p.to.bytes)
 	}
 	return start, stop, nil, true
+}
+
+// hasText says whether a key that bounds the range is text.
+func (p *Page) hasText() bool {
+	for _, bound := range []*key{p.from, p.to, p.prefix} {
+		if bound != nil && bound.isText {
+			return true
+		}
+	}
+	return false
 }
 
 // numbers returns the range from one number to another. In the order of bytes those below zero are behind the others.

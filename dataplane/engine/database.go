@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"statehouse-dataplane/keys"
 )
@@ -26,12 +27,15 @@ const (
 	// the disk.
 	mostMemtables = 3
 	mostLayers    = 24
-	looksAgain    = 5 * time.Millisecond
+	// In memory it waits as long as files are being merged, and take by this part more than entries may.
+	mergedBelow = 4
+	looksAgain  = 5 * time.Millisecond
 )
 
 // Database is the entries of one partition of a store.
 type Database struct {
 	path      string
+	budget    int64
 	resources *Resources
 	lock      *pebble.Lock
 	pebble    *pebble.DB
@@ -60,11 +64,27 @@ func Open(path string, resources *Resources, stores int) (*Database, error) {
 	if _, err := os.Stat(filepath.Join(path, damageMark)); err == nil {
 		return nil, &Fault{Damaged, path, errors.New("it was found to be damaged")}
 	}
-	d := &Database{path: path, resources: resources, moved: make(chan struct{})}
+	return openIn(&Database{path: path}, resources, stores, vfs.Default)
+}
+
+// OpenInMemory makes an empty database whose files are in memory. The path is its name; nothing is there. What its entries
+// may take is what its store has to see to.
+//
+// Errors are of type *Fault.
+func OpenInMemory(path string, resources *Resources, stores int, budget int64) (*Database, error) {
+	return openIn(&Database{path: path, budget: budget}, resources, stores, vfs.NewMem())
+}
+
+func openIn(d *Database, resources *Resources, stores int, files vfs.FS) (*Database, error) {
+	d.resources, d.moved = resources, make(chan struct{})
 	memtable := resources.begin(stores)
 	d.memtable = int(memtable)
 	options := resources.options(memtable)
-	options.Logger = logger{path}
+	options.FS = files
+	if d.budget > 0 {
+		inMemory(options, d.budget)
+	}
+	options.Logger = logger{d.path}
 	options.EventListener = &pebble.EventListener{
 		BackgroundError: func(err error) { d.note(err) },
 		DataCorruption:  func(found pebble.DataCorruptionInfo) { d.note(found.Details) }, // by default it ends the program
@@ -81,7 +101,7 @@ func Open(path string, resources *Resources, stores int) (*Database, error) {
 }
 
 func (d *Database) open(options *pebble.Options) error {
-	if err := os.MkdirAll(d.path, 0o755); err != nil {
+	if err := options.FS.MkdirAll(d.path, 0o755); err != nil {
 		return faultOf(d.path, err)
 	}
 	lock, err := pebble.LockDirectory(d.path, options.FS)
@@ -120,6 +140,9 @@ func (d *Database) load() error {
 	return entries.Close()
 }
 
+// Budget returns what entries may take in memory; 0: they are on disk.
+func (d *Database) Budget() int64 { return d.budget }
+
 // State returns what was written with the newest entries; nil if nothing was ever written. It is the writer's to ask.
 func (d *Database) State() []byte { return d.state }
 
@@ -138,7 +161,7 @@ func (d *Database) note(err error) *Fault {
 		return nil
 	}
 	found := faultOf(d.path, err)
-	if d.fault.CompareAndSwap(nil, found) && found.Kind == Damaged {
+	if d.fault.CompareAndSwap(nil, found) && found.Kind == Damaged && d.budget == 0 {
 		// If the disk can't be written, the next read finds the damage again.
 		_ = os.WriteFile(filepath.Join(d.path, damageMark), []byte(err.Error()+"\n"), 0o600)
 	}
@@ -293,7 +316,7 @@ func (d *Database) await(bytes int) error {
 	for {
 		moved := d.movement()
 		metrics := d.pebble.Metrics()
-		if metrics.MemTable.Size <= uint64(mostMemtables*d.memtable) && int(metrics.Levels[0].Sublevels) <= mostLayers {
+		if !d.isBehind(metrics) {
 			return nil
 		}
 		select {
@@ -307,6 +330,17 @@ func (d *Database) await(bytes int) error {
 			return ErrClosed
 		}
 	}
+}
+
+// isBehind says whether the writer is to wait: too much is not in files, or not merged yet.
+func (d *Database) isBehind(metrics *pebble.Metrics) bool {
+	if metrics.MemTable.Size > uint64(mostMemtables*d.memtable) {
+		return true
+	}
+	if d.budget == 0 {
+		return int(metrics.Levels[0].Sublevels) > mostLayers
+	}
+	return metrics.Compact.NumInProgress > 0 && metrics.DiskSpaceUsage() > uint64(d.budget+d.budget/mergedBelow)
 }
 
 // movement returns what is closed when the disk has written something, or failed.
@@ -323,7 +357,7 @@ func (d *Database) wake() {
 	d.moved = make(chan struct{})
 }
 
-// Save returns once everything that was committed before is in files.
+// Save returns once everything that was committed before is in files; in memory it needn't be.
 //
 // Errors are ErrClosed, or of type *Fault.
 func (d *Database) Save() error {
@@ -331,6 +365,9 @@ func (d *Database) Save() error {
 		return err
 	}
 	defer d.end()
+	if d.budget > 0 {
+		return nil
+	}
 	return d.flush()
 }
 
@@ -362,7 +399,10 @@ func (d *Database) Close() error {
 	d.wake()
 	d.reads.Lock()
 	defer d.reads.Unlock()
-	failed := d.flush()
+	var failed error
+	if d.budget == 0 {
+		failed = d.flush()
+	}
 	d.resources.end(d, d.counted(d.pebble.Metrics()))
 	if err := errors.Join(d.pebble.Close(), d.lock.Close()); err != nil && failed == nil {
 		failed = faultOf(d.path, err)

@@ -321,3 +321,38 @@ func TestMemtablesOfAllStoresFitIntoTheirBudget(t *testing.T) {
 		}
 	}
 }
+
+func TestFilesInMemoryTakeAtMostTwiceWhatEntriesMay(t *testing.T) {
+	const budget, valueBytes, keys = 8 << 20, 10_000, 800
+	random := rand.New(rand.NewPCG(1, 5))
+	resources := NewResources(8<<20, 8<<20)
+	defer resources.Close()
+	path := filepath.Join(t.TempDir(), "store")
+	d, err := OpenInMemory(path, resources, 8, budget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := uint64(0)
+	value := make([]byte, valueBytes)
+	for number := range 6 * keys {
+		batch := d.Batch(valueBytes)
+		for at := range value { // it can't be compressed
+			value[at] = byte(random.Uint32())
+		}
+		batch.Put(Default, fmt.Appendf(nil, "%d", number%keys), value)
+		commit(t, batch, "state")
+		most = max(most, d.pebble.Metrics().DiskSpaceUsage())
+	}
+	if most < keys*valueBytes || most > 2*budget {
+		t.Fatalf("files took %d bytes, of entries with %d", most, keys*valueBytes)
+	}
+	if err := d.Save(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Fatalf("something of it is on disk: %v", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

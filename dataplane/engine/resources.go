@@ -18,7 +18,9 @@ const (
 	// Of a hundred lookups of absent keys, one reads a block in vain.
 	bloomBitsPerKey = 10
 	blockBytes      = 4 << 10
-	levels          = 7
+	// Files in memory are there twice while they are merged.
+	fileBytesInMemory = 1 << 20
+	levels            = 7
 )
 
 // Resources are what all stores of a node share: one cache, and a budget for what is not in files yet.
@@ -117,4 +119,13 @@ func (r *Resources) options(memtable uint64) *pebble.Options {
 	}
 	options.EnsureDefaults()
 	return options
+}
+
+// inMemory has files take little more than their entries: what was overwritten is merged away soon, a little at a time.
+func inMemory(options *pebble.Options, budget int64) {
+	options.LBaseMaxBytes = max(budget/10, fileBytesInMemory)
+	options.L0CompactionThreshold = 1
+	for level := range options.TargetFileSizes {
+		options.TargetFileSizes[level] = fileBytesInMemory
+	}
 }

@@ -60,6 +60,9 @@ func decoded(sent *kmsg.FetchResponseTopicPartition, from int64, decompressor kg
 		}
 		data := left[:length]
 		left = left[length:]
+		if length <= magicAt {
+			return slice, errCut
+		}
 		if data[magicAt] != magicOfNow {
 			return slice, fmt.Errorf("a record batch of format %d: Kafka has written format 2 since 0.11", data[magicAt])
 		}

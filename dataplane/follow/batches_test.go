@@ -145,6 +145,16 @@ func TestADamagedBatchIsAnError(t *testing.T) {
 	}
 }
 
+func TestABatchThatIsTooShortToBeOneIsAnError(t *testing.T) {
+	for length := 1; length < headBytes-lengthEnd; length++ {
+		batch := batchOf(0, 0, -1, 0, written{[]byte("a"), []byte("1")})
+		binary.BigEndian.PutUint32(batch[lengthEnd-4:], uint32(length))
+		if _, err := decoded(sent(nil, batch), 0, kgo.DefaultDecompressor()); err == nil {
+			t.Fatalf("%d bytes are one", length)
+		}
+	}
+}
+
 func FuzzDecoded(f *testing.F) {
 	f.Add(batchOf(0, 1, 7, transactional, written{[]byte("a"), []byte("1")}, written{nil, nil}))
 	f.Add(abortOf(3, 7))

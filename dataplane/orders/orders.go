@@ -102,7 +102,10 @@ func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer,
 func told(err error) *controlv1.EngineFault {
 	kind := controlv1.EngineFaultKind_ENGINE_FAULT_KIND_UNSPECIFIED
 	var fault *engine.Fault
+	var over *stores.OverBudget
 	switch {
+	case errors.As(err, &over):
+		kind = controlv1.EngineFaultKind_ENGINE_FAULT_KIND_MEMORY
 	case errors.As(err, &fault):
 		kind = map[engine.Kind]controlv1.EngineFaultKind{
 			engine.Damaged: controlv1.EngineFaultKind_ENGINE_FAULT_KIND_DAMAGED,
@@ -360,7 +363,7 @@ func (o *Orders) measure(store uint64) (*controlv1.EngineAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	measures, err := r.database.Measures()
+	measures, err := r.measures()
 	if err != nil {
 		return nil, err
 	}

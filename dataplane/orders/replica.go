@@ -25,6 +25,7 @@ type store interface {
 	Count(walk *stores.Walk) (int64, error)
 	Entries(segment int64, walk *stores.Walk) (int64, error)
 	Keep() (counted <-chan struct{}, err error)
+	Bytes() int64
 }
 
 // replica is an open store, and the reading of its changelog.
@@ -54,7 +55,7 @@ type replica struct {
 
 // openReplica opens a store.
 func openReplica(order *controlv1.EngineOpen, resources *engine.Resources, report func(*controlv1.EngineReport)) (*replica, *controlv1.EngineState, error) {
-	database, err := engine.Open(order.Path, resources, int(order.Stores))
+	database, err := opened(order, resources)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -80,9 +81,29 @@ func openReplica(order *controlv1.EngineOpen, resources *engine.Resources, repor
 	}
 	state := &controlv1.EngineState{Segments: database.Segments()}
 	if checkpoint != nil {
-		r.checkpoint, state.Checkpoint = *checkpoint, database.State()
+		r.checkpoint, r.position, state.Checkpoint = *checkpoint, checkpoint.Position, database.State()
 	}
 	return r, state, nil
+}
+
+// opened opens the database on disk, or makes it in memory.
+func opened(order *controlv1.EngineOpen, resources *engine.Resources) (*engine.Database, error) {
+	if order.MemoryBytes > 0 {
+		return engine.OpenInMemory(order.Path, resources, int(order.Stores), int64(order.MemoryBytes))
+	}
+	return engine.Open(order.Path, resources, int(order.Stores))
+}
+
+// measures returns what the store takes, by the names of the node's metrics. The error is ErrClosed.
+func (r *replica) measures() (map[string]int64, error) {
+	measures, err := r.database.Measures()
+	if err == nil && r.database.Budget() > 0 {
+		measures["memory_bytes"], measures["memory_budget_bytes"] = r.store.Bytes(), r.database.Budget()
+		// There are no files on a disk, and what their entries take is counted.
+		delete(measures, "sst_bytes")
+		delete(measures, "pending_compaction_bytes")
+	}
+	return measures, err
 }
 
 // begin takes what is to be read: the checkpoint, and from where on.

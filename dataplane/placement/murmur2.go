@@ -3,6 +3,9 @@ package placement
 
 import "encoding/binary"
 
+// MostPartitions is how many a store has at most (statehouse/errors/checked.py).
+const MostPartitions = 1_000_000
+
 // Partition returns the partition of a key, as Java's producers choose it.
 func Partition(key []byte, partitions uint32) uint32 {
 	return (Hash(key) & 0x7fffffff) % partitions

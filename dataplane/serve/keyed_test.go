@@ -43,7 +43,7 @@ func (k *kept) Get(key []byte, take func([]byte, int64)) (bool, error) {
 }
 
 // database returns one, which is closed when the test ends.
-func database(t *testing.T) *engine.Database {
+func database(t testing.TB) *engine.Database {
 	t.Helper()
 	resources := engine.NewResources(8<<20, 8<<20)
 	opened, err := engine.Open(t.TempDir(), resources, 1)

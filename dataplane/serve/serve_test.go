@@ -35,7 +35,7 @@ func (h *held) End() *controlv1.ServingEnd { return h.end }
 func (h *held) Store() any                 { return h.KeyValue }
 
 // holding returns a store with these values by "k0", "k1" and so on.
-func holding(t *testing.T, values ...string) *held {
+func holding(t testing.TB, values ...string) *held {
 	t.Helper()
 	database := database(t)
 	kept, _, err := stores.NewKeyValue(database)

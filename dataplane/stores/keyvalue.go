@@ -10,8 +10,7 @@ import (
 
 // KeyValue has the latest value of each key, with the time of its record.
 type KeyValue struct {
-	database *engine.Database
-	tally    tally
+	tally
 }
 
 // NewKeyValue returns the store of an open database, and its checkpoint, nil if nothing was ever written.
@@ -20,8 +19,8 @@ func NewKeyValue(database *engine.Database) (*KeyValue, *Checkpoint, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &KeyValue{database: database}
-	s.tally.begin(checkpoint)
+	s := &KeyValue{}
+	s.begin(database, checkpoint)
 	return s, checkpoint, nil
 }
 
@@ -40,28 +39,23 @@ func stored(database *engine.Database) (*Checkpoint, error) {
 
 // Apply writes the values, deletes the keys of tombstones, and writes the checkpoint with them.
 func (s *KeyValue) Apply(records []Record, checkpoint *Checkpoint) (Applied, error) {
-	change := s.tally.change(s.database, len(records))
+	by := s.change(len(records))
 	batch := s.database.Batch(sizeOf(records))
 	for _, record := range records {
-		if err := change.entry(Whole, record.Key, record.Value != nil); err != nil {
+		if err := by.entry(Whole, record.Key, storedBytes(record)); err != nil {
 			return Applied{}, errors.Join(err, batch.Close())
 		}
 		write(batch, engine.Default, record.Key, record)
 	}
-	s.tally.note(change, checkpoint)
+	if err := s.fits(by); err != nil {
+		return Applied{}, errors.Join(err, batch.Close())
+	}
+	s.note(by, checkpoint)
 	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		return Applied{}, err
 	}
-	s.tally.take(change)
+	s.take(by)
 	return Applied{}, nil
-}
-
-// Keep counts the keys, and has every later `Apply` keep their number: see `tally.keep`.
-func (s *KeyValue) Keep() (counted <-chan struct{}, err error) { return s.tally.keep(s.database) }
-
-// Entries returns the number of keys.
-func (s *KeyValue) Entries(number int64, walk *Walk) (int64, error) {
-	return s.tally.entries(s.database, number, walk)
 }
 
 // Get has `take` see a key's value and its record's time, and returns whether there is one. The value is gone after that.
@@ -160,9 +154,6 @@ func (r *roomy) Next() bool {
 	}
 	return true
 }
-
-// Kept returns the number of keys, and whether it is kept. It is not of a store that can't be read.
-func (s *KeyValue) Kept() (int64, bool) { return s.tally.all(s.database) }
 
 // Count returns the number of keys. It walks over all only if the number is not kept.
 func (s *KeyValue) Count(walk *Walk) (int64, error) { return s.Entries(Whole, walk) }

@@ -53,6 +53,14 @@ func sizeOf(records []Record) int {
 	return bytes
 }
 
+// storedBytes returns how many bytes the value of a record's entry has.
+func storedBytes(record Record) int {
+	if record.Value == nil {
+		return deleted
+	}
+	return timeBytes + len(record.Value)
+}
+
 // write writes a record's entry, with its time; a tombstone deletes it.
 func write(batch *engine.Batch, family engine.Family, entry []byte, record Record) {
 	if record.Value == nil {

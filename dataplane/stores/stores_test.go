@@ -23,6 +23,7 @@ type kept struct {
 	path      string
 	resources *engine.Resources
 	database  *engine.Database
+	budget    int64 // in memory
 }
 
 func keeping(t *testing.T) *kept {
@@ -33,7 +34,13 @@ func keeping(t *testing.T) *kept {
 
 func (k *kept) open() *engine.Database {
 	k.close()
-	database, err := engine.Open(k.path, k.resources, 1)
+	var database *engine.Database
+	var err error
+	if k.budget > 0 {
+		database, err = engine.OpenInMemory(k.path, k.resources, 1, k.budget)
+	} else {
+		database, err = engine.Open(k.path, k.resources, 1)
+	}
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -310,6 +317,96 @@ func TestANumberOfKeysThatIsKeptIsThereAfterOpening(t *testing.T) {
 	count, err := s.Count(&Walk{Ends: func() error { return ended }})
 	if err != nil || count != 1 {
 		t.Fatalf("%d, %v", count, err)
+	}
+}
+
+// amounts returns as how many bytes the entries of a database count, and how many bytes its values have.
+func amounts(t *testing.T, kept *tally, database *engine.Database) int64 {
+	t.Helper()
+	view := must[*engine.View](t)(database.View())
+	defer view.Close()
+	all := int64(0)
+	for _, number := range kept.families(view) {
+		found := view.Entries(familyOf(number), nil, nil, false)
+		for found.Next() {
+			all += int64(len(found.Key())+len(found.Value())) + entryBytes
+		}
+		if err := found.Err(); err != nil {
+			t.Fatal(err)
+		}
+		found.Close()
+	}
+	return all
+}
+
+// kind is one of the kinds of stores.
+type kind struct {
+	name string
+	make func(database *engine.Database) (store, *tally)
+	key  func(random *rand.Rand, step int) []byte
+}
+
+type store interface {
+	Apply(records []Record, checkpoint *Checkpoint) (Applied, error)
+}
+
+var kinds = []kind{
+	{"key-value", func(database *engine.Database) (store, *tally) {
+		s, _, _ := NewKeyValue(database)
+		return s, &s.tally
+	}, func(random *rand.Rand, _ int) []byte { return oddBytes(random, 2) }},
+	{"window", func(database *engine.Database) (store, *tally) {
+		s, _, _ := NewTimedStore(database, Windows, 3*leastIntervalMS, false)
+		return s, &s.tally
+	}, func(random *rand.Rand, step int) []byte {
+		return Windows.suffix(oddBytes(random, 2), Timed{StartMS: int64(step+random.IntN(5)) * leastIntervalMS / 10})
+	}},
+	{"versioned", func(database *engine.Database) (store, *tally) {
+		s, _, _ := NewVersioned(database, 20)
+		return s, &s.tally
+	}, func(random *rand.Rand, _ int) []byte { return oddBytes(random, 2) }},
+}
+
+func TestAStoreInMemoryRefusesABatchThatWouldTakeMoreThanItMay(t *testing.T) {
+	for _, each := range kinds {
+		for seed := range uint64(6) {
+			random := rand.New(rand.NewPCG(seed, 4))
+			keep := keeping(t)
+			keep.budget = 12 * (entryBytes + 50)
+			s, kept := each.make(keep.open())
+			refused := 0
+			for step := range 200 {
+				var records []Record
+				for range 1 + random.IntN(10) {
+					record := Record{Key: each.key(random, step), TimestampMS: int64(step + random.IntN(5))}
+					if random.IntN(4) > 0 {
+						record.Value = bytes.Repeat([]byte{'v'}, random.IntN(200))
+					}
+					records = append(records, record)
+				}
+				before := amounts(t, kept, keep.database)
+				_, err := s.Apply(records, &Checkpoint{Position: int64(step)})
+				after := amounts(t, kept, keep.database)
+				var over *OverBudget
+				switch {
+				case errors.As(err, &over):
+					refused++
+					if after != before || over.Bytes <= keep.budget || over.Budget != keep.budget || over.Bytes <= before {
+						t.Fatalf("%s: refused with %+v, and there were %d and are %d", each.name, over, before, after)
+					}
+				case err != nil:
+					t.Fatal(err)
+				case after > keep.budget && after > before:
+					t.Fatalf("%s: %d bytes where %d are allowed, and before there were %d", each.name, after, keep.budget, before)
+				}
+				if kept.Bytes() != after {
+					t.Fatalf("%s: counted as %d bytes, and there are %d", each.name, kept.Bytes(), after)
+				}
+			}
+			if refused == 0 || refused == 200 {
+				t.Fatalf("%s: refused %d of 200 batches", each.name, refused)
+			}
+		}
 	}
 }
 

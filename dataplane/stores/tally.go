@@ -1,6 +1,7 @@
 package stores
 
 import (
+	"fmt"
 	"maps"
 	"sync"
 
@@ -18,52 +19,79 @@ func familyOf(number int64) engine.Family {
 	return engine.Segment(number)
 }
 
-// tally is how many entries each segment of a store has. It may be unknown; then it is nobody's, or a walk finds it while
-// writes go on.
+// entryBytes is what an entry of a store in memory counts as, beside its key and value. See
+// query_service/stores/memory_engine.py.
+const entryBytes = 200
+
+// OverBudget says that a batch would have a store in memory take more than it may. Nothing of the batch was written.
+type OverBudget struct{ Bytes, Budget int64 }
+
+func (e *OverBudget) Error() string {
+	return fmt.Sprintf(
+		"%d bytes where the budget is %d: raise memory_store_max_bytes, or make the store persistent", e.Bytes, e.Budget,
+	)
+}
+
+// amount is how many entries there are, and as how many bytes they count.
+type amount struct{ entries, bytes int64 }
+
+func (a amount) plus(other amount) amount {
+	return amount{a.entries + other.entries, a.bytes + other.bytes}
+}
+
+// tally is how much each segment of a store has. It may be unknown; then it is nobody's, or a walk finds it while writes go
+// on. Bytes are known of stores in memory only, which are empty at first.
 type tally struct {
+	database  *engine.Database
 	segmented bool // it has segments
 
-	mutex  sync.Mutex
-	on     bool // every write says by how much it changes the numbers
-	known  bool
-	counts map[int64]int64 // before they are known: changes since the walk began
-	gone   map[int64]bool  // segments that were dropped since then
+	mutex   sync.Mutex
+	on      bool // every write says by how much it changes the amounts
+	known   bool
+	amounts map[int64]amount // before they are known: changes since the walk began
+	gone    map[int64]bool   // segments that were dropped since then
 }
 
 // begin takes the numbers that were stored, if they were.
-func (t *tally) begin(checkpoint *Checkpoint) {
-	if checkpoint == nil || checkpoint.Entries == nil {
+func (t *tally) begin(database *engine.Database, checkpoint *Checkpoint) {
+	t.database = database
+	isCounted := checkpoint != nil && checkpoint.Entries != nil
+	if !isCounted && database.Budget() == 0 {
 		return
 	}
-	t.on, t.known, t.counts = true, true, map[int64]int64{}
-	if t.segmented {
-		maps.Copy(t.counts, checkpoint.Segments)
-	} else {
-		t.counts[Whole] = *checkpoint.Entries
+	t.on, t.known, t.amounts = true, true, map[int64]amount{}
+	if !isCounted {
+		return
+	}
+	if !t.segmented {
+		t.amounts[Whole] = amount{entries: *checkpoint.Entries}
+	}
+	for number, entries := range checkpoint.Segments {
+		t.amounts[number] = amount{entries: entries}
 	}
 }
 
-// isOn says whether writes are to say by how much they change the numbers.
+// isOn says whether writes are to say by how much they change the amounts.
 func (t *tally) isOn() bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	return t.on
 }
 
-// keep counts the entries, and has every later write keep their numbers. A restore from the start does better to write
-// first and to count then. It returns at once; `counted` is closed when the numbers are known. Only the writer calls it.
-func (t *tally) keep(database *engine.Database) (counted <-chan struct{}, err error) {
+// Keep counts the entries, and has every later `Apply` keep their number. A restore from the start does better to write
+// first and to count then. It returns at once; `counted` is closed when the number is known. Only the writer calls it.
+func (t *tally) Keep() (counted <-chan struct{}, err error) {
 	done := make(chan struct{})
 	if t.isOn() {
 		close(done)
 		return done, nil
 	}
-	view, err := database.View()
+	view, err := t.database.View()
 	if err != nil {
 		return nil, err
 	}
 	t.mutex.Lock()
-	t.on, t.counts, t.gone = true, map[int64]int64{}, map[int64]bool{}
+	t.on, t.amounts, t.gone = true, map[int64]amount{}, map[int64]bool{}
 	t.mutex.Unlock()
 	go func() {
 		defer close(done)
@@ -89,12 +117,25 @@ func (t *tally) families(view *engine.View) []int64 {
 	return []int64{Whole}
 }
 
-// entries returns the number of a segment's entries. It walks over them only if the number is not kept.
-func (t *tally) entries(database *engine.Database, number int64, walk *Walk) (int64, error) {
-	if count, isKept := t.kept(database, number); isKept {
+// found takes what the walk has found.
+func (t *tally) found(counts map[int64]int64) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	for number, count := range counts {
+		if !t.gone[number] {
+			t.amounts[number] = t.amounts[number].plus(amount{entries: count})
+		}
+	}
+	t.known, t.gone = true, nil
+}
+
+// Entries returns the number of a segment's entries, expired ones included; `Whole` stands for a store's only family. It
+// walks over them only if the number is not kept.
+func (t *tally) Entries(number int64, walk *Walk) (int64, error) {
+	if count, isKept := t.kept(number); isKept {
 		return count, nil
 	}
-	view, err := database.View()
+	view, err := t.database.View()
 	if err != nil {
 		return 0, err
 	}
@@ -115,62 +156,140 @@ func countOf(view *engine.View, family engine.Family, walk *Walk) (int64, error)
 	return count, found.Err()
 }
 
-// found takes what the walk has found.
-func (t *tally) found(counts map[int64]int64) {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	for number, count := range counts {
-		if !t.gone[number] {
-			t.counts[number] += count
-		}
-	}
-	t.known, t.gone = true, nil
-}
-
 // of returns the number of a segment's entries; false if it isn't known.
 func (t *tally) of(number int64) (int64, bool) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	return t.counts[number], t.known
+	return t.amounts[number].entries, t.known
 }
 
 // kept is the same of a store that can be read.
-func (t *tally) kept(database *engine.Database, number int64) (int64, bool) {
+func (t *tally) kept(number int64) (int64, bool) {
 	count, known := t.of(number)
-	return count, known && isReadable(database)
+	if !known || t.database.IsClosing() || t.database.Fault() != nil {
+		return 0, false
+	}
+	return count, true
 }
 
-// all returns the number of all entries of a store that can be read; false if it isn't known.
-func (t *tally) all(database *engine.Database) (int64, bool) {
+// Kept returns the number of all entries, and whether it is kept. It is not of a store that can't be read.
+func (t *tally) Kept() (int64, bool) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	all := int64(0)
-	for _, count := range t.counts {
-		all += count
+	return sumOf(t.amounts).entries, t.known && !t.database.IsClosing() && t.database.Fault() == nil
+}
+
+// Bytes returns as how many bytes the entries of a store in memory count.
+func (t *tally) Bytes() int64 {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return sumOf(t.amounts).bytes
+}
+
+func sumOf(amounts map[int64]amount) amount {
+	var sum amount
+	for _, each := range amounts {
+		sum = sum.plus(each)
 	}
-	return all, t.known && isReadable(database)
+	return sum
 }
 
-func isReadable(database *engine.Database) bool {
-	return !database.IsClosing() && database.Fault() == nil
+// change is by how much a batch changes the amounts. A nil one is not counted, as that takes a read of each entry.
+type change struct {
+	database *engine.Database
+	bytes    map[string]int64 // by entry; 0: there is none
+	amounts  map[int64]amount
+	dropped  map[int64]bool
 }
 
-// changed returns the numbers after a change, which may be nil: nobody counts.
-func (t *tally) changed(by *change) map[int64]int64 {
+// change begins one, of about so many entries; nil as long as nobody counts.
+func (t *tally) change(entries int) *change {
+	if !t.isOn() {
+		return nil
+	}
+	return &change{t.database, make(map[string]int64, entries), map[int64]amount{}, map[int64]bool{}}
+}
+
+// deleted stands for the size of a value that is not there.
+const deleted = -1
+
+// entry takes note of an entry that is written, with a value of so many bytes, or deleted. No two segments have an entry of
+// one key.
+//
+// The error is ErrClosed, or of type *Fault.
+func (c *change) entry(number int64, key []byte, valueBytes int) error {
+	if c == nil {
+		return nil
+	}
+	was, known := c.bytes[string(key)]
+	if !known {
+		_, err := c.database.Get(familyOf(number), key, func(value []byte) { was = bytesOf(key, len(value)) })
+		if err != nil {
+			return err
+		}
+	}
+	now := bytesOf(key, valueBytes)
+	c.bytes[string(key)] = now
+	by := amount{bytes: now - was}
+	switch {
+	case now > 0 && was == 0:
+		by.entries = 1
+	case was > 0 && now == 0:
+		by.entries = -1
+	}
+	c.amounts[number] = c.amounts[number].plus(by)
+	return nil
+}
+
+func bytesOf(key []byte, valueBytes int) int64 {
+	if valueBytes == deleted {
+		return 0
+	}
+	return int64(len(key)+valueBytes) + entryBytes
+}
+
+// drop takes note of a segment that is dropped, after all its entries.
+func (c *change) drop(number int64) {
+	if c != nil {
+		c.dropped[number] = true
+	}
+}
+
+// fits returns an *OverBudget if a change would have a store in memory take more than it may. Segments that it drops count
+// until they are gone.
+func (t *tally) fits(by *change) error {
+	budget := t.database.Budget()
+	if budget == 0 {
+		return nil
+	}
+	added := int64(0)
+	for number, each := range by.amounts {
+		if !by.dropped[number] {
+			added += each.bytes
+		}
+	}
+	if all := t.Bytes() + added; added > 0 && all > budget {
+		return &OverBudget{all, budget}
+	}
+	return nil
+}
+
+// after returns the amounts after a change, which may be nil.
+func (t *tally) after(by *change) map[int64]amount {
 	if by == nil {
-		return t.counts
+		return t.amounts
 	}
-	counts := maps.Clone(t.counts)
-	for number, count := range by.counts {
-		counts[number] += count
+	amounts := maps.Clone(t.amounts)
+	for number, each := range by.amounts {
+		amounts[number] = amounts[number].plus(each)
 	}
 	for number := range by.dropped {
-		delete(counts, number)
+		delete(amounts, number)
 	}
-	return counts
+	return amounts
 }
 
-// note puts the numbers after a change into a checkpoint, if they are known.
+// note puts the numbers of entries after a change into a checkpoint, if they are known.
 func (t *tally) note(by *change, checkpoint *Checkpoint) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -178,13 +297,14 @@ func (t *tally) note(by *change, checkpoint *Checkpoint) {
 	if !t.known {
 		return
 	}
-	counts, all := t.changed(by), int64(0)
-	for _, count := range counts {
-		all += count
-	}
+	amounts := t.after(by)
+	all := sumOf(amounts).entries
 	checkpoint.Entries = &all
 	if t.segmented {
-		checkpoint.Segments = maps.Clone(counts)
+		checkpoint.Segments = make(map[int64]int64, len(amounts))
+		for number, each := range amounts {
+			checkpoint.Segments[number] = each.entries
+		}
 	}
 }
 
@@ -195,58 +315,10 @@ func (t *tally) take(by *change) {
 	}
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.counts = t.changed(by)
+	t.amounts = t.after(by)
 	for number := range by.dropped {
 		if !t.known {
 			t.gone[number] = true
 		}
-	}
-}
-
-// change is by how much a batch changes the numbers of entries. A nil one is not counted, as that takes a read of each.
-type change struct {
-	database *engine.Database
-	exists   map[string]bool
-	counts   map[int64]int64
-	dropped  map[int64]bool
-}
-
-// change begins one, of about so many entries; nil as long as nobody counts.
-func (t *tally) change(database *engine.Database, entries int) *change {
-	if !t.isOn() {
-		return nil
-	}
-	return &change{database, make(map[string]bool, entries), map[int64]int64{}, map[int64]bool{}}
-}
-
-// entry takes note of an entry that is written or deleted. No two segments have an entry of one key.
-//
-// The error is ErrClosed, or of type *Fault.
-func (c *change) entry(number int64, key []byte, isThere bool) error {
-	if c == nil {
-		return nil
-	}
-	was, known := c.exists[string(key)]
-	if !known {
-		found, err := c.database.Get(familyOf(number), key, func([]byte) {})
-		if err != nil {
-			return err
-		}
-		was = found
-	}
-	c.exists[string(key)] = isThere
-	switch {
-	case isThere && !was:
-		c.counts[number]++
-	case was && !isThere:
-		c.counts[number]--
-	}
-	return nil
-}
-
-// drop takes note of a segment that is dropped, after all its entries.
-func (c *change) drop(number int64) {
-	if c != nil {
-		c.dropped[number] = true
 	}
 }

@@ -119,13 +119,12 @@ func (s segments) horizonMS(streamTimeMS int64) int64 { return max(0, streamTime
 
 // TimedStore has values by key and time, for as long as a retention.
 type TimedStore struct {
-	database *engine.Database
 	layout   Layout
 	segments segments
 	// Whether a key and a start may have several values. A tombstone deletes nothing then.
 	duplicates bool
 	streamTime streamTime
-	tally      tally
+	tally
 }
 
 // NewTimedStore returns the store of an open database, and its checkpoint, nil if nothing was ever written.
@@ -134,10 +133,10 @@ func NewTimedStore(database *engine.Database, layout Layout, retentionMS int64, 
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &TimedStore{database: database, layout: layout, segments: segments{retentionMS}, duplicates: duplicates}
+	s := &TimedStore{layout: layout, segments: segments{retentionMS}, duplicates: duplicates}
 	s.streamTime.begin(checkpoint)
-	s.tally.segmented = true
-	s.tally.begin(checkpoint)
+	s.segmented = true
+	s.begin(database, checkpoint)
 	return s, checkpoint, nil
 }
 
@@ -146,7 +145,7 @@ func NewTimedStore(database *engine.Database, layout Layout, retentionMS int64, 
 func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, error) {
 	var applied Applied
 	streamTimeMS := s.streamTime.now()
-	change := s.tally.change(s.database, len(records))
+	by := s.change(len(records))
 	batch := s.database.Batch(sizeOf(records))
 	written := map[int64]bool{}
 	for index, record := range records {
@@ -170,7 +169,7 @@ func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, e
 			batch.Create(number)
 		}
 		entry := s.layout.entryKey(key)
-		if err := change.entry(number, entry, record.Value != nil); err != nil {
+		if err := by.entry(number, entry, storedBytes(record)); err != nil {
 			return Applied{}, errors.Join(err, batch.Close())
 		}
 		write(batch, engine.Segment(number), entry, record)
@@ -186,29 +185,21 @@ func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, e
 	for number, past := range expired {
 		if past {
 			batch.Drop(number)
-			change.drop(number)
+			by.drop(number)
 			applied.ExpiredSegments++
 		}
 	}
 	checkpoint.StreamTimeMS = streamTimeMS
-	s.tally.note(change, checkpoint)
+	if err := s.fits(by); err != nil {
+		return Applied{}, errors.Join(err, batch.Close())
+	}
+	s.note(by, checkpoint)
 	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		return Applied{}, err
 	}
-	s.tally.take(change)
+	s.take(by)
 	s.streamTime.set(streamTimeMS)
 	return applied, nil
-}
-
-// Keep counts the entries, and has every later `Apply` keep their numbers: see `tally.keep`.
-func (s *TimedStore) Keep() (counted <-chan struct{}, err error) { return s.tally.keep(s.database) }
-
-// Kept returns the number of entries, of expired ones too, and whether it is kept. It is not of a store that can't be read.
-func (s *TimedStore) Kept() (int64, bool) { return s.tally.all(s.database) }
-
-// Entries returns the number of a segment's entries, expired ones included.
-func (s *TimedStore) Entries(number int64, walk *Walk) (int64, error) {
-	return s.tally.entries(s.database, number, walk)
 }
 
 // Scan has `take` see entries of a range of entry keys as they are at one moment, in the range's order, as long as there is

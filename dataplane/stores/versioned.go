@@ -15,6 +15,7 @@ import (
 const (
 	tombstoneMark = 0
 	valueMark     = 1
+	markBytes     = 1
 )
 
 // afterTimes follows every time: times are never negative.
@@ -37,10 +38,9 @@ func (e *BeforeHistory) Error() string {
 
 // Versioned has the values of keys over time (KIP-889). An entry is a version: its key is the escaped key and the time.
 type Versioned struct {
-	database    *engine.Database
 	retentionMS int64
 	streamTime  streamTime
-	tally       tally
+	tally
 }
 
 // NewVersioned returns the store of an open database, and its checkpoint, nil if nothing was ever written.
@@ -49,9 +49,9 @@ func NewVersioned(database *engine.Database, retentionMS int64) (*Versioned, *Ch
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &Versioned{database: database, retentionMS: retentionMS}
+	s := &Versioned{retentionMS: retentionMS}
 	s.streamTime.begin(checkpoint)
-	s.tally.begin(checkpoint)
+	s.begin(database, checkpoint)
 	return s, checkpoint, nil
 }
 
@@ -90,9 +90,9 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 	if err != nil {
 		return Applied{}, err
 	}
-	change := s.tally.change(s.database, len(order))
+	by := s.change(len(order))
 	for entry := range superseded {
-		if err := change.entry(Whole, []byte(entry), false); err != nil {
+		if err := by.entry(Whole, []byte(entry), deleted); err != nil {
 			return Applied{}, err
 		}
 	}
@@ -100,7 +100,7 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 		if superseded[entry] {
 			continue
 		}
-		if err := change.entry(Whole, []byte(entry), true); err != nil {
+		if err := by.entry(Whole, []byte(entry), markBytes+len(puts[entry])); err != nil {
 			return Applied{}, err
 		}
 	}
@@ -119,24 +119,16 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 		}
 	}
 	checkpoint.StreamTimeMS = streamTimeMS
-	s.tally.note(change, checkpoint)
+	if err := s.fits(by); err != nil {
+		return Applied{}, err
+	}
+	s.note(by, checkpoint)
 	s.streamTime.set(streamTimeMS) // before anything is removed: see `AsOf`
 	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		return Applied{}, err
 	}
-	s.tally.take(change)
+	s.take(by)
 	return applied, nil
-}
-
-// Keep counts the versions, and has every later `Apply` keep their number: see `tally.keep`.
-func (s *Versioned) Keep() (counted <-chan struct{}, err error) { return s.tally.keep(s.database) }
-
-// Kept returns the number of versions and whether it is kept. It is not of a store that can't be read.
-func (s *Versioned) Kept() (int64, bool) { return s.tally.all(s.database) }
-
-// Entries returns the number of versions.
-func (s *Versioned) Entries(number int64, walk *Walk) (int64, error) {
-	return s.tally.entries(s.database, number, walk)
 }
 
 // superseded returns the entries of the touched keys that no read at the horizon or later can see. Of a key's entries up

@@ -37,8 +37,8 @@ def is_wanted(settings: NodeSettings) -> bool:
 
 
 def holds(spec: StoreSpec) -> bool:
-    """Whether the data plane holds a store: one of a built-in kind, on disk."""
-    return spec.kind in _KINDS and spec.is_persistent
+    """Whether the data plane holds a store: one of a built-in kind."""
+    return spec.kind in _KINDS
 
 
 def kind_of(spec: StoreSpec) -> engine_pb2.EngineKind.ValueType:
@@ -121,11 +121,13 @@ _KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
 )
 
 
-def open_in_data_plane(plane: DataPlane, spec: StoreSpec, path: Path, *, stores: int, tail_bytes: int) -> _AnyStore:
-    """Open one partition of a store in a directory.
+def open_in_data_plane(
+    plane: DataPlane, spec: StoreSpec, path: Path, *, stores: int, tail_bytes: int, memory_bytes: int
+) -> _AnyStore:
+    """Open one partition of a store: in a directory if the store is persistent, otherwise in memory.
 
     `stores`: how many the node has, or is about to have. `tail_bytes`: what the latest records of the changelog may
-    take.
+    take. `memory_bytes`: what the entries of a store in memory may take.
 
     Raises:
         StoreUnusable: the directory holds no intact database of the data plane's.
@@ -134,9 +136,10 @@ def open_in_data_plane(plane: DataPlane, spec: StoreSpec, path: Path, *, stores:
 
     """
     refuse_impossible(spec)
-    if (path / "CURRENT").exists():
-        raise StoreUnusable(f"{path}: another engine wrote it")
-    path.mkdir(parents=True, exist_ok=True)
+    if spec.is_persistent:
+        if (path / "CURRENT").exists():
+            raise StoreUnusable(f"{path}: another engine wrote it")
+        path.mkdir(parents=True, exist_ok=True)
     opening = engine_pb2.EngineOpen(
         store=plane.new_store(),
         path=str(path / FOLDER),
@@ -145,6 +148,7 @@ def open_in_data_plane(plane: DataPlane, spec: StoreSpec, path: Path, *, stores:
         retain_duplicates=spec.retain_duplicates,
         stores=stores,
         tail_bytes=tail_bytes,
+        memory_bytes=0 if spec.is_persistent else memory_bytes,
     )
     engine = DataPlaneEngine(plane, opening)
     store = _KINDS[spec.kind].reader(spec, engine)

@@ -67,8 +67,14 @@ class StoreOpener:
         """Open one partition of a store where its entries are: in the data plane or here."""
         if self._plane is None or not holds(spec):
             return open_store(spec, path, self._resources)
-        tail_bytes = self._settings.watch_tail_bytes
-        return open_in_data_plane(self._plane, spec, path, stores=self._stores_held(), tail_bytes=tail_bytes)
+        return open_in_data_plane(
+            self._plane,
+            spec,
+            path,
+            stores=self._stores_held(),
+            tail_bytes=self._settings.watch_tail_bytes,
+            memory_bytes=self._settings.memory_store_max_bytes,
+        )
 
     def open(self, spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
         """Open one partition of a store, and return its replica. No thread reads the log for it yet.

@@ -19,7 +19,10 @@ STORE_STATISTICS: Mapping[str, str] = MappingProxyType(
         "memory_budget_bytes": "memory_store_max_bytes, of an in-memory store",
     }
 )
-"""Statistics of a store partition: RocksDB stores have the first four, in-memory stores the other two."""
+"""Statistics of a store partition: stores on disk have the first four, in-memory stores the other two.
+
+In the data plane nobody counts the readers of files, and in-memory stores have memtables.
+"""
 
 NODE_STATISTICS: Mapping[str, str] = MappingProxyType(
     {

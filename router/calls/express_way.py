@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from typing import Final
 
 import grpc
@@ -34,18 +35,25 @@ _ALIVE_S: Final = 1.0
 _GET: Final = "Get"
 _BATCH_GET: Final[CallKind] = ("", "BatchGet")
 _MICROSECOND: Final = 1e-6
+_LATE, _PARTLY, _UNKNOWN = "LATE", "PARTLY", "UNKNOWN"
 
 
 def why_handed(handed: HandedLookup) -> str:
     """Return why the proxy hands over what it has sent to a node: LATE, a reason, PARTLY or UNKNOWN."""
     if not handed.came.done():
-        return "LATE"
+        return _LATE
     if isinstance(error := handed.came.exception(), grpc.RpcError):
         return from_rpc_error(error).reason.name
     came = handed.came.result()
     if isinstance(came, LookupFailure):
         return came.reason.name
-    return "UNKNOWN" if came is None else "PARTLY"
+    return _UNKNOWN if came is None else _PARTLY
+
+
+def why_page_handed(calls: Sequence[HandedLookup]) -> str:
+    """Return why the proxy hands over a page: for a call that went wrong, else LATE; UNKNOWN if all were answered."""
+    found = [why for each in calls if (why := why_handed(each)) != _PARTLY] or [_UNKNOWN]
+    return next((why for why in found if why != _LATE), _LATE)
 
 
 class ExpressWay:
@@ -105,34 +113,41 @@ class ExpressWay:
         for lookups in sums.shared:
             self._metrics.coalesced(lookups)
         for each in sums.sums:
-            times_s = [took_us * _MICROSECOND for took_us in each.took_us]
-            self._metrics.express(self._known(each), Role(each.role), times_s, each.count)
+            self._metrics.express(self._known(each), Role(each.role), _seconds(each), each.count)
             self._take_times(each, (each.store, _GET), now)
         for each in sums.batch_calls:
             self._metrics.attempt("OK", each.count)
             self._take_times(each, _BATCH_GET, now)
         for each in sums.batch_lookups:
             self._metrics.express_batches(self._known(each), each.count)
+        for each in sums.page_calls:
+            self._metrics.attempt("OK", each.count)
+            self._take_times(each, None, now)
+        for each in sums.pages:
+            self._metrics.express_pages(self._known(each), _seconds(each), each.count)
 
     def _known(self, of: express_pb2.ExpressSum) -> str:
         table = self._tables.table
         return of.store if table is not None and of.store in table.stores else ""
 
-    def _take_times(self, of: express_pb2.ExpressSum, kind: CallKind, now: float) -> None:
-        """Note that a node has answered calls."""
+    def _take_times(self, of: express_pb2.ExpressSum, kind: CallKind | None, now: float) -> None:
+        """Note that a node has answered calls; `kind` None: of those that may take any time."""
         self._budget.lookup(now, of.count)
         table = self._tables.table
         node = None if table is None else table.nodes.get(of.instance_id)
         if node is None:
             return
         weight = of.count / max(1, len(of.took_us))
-        for took_us in of.took_us:
-            took_s = took_us * _MICROSECOND
+        for took_s in _seconds(of):
             # A node under suspicion is sent nothing on the express way: these answers came before that.
             if of.instance_id not in self._health.suspects:
                 self._health.answered(node, took_s)
-            if self._answer_times.answered(kind, of.instance_id, took_s, weight):
+            if kind is not None and self._answer_times.answered(kind, of.instance_id, took_s, weight):
                 self._health.slow(node, self._answer_times.late_after_s(kind))
+
+
+def _seconds(of: express_pb2.ExpressSum) -> list[float]:
+    return [took_us * _MICROSECOND for took_us in of.took_us]
 
 
 class ExpressDoor:

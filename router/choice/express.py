@@ -36,7 +36,11 @@ _BOUNDS: Final = frozenset({_MAX_LAG, _MAX_STALENESS, 0x28, 0x30})
 _DIGITS_MAX: Final = 4
 # What a node is asked for is in its memory. Only a key that is asked for so often that its node has more work than
 # others is worth the memory of another one, too.
-_SPREAD: Final = express_pb2.ExpressSpread(percent=5, least=16, half_life_us=1_000_000, pause_us=1_000_000)
+_HOT_PERCENT: Final = 5
+# Fewer lookups of a key are chance.
+_HOT_LEAST: Final = 16
+_HALF_LIFE_S: Final = 1.0
+_PAUSE_S: Final = 1.0
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
@@ -140,10 +144,15 @@ class ExpressCompiler:
             max_batch_entries=self._bounds.max_batch_entries,
             batch_late_after_us=_rounded(self._bounds.batch_late_after_s * _MICROSECONDS),
             needs_permits=self._bounds.needs_permits,
-            spread=_SPREAD,
+            spread=express_pb2.ExpressSpread(
+                percent=_HOT_PERCENT,
+                least=_HOT_LEAST,
+                half_life_us=round(_HALF_LIFE_S * _MICROSECONDS),
+                pause_us=round(_PAUSE_S * _MICROSECONDS),
+            ),
         )
         if table is not None:
-            snapshot.forwarding = table.forwarding
+            snapshot.forwarding, snapshot.page_forwarding = table.forwarding, table.page_forwarding
             self._add_stores(snapshot, table, suspects)
         if snapshot == self.latest:
             return None
@@ -168,6 +177,8 @@ class ExpressCompiler:
                     first=first,
                     late_after_us=late_after_us,
                     copies=_copies(snapshot, places, store, suspects),
+                    # A copy of a global store is asked for all partitions as a whole.
+                    pages=not store.spec.is_global,
                 )
 
 
@@ -213,9 +224,7 @@ class Decided:
 
 
 NO_SNAPSHOT: Final = Obstacle(ObstacleKind.NO_SNAPSHOT, "the proxy has been given no snapshot yet")
-_NOT_PLAIN: Final = Obstacle(
-    ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and bounds on lag or staleness"
-)
+_NOT_PLAIN: Final = Obstacle(ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and bounds on lag or staleness")
 _UNKNOWN_STORE: Final = Obstacle(ObstacleKind.UNKNOWN_STORE, "the snapshot has nothing of the store")
 _KEY_SERDE: Final = Obstacle(ObstacleKind.KEY_SERDE, "only the serdes string and long are the proxy's: give a raw key")
 _KEY_TEXT: Final = Obstacle(ObstacleKind.KEY_TEXT, "the key is not written as the proxy reads integers")

@@ -187,6 +187,8 @@ class RoutingTable:
     """The stores that can't be fully answered from one partition."""
     forwarding: bytes = b""
     """The suffix that turns a client's serialized request into a node's: protobuf merges concatenated messages."""
+    page_forwarding: bytes = b""
+    """The same for a request for a page: its entries come with the bytes by which they are in order."""
 
     @property
     def epoch(self) -> int:
@@ -272,8 +274,6 @@ def compile_table(
             stores[name] = _store_routes(assignment, spec, serde, nodes, reports, members, (stale, previous))
         except ConfigurationError as error:
             unusable[name] = str(error)
-    # All requests have the field under one number.
-    suffix = query_service_pb2.GetRequest(forwarding=types_pb2.Forwarding(epoch=assignment.epoch, hops=1))
     return RoutingTable(
         assignment,
         MappingProxyType(dict(members)),
@@ -281,8 +281,14 @@ def compile_table(
         MappingProxyType(stores),
         MappingProxyType(unusable),
         placements,
-        suffix.SerializeToString(),
+        *(_forwarding(assignment.epoch, entry_keys=entry_keys) for entry_keys in (False, True)),
     )
+
+
+def _forwarding(epoch: int, *, entry_keys: bool) -> bytes:
+    forwarding = types_pb2.Forwarding(epoch=epoch, hops=1, entry_keys=entry_keys)
+    # All requests have the field under one number.
+    return query_service_pb2.GetRequest(forwarding=forwarding).SerializeToString()
 
 
 _Reports = Mapping[TaskId, list[tuple[str, ReplicaReport]]]

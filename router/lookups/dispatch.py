@@ -86,6 +86,7 @@ class Call:
         body: the serialized request, without forwarding.
         is_patient: it may take long (scans, exact counts): an attempt gets its share of the time left if that is
             longer than the attempt timeout.
+        is_page: its answer is a page, whose entries come with the bytes by which they are in order.
         failed_before: nodes that were asked already and must not be asked again in the first round.
 
     """
@@ -96,6 +97,7 @@ class Call:
     body: bytes
     freshness: Freshness = ANY
     is_patient: bool = False
+    is_page: bool = False
     failed_before: Mapping[str, LookupFailure] = field(default_factory=lambda: NONE_FAILED)
 
     @property
@@ -261,7 +263,7 @@ class Dispatcher:
                 routes = table.store(call.store).partition(call.partition)
                 turn = self._round_robin.take(routes)
                 queue = _begun_first(ask_order(routes, call.freshness, self.suspects, turn), handed)
-                body = call.body + table.forwarding
+                body = call.body + (table.page_forwarding if call.is_page else table.forwarding)
                 round_ = _Round(number, call, body, routes, deadline, attempt_log, skipped, queue, handed)
                 handed = None
                 answer = await self._run(round_)

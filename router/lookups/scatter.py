@@ -13,6 +13,7 @@ call for each partition, so that a failed call loses as little as possible.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,8 +31,9 @@ from statehouse.contract.consistency import Freshness
 from statehouse.contract.paging import RangeRequest, page_size
 from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.errors import LookupFailure, Reason
+from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
-from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.v1 import query_service_pb2
 
 PartitionRequest = RangeRequest | query_service_pb2.CountRequest
 
@@ -59,6 +61,19 @@ class _Scope:
     def method(self) -> str:
         return self.request.DESCRIPTOR.name.removesuffix("Request")
 
+    @property
+    def is_page(self) -> bool:
+        return self.request is not query_service_pb2.CountRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Partitions that a node is asked for in one call, or if it is None, each in its own. `handed`: it was made."""
+
+    node: RoutedNode | None
+    partitions: Sequence[int]
+    handed: HandedLookup | None = None
+
 
 def _scope(store: StoreRoutes, request: PartitionRequest, body: bytes) -> _Scope:
     freshness = freshness_of(request.freshness)
@@ -83,8 +98,10 @@ class Scatter:
         self._tables, self._calls, self._dispatcher, self._metrics = tables, calls, dispatcher, metrics
         self._max_entry_bytes = max_message_bytes - _RESERVED_BYTES
 
-    async def page(self, request: RangeRequest, deadline: Deadline) -> bytes:
+    async def page(self, request: RangeRequest, deadline: Deadline, handed: Sequence[HandedLookup] = ()) -> bytes:
         """Return a page of a scan over all partitions, or over the one the request names: its response, serialized.
+
+        `handed`: calls that the proxy has made for it; what comes of them is what comes of our own.
 
         Raises:
             LookupFailure: the request is wrong, or a partition failed; the message names it.
@@ -96,7 +113,7 @@ class Scatter:
             key_range(request, store.key_serde)
         else:
             entry_key_range(request, store.key_serde)
-        pages = await self._read_page(store, request, deadline)
+        pages = await self._read_page(store, request, deadline, handed)
         return joined(request, pages, self._max_entry_bytes, store.key_serde)
 
     async def count(
@@ -125,7 +142,9 @@ class Scatter:
         refuse_forwarded(request.forwarding)
         return self._tables.current().store(request.store)
 
-    async def _read_page(self, store: StoreRoutes, request: RangeRequest, deadline: Deadline) -> list[bytes]:
+    async def _read_page(
+        self, store: StoreRoutes, request: RangeRequest, deadline: Deadline, handed: Sequence[HandedLookup]
+    ) -> list[bytes]:
         """Return nodes' pages that together cover all partitions, or the one the request names.
 
         Raises:
@@ -136,41 +155,43 @@ class Scatter:
             raise LookupFailure(
                 Reason.INVALID_REQUEST, "partitions is for nodes: to a router, name one partition or none for all"
             )
-        # On the wire the last one of a field counts. Messages in a field are merged: the rest of `forwarding` follows.
-        changes = type(request)(forwarding=types_pb2.Forwarding(entry_keys=True), page_size=page_size(request))
-        scope = _scope(store, request, request.SerializeToString() + changes.SerializeToString())
+        # A node's program reads requests that have each field once.
+        asked = deepcopy(request)
+        asked.ClearField("partition")
+        asked.page_size = page_size(request)
+        scope = _scope(store, request, asked.SerializeToString())
         if scope.partitions is None:
             return [await self._ask_copy(scope, deadline)]
-        read = partial(self._ask_group, scope, deadline)
-        answers = await map_bounded(read, self._by_node(scope, scope.partitions), at_once=_AT_ONCE)
+        groups = _made_already(self._tables.current().nodes, scope.partitions, handed) if handed else []
+        begun = {partition for group in groups for partition in group.partitions}
+        groups += self._by_node(scope, [each for each in scope.partitions if each not in begun])
+        answers = await map_bounded(partial(self._ask_group, scope, deadline), groups, at_once=_AT_ONCE)
         return [answer for group in answers for answer in group]
 
-    def _by_node(self, scope: _Scope, partitions: Sequence[int]) -> list[tuple[RoutedNode | None, list[int]]]:
-        """Return the partitions by the node to ask first; those under None are read by a call each."""
+    def _by_node(self, scope: _Scope, partitions: Sequence[int]) -> list[_Group]:
+        """Return the partitions by the node to ask first."""
         if scope.freshness.at_least is not None:
-            return [(None, list(partitions))]  # one that must wait for its position would hold up the others
+            return [_Group(None, partitions)]  # one that must wait for its position would hold up the others
         groups: dict[RoutedNode | None, list[int]] = {}
         for partition in partitions:
             order = ask_order(scope.store.partitions[partition], scope.freshness, self._calls.suspects)
             groups.setdefault(order[0].node if order else None, []).append(partition)
-        return list(groups.items())
+        return [_Group(node, its) for node, its in groups.items()]
 
-    async def _ask_group(
-        self, scope: _Scope, deadline: Deadline, group: tuple[RoutedNode | None, Sequence[int]]
-    ) -> list[bytes]:
+    async def _ask_group(self, scope: _Scope, deadline: Deadline, group: _Group) -> list[bytes]:
         """Ask a node for several partitions in one call; if it can't answer for all, read each by its own call."""
-        node, partitions = group
+        node, partitions = group.node, group.partitions
         if node is None or len(partitions) == 1:
-            return await self._ask_each(scope, partitions, deadline)
+            return await self._ask_each(scope, partitions, deadline, handed=group.handed)
         # A share of the time, as each candidate of a partition gets one.
         timeout_s = max(min(deadline.remaining_s, self._calls.attempt_timeout_s), deadline.remaining_s / _SHARES)
         # All three scans have the same field for it.
         body = (
             scope.body
             + query_service_pb2.ScanRequest(partitions=partitions).SerializeToString()
-            + self._tables.current().forwarding
+            + self._tables.current().page_forwarding
         )
-        outcome = await self._calls.make(node, scope.method, body, deadline, timeout_s, kind=None)
+        outcome = await self._calls.make(node, scope.method, body, deadline, timeout_s, kind=None, handed=group.handed)
         self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
         if isinstance(outcome, bytes):
             return [outcome]
@@ -179,7 +200,15 @@ class Scatter:
 
     async def _ask_copy(self, scope: _Scope, deadline: Deadline) -> bytes:
         """Read a global store: every node has all partitions, so one node answers for them together."""
-        call = Call(scope.method, scope.store.spec.name, 0, scope.body, scope.freshness, is_patient=True)
+        call = Call(
+            scope.method,
+            scope.store.spec.name,
+            0,
+            scope.body,
+            scope.freshness,
+            is_patient=True,
+            is_page=scope.is_page,
+        )
         return (await self._dispatcher.dispatch(call, deadline)).data
 
     async def _ask_each(
@@ -188,8 +217,9 @@ class Scatter:
         partitions: Sequence[int],
         deadline: Deadline,
         failed_before: Mapping[str, LookupFailure] = NONE_FAILED,
+        handed: HandedLookup | None = None,
     ) -> list[bytes]:
-        """Return the answers for these partitions, each by a call of its own."""
+        """Return the answers for these partitions, each by a call of its own; `handed`: the first of a single one."""
 
         async def read(partition: int) -> bytes:
             part = scope.request(partition=partition).SerializeToString()
@@ -200,9 +230,24 @@ class Scatter:
                 scope.body + part,
                 scope.freshness,
                 is_patient=True,
+                is_page=scope.is_page,
                 failed_before=failed_before,
             )
             with naming(partition):
-                return (await self._dispatcher.dispatch(call, deadline)).data
+                return (await self._dispatcher.dispatch(call, deadline, handed=handed)).data
 
         return await map_bounded(read, partitions, at_once=_AT_ONCE)
+
+
+def _made_already(
+    nodes: Mapping[str, RoutedNode], partitions: Sequence[int], handed: Sequence[HandedLookup]
+) -> list[_Group]:
+    """Return the calls that the proxy has made; not those that the table has nothing more to do with."""
+    left = set(partitions)
+    groups = []
+    for each in handed:
+        node = nodes.get(each.instance_id)
+        if node is not None and each.was_made_to(node.instance_id, node.target) and left.issuperset(each.partitions):
+            groups.append(_Group(node, each.partitions, each))
+            left.difference_update(each.partitions)
+    return groups

@@ -96,9 +96,16 @@ class RouterMetrics:
 
         `times_s`: some of their `count` times. All count in the histogram, the others as if like these.
         """
-        self._counter(store, "OK", role).inc(count)
-        self._express.labels(store, role.name).inc(count)
         self.attempt("OK", count)
+        self._answered_elsewhere(store, role, times_s, count)
+
+    def express_pages(self, store: str, times_s: Sequence[float], count: int) -> None:
+        """Count pages that the proxy put together on its own; `times_s` as in `express`."""
+        self._answered_elsewhere(store, None, times_s, count)
+
+    def _answered_elsewhere(self, store: str, role: Role | None, times_s: Sequence[float], count: int) -> None:
+        self._counter(store, "OK", role).inc(count)
+        self._express.labels(store, "" if role is None else role.name).inc(count)
         duration = self._durations.labels(store)
         for nth, took_s in enumerate(times_s):
             duration.add(took_s, count * (nth + 1) // len(times_s) - count * nth // len(times_s))

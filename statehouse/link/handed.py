@@ -22,7 +22,7 @@ class HandedLookup:
 
     `address`: host:port that it was made to. `sent_at`: when, in the loop's time; of one that was answered, as if it
     were just now. `came`: the node's answer or refusal; None if nothing is known; or CallFailed is raised. `lookups`:
-    how many of a batch, in their order, it is for.
+    how many of a batch, in their order, it is for. `partitions`: of a page, which it is for.
     """
 
     instance_id: str
@@ -30,6 +30,7 @@ class HandedLookup:
     sent_at: float
     came: Came
     lookups: int = 1
+    partitions: tuple[int, ...] = ()
 
     def was_made_to(self, instance_id: str, address: str) -> bool:
         """Whether the call was made to a node at this address.
@@ -55,7 +56,8 @@ class HandedCalls:
         for each in express_pb2.HandedRequest.FromString(data).calls:
             came: Came = self._loop.create_future()
             sent_at = now - each.took_us * _MICROSECOND
-            calls.append(HandedLookup(each.instance_id, each.address, sent_at, came, each.lookups))
+            of = (each.lookups, tuple(each.partitions))
+            calls.append(HandedLookup(each.instance_id, each.address, sent_at, came, *of))
             if each.outcome == _UNDER_WAY:
                 self._under_way[each.number] = came
                 numbers.append(each.number)

@@ -72,8 +72,8 @@ class NodeSettings(ServerSettings, HeartbeatPaceSettings, RegistrySettings):
     )
     engine: Literal["auto", "go", "python"] = setting(
         "auto",
-        "What holds stores of the built-in kinds on disk: the program in front of the node, or the node itself. auto: "
-        "the program if there is one.",
+        "What holds stores of the built-in kinds: the program in front of the node, or the node itself. auto: the "
+        "program if there is one.",
         SettingGroup.STATE,
     )
     state_dir: Path = setting(

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -152,8 +152,11 @@ class ProgramNode:
 
 
 @asynccontextmanager
-async def data_plane(written: Changelogs, scene: Scene, directory: Path) -> AsyncIterator[ProgramNode]:
-    """Open a node whose data plane holds what it can; a `Subject` once `written` is set."""
+async def data_plane(
+    written: Changelogs, scene: Scene, directory: Path, *, in_memory: bool = False
+) -> AsyncIterator[ProgramNode]:
+    """Open a node whose data plane holds the stores; a `Subject` once `written` is set."""
+    scene = replace(scene, stores=tuple(replace(spec, in_memory=in_memory) for spec in scene.stores))
     async with AsyncExitStack() as opened:
         # How long a batch waits for the program is a matter of the machine's other work.
         opened.enter_context(patch.multiple(lookups, BATCH_WAITS_S=_DEADLINE_S, OWN_BATCH_WAITS_S=_DEADLINE_S))
@@ -220,7 +223,7 @@ async def _hold(holding: Holding, written: Changelogs, plane: DataPlane, directo
             replica = holding.add(held, open_store(spec, path, resources))
             apply(replica, held)
             return replica
-        store = open_in_data_plane(plane, spec, path, stores=len(scene.held), tail_bytes=0)
+        store = open_in_data_plane(plane, spec, path, stores=len(scene.held), tail_bytes=0, memory_bytes=1 << 30)
         return holding.add(held, store, topic_id=written.ids[spec.changelog_topic])
 
     replicas = [(await asyncio.to_thread(opened, held), held) for held in scene.held]

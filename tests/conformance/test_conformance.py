@@ -62,9 +62,12 @@ async def test_an_engine_answers_what_is_recorded(subject: str, name: str, tmp_p
         await answers_what_is_recorded(node, name)
 
 
+@pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("name", SCENES)
-async def test_the_data_plane_answers_what_is_recorded(written: Changelogs, name: str, tmp_path: Path) -> None:
-    async with data_plane(written, SCENES[name], tmp_path) as node:
+async def test_the_data_plane_answers_what_is_recorded(
+    written: Changelogs, name: str, in_memory: bool, tmp_path: Path
+) -> None:
+    async with data_plane(written, SCENES[name], tmp_path, in_memory=in_memory) as node:
         await answers_what_is_recorded(node, name)
     least = ALONE.get(name, 0.0)
     shares = {method: node.alone[method] / count for method, count in node.asked.items() if count}
@@ -76,7 +79,10 @@ async def test_the_data_plane_answers_what_is_recorded(written: Changelogs, name
 async def answer_alike(written: Changelogs, name: str, directory: Path, seeds: range) -> None:
     scene = SCENES[name]
     first: dict[int, list[dict[str, Any]]] = {}
-    for subject, opened in {**REFERENCES, "data-plane": partial(data_plane, written)}.items():
+    in_go = {
+        f"data-plane-{kept}": partial(data_plane, written, in_memory=kept == "memory") for kept in ("disk", "memory")
+    }
+    for subject, opened in {**REFERENCES, **in_go}.items():
         async with opened(scene, directory / subject) as node:
             for seed in seeds:
                 said = await answered(node, iter(Calls(scene, seed)), 100)

@@ -134,7 +134,7 @@ class Changelog:
         self.end = 0
         self._records: list[ChangelogRecord] = []
         self._ends: list[tuple[float, int]] = [(0.0, 0)]
-        self._of_key: dict[bytes, list[tuple[int, bytes | None]]] = {}
+        self._of_key: dict[bytes, list[ChangelogRecord]] = {}
         self.watchers: list[Callable[[], bool]] = []
         self.first_batch_end: int | None = None
         """The end after the partition's part of its store's first batch; None before."""
@@ -147,8 +147,9 @@ class Changelog:
         """Commit a transaction; its marker takes an offset."""
         wall_ms = int(self._world.time() * 1000)
         for key, value in entries:
-            self._records.append(ChangelogRecord(key, value, wall_ms, self.end))
-            self._of_key.setdefault(key, []).append((self.end, value))
+            record = ChangelogRecord(key, value, wall_ms, self.end)
+            self._records.append(record)
+            self._of_key.setdefault(key, []).append(record)
             self.end += 1
         self.end += 1
         self._ends.append((self._world.now, self.end))
@@ -164,16 +165,30 @@ class Changelog:
         """Return the end as it was at a time."""
         return self._ends[bisect_right(self._ends, (time, self.end)) - 1][1]
 
+    def record_at(self, key: bytes, position: int) -> ChangelogRecord | None:
+        """Return a key's last record in the state that a position stands for; None if it has none."""
+        history = self._of_key.get(key, [])
+        at = bisect_left(history, position, key=lambda record: record.offset)
+        return history[at - 1] if at else None
+
     def value_at(self, key: bytes, position: int) -> bytes | None:
         """Return a key's value in the state that a position stands for."""
-        history = self._of_key.get(key, [])
-        at = bisect_left(history, position, key=lambda version: version[0])
-        return history[at - 1][1] if at else None
+        record = self.record_at(key, position)
+        return None if record is None else record.value
+
+    def state_at(self, position: int) -> list[ChangelogRecord]:
+        """Return each key's last record in the state that a position stands for."""
+        return [record for key in self._of_key if (record := self.record_at(key, position)) is not None]
 
     def values_between(self, key: bytes, position: int, until: int) -> list[bytes | None]:
         """Return the values that a key had in the states from one position to another."""
-        later = [value for offset, value in self._of_key.get(key, []) if position <= offset < until]
+        later = [record.value for record in self._of_key.get(key, []) if position <= record.offset < until]
         return [self.value_at(key, position), *later]
+
+    @property
+    def records(self) -> Sequence[ChangelogRecord]:
+        """Return all that was ever written, in order."""
+        return self._records
 
     @property
     def keys(self) -> list[bytes]:

@@ -135,6 +135,9 @@ class SimulatedNode(Process):
     def is_confirmed(self) -> bool:
         return self.ownership.is_confirmed(self._assignment_log.silence_s)
 
+    def confirmed_for_s(self) -> float:
+        return self.ownership.confirmed_for_s(self._assignment_log.silence_s)
+
     # The control topics, as in QueryNode.
 
     def _assignment_record(self, key: bytes, value: bytes | None, _written_at: float) -> None:
@@ -257,9 +260,19 @@ class SimulatedNode(Process):
         """
         if self.ownership.state is NodeState.NOT_RUNNING:
             raise LookupFailure(Reason.NODE_SHUTTING_DOWN, "stopped")
-        response = query_service_pb2.GetResponse.FromString(ended(self._lookups.get(request)))
+        answer = self.world.recorder.asked(self, request, self.answer)
+        response = query_service_pb2.GetResponse.FromString(answer)
         self._checks.answered(self, request, response)
         return response
+
+    def answer(self, request: query_service_pb2.GetRequest) -> bytes:
+        """Answer a lookup.
+
+        Raises:
+            LookupFailure: it can't.
+
+        """
+        return ended(self._lookups.get(request))
 
     # The end.
 
@@ -302,6 +315,10 @@ class SimulatedNode(Process):
         self._members_log.close()
         self.world.note(self.name, "has stopped")
         self.kill()
+
+    def kill(self) -> None:
+        super().kill()
+        self.world.recorder.ended(self)
 
     def crash(self, *, loses_writes: bool, loses_disk: bool) -> None:
         """End immediately. What was written since the last checkpoint may be lost, or the disk."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +28,7 @@ from tests.simulation.clients import Lookup
 from tests.simulation.faults import Faults
 from tests.simulation.fleet import Fleet
 from tests.simulation.loop import VirtualLoop
+from tests.simulation.recording import Recorder
 from tests.simulation.settings import SimulationSettings
 from tests.simulation.world import World
 
@@ -52,11 +54,18 @@ class Outcome:
     trace: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, story: Story | None = None, *, is_traced: bool = False) -> Outcome:
-    """Run a seed from beginning to end, or a `story` of one's own in its world."""
+def run_seed(
+    seed: int, story: Story | None = None, *, is_traced: bool = False, recorded_to: Path | None = None
+) -> Outcome:
+    """Run a seed from beginning to end, or a `story` of one's own in its world.
+
+    `recorded_to`: a file for what its nodes did and answered, written if no rule was broken.
+    """
     started = time.perf_counter()
     loop = VirtualLoop()
     world = World(seed, loop, is_traced=is_traced)
+    if recorded_to is not None:
+        world.recorder = Recorder(world, recorded_to)
     with _simulated_clocks(world):
         try:
             loop.run_until_complete(_until_broken(world, (story or _story)(world)))
@@ -88,6 +97,7 @@ async def _story(world: World) -> None:
     await _stays_settled(world, fleet)
     fleet.clients.stop()
     await _all_is_found(world, fleet)
+    world.recorder.write(fleet.kafka)
     world.note("RUN", "all is well")
 
 

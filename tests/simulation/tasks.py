@@ -6,12 +6,14 @@ broker that can't be asked, a disk that refuses.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from query_service.dataplane.holding import DataPlaneKeyValue
 from query_service.disk.cleanup import IdleFolders
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.states.checkpoint import Checkpoint
@@ -46,9 +48,7 @@ from query_service.states.task_events import (
     StateChanged,
 )
 from query_service.states.task_machine import TaskMachine
-from query_service.stores.base import ChangelogRecord
-from query_service.stores.engine import Writes
-from query_service.stores.key_value import KeyValueStore
+from query_service.stores.memory_engine import MemoryEngine
 from statehouse.contract.membership import TaskState
 from statehouse.contract.topology import AnyTaskId, Role, TaskId
 from tests.simulation.kafka import Changelog, Kafka
@@ -71,41 +71,12 @@ _UNCOUNTED: Any = SimpleNamespace(
 _ALONE = (Open, Close, Remove)
 
 
-class _MemoryEngine:
-    """An engine over a dictionary."""
+class _NumberedEngine(MemoryEngine):
+    """The engine in memory, with the number that a store of the data plane has."""
 
-    def __init__(self, entries: dict[bytes, bytes], checkpoint: Checkpoint) -> None:
-        self._entries, self._checkpoint = entries, checkpoint
-
-    def get(self, _family: str, key: bytes) -> bytes | None:
-        return self._entries.get(key)
-
-    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.get(family, key) for key in keys]
-
-    def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
-        for entries in writes.values():
-            for key, value in entries:
-                if value is None:
-                    self._entries.pop(key, None)
-                else:
-                    self._entries[key] = value
-        self._checkpoint = checkpoint
-
-    def checkpoint(self) -> Checkpoint:
-        return self._checkpoint
-
-    def approximate_count(self, _family: str) -> int:
-        return len(self._entries)
-
-    def open_views(self) -> int:
-        return 0
-
-    def statistics(self) -> Mapping[str, int]:
-        return {}
-
-    def close(self) -> None:
-        pass
+    def __init__(self, store: int) -> None:
+        super().__init__(sys.maxsize)
+        self.store = store
 
 
 class SimulatedTasks:
@@ -255,10 +226,11 @@ class SimulatedTasks:
         facts = ChangelogFacts(spec.changelog_topic, "id", 0, log.end, None)
         position = restore_start(checkpoint, "", facts, wall_ms).position or 0
         place = Checkpoint(spec.changelog_topic, "id", position, wall_ms)
-        engine: Any = _MemoryEngine({}, place)
-        kept = KeyValueStore(engine)
-        kept.apply([ChangelogRecord(key, log.value_at(key, position), 0) for key in log.keys], place)
-        return StoreReplica(
+        # As far as its snapshot and its answers go, it is one of the data plane's.
+        engine: Any = _NumberedEngine(next(self._world.numbers))
+        kept = DataPlaneKeyValue(engine)
+        kept.apply(log.state_at(position), place)
+        store = StoreReplica(
             spec,
             log.partition,
             kept,
@@ -267,8 +239,12 @@ class SimulatedTasks:
             restored_to=log.end,
             ends_valid_s=self._node.session_timeout_s,
         )
+        self._world.recorder.opened(self._node, store)
+        return store
 
     def _restoring(self, action: Restore) -> Event:
+        for store in self.replicas[action.node_task.task].stores.values():
+            self._world.recorder.followed(store, restores=True)
         self._restore(action.node_task)
         return Restoring(action.node_task)
 
@@ -295,6 +271,7 @@ class SimulatedTasks:
             return Failed(node_task, Fault.DEFECT, "refused by the simulation", ends_step=True)
         store = self.replicas[node_task.task].stores[action.store]
         store.to(StoreState.FOLLOWING)
+        self._world.recorder.followed(store, restores=False)
         if self._is_in_touch():
             self.read(store, _FETCHED)
         self.log_of(store).watchers.append(partial(self._written, store))
@@ -312,6 +289,8 @@ class SimulatedTasks:
         node_task, disk = action.node_task, self._node.at.disk
         if not action.has_failed:
             self._save(self.replicas[node_task.task])
+        for store in self.replicas[node_task.task].stores.values():
+            self._world.recorder.closed(store)
         if node_task in self._wiped:
             self._wiped.discard(node_task)
             disk.pop(cast(TaskId, node_task.task), None)
@@ -329,6 +308,8 @@ class SimulatedTasks:
         if isinstance(replica.task, TaskId) and replica.stores:
             places = {store.spec.name: store.save_checkpoint() for store in replica.stores.values()}
             self._node.at.disk[replica.task] = places
+            for store in replica.stores.values():
+                self._world.recorder.saved(store)
 
     # The logs.
 
@@ -345,6 +326,7 @@ class SimulatedTasks:
         if records:
             store.apply(records, records[-1].offset + 1)
         store.reach(position)
+        self._world.recorder.read(store, at_end=position >= self.log_of(store).end)
         return len(records)
 
     def _written(self, store: StoreReplica) -> bool:

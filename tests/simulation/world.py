@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from tests.simulation.loop import VirtualLoop
+from tests.simulation.recording import Unrecorded
 
 # 2023-11-14, 22:13:20 UTC: what wall clocks show at time 0.
 WALL_S = 1_700_000_000.0
@@ -47,6 +49,9 @@ class World:
         self.broken = asyncio.Event()
         self.disks_refuse = True
         """Now and then."""
+        self.numbers = itertools.count(1)
+        """Of stores that are opened."""
+        self.recorder = Unrecorded()
         self.net = Network(self)
         loop.set_exception_handler(self._defect)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from router.choice.candidates import Suspicion
 from router.fleet.table import RoutingTable, compile_table
 from statehouse.contract.assignment import Assignment, TaskAssignment
 from statehouse.contract.membership import GlobalReport, Member, NodeState, ReplicaReport, StorePosition, TaskState
+from statehouse.contract.paging import next_page_token
 from statehouse.contract.topology import Role, StoreSpec, TaskId
 from statehouse.errors import Reason
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -121,3 +123,64 @@ def _made_bounds(rng: random.Random) -> types_pb2.Freshness:
     if rng.random() < 0.05:
         bounds.active_only = True
     return bounds
+
+
+def made_page_request(rng: random.Random, stores: Sequence[str] = (*STORES, *STORES, GLOBAL, "unknown", "")) -> bytes:
+    """Return a serialized Scan, mostly a plain one; its token is for `with_token`."""
+    request = query_service_pb2.ScanRequest(
+        store=rng.choice(stores),
+        reverse=rng.random() < 0.4,
+        raw=rng.random() < 0.3,
+        json_text=rng.random() < 0.5,
+        page_size=rng.choice((0, 0, 1, 3, 10, 40, 1_000, 5_000, 2**32 - 1)),
+        from_key=_bound(rng, 0.2),
+        to_key=_bound(rng, 0.2),
+        prefix=_bound(rng, 0.1),
+    )
+    if rng.random() < 0.3:
+        request.partition = rng.randrange(7)
+    odd = rng.random()
+    if odd < 0.03:
+        request.freshness.CopyFrom(
+            rng.choice((types_pb2.Freshness(), types_pb2.Freshness(max_lag=0), types_pb2.Freshness(active_only=True)))
+        )
+    elif odd < 0.06:
+        request.forwarding.CopyFrom(
+            rng.choice((types_pb2.Forwarding(), types_pb2.Forwarding(hops=1), types_pb2.Forwarding(entry_keys=True)))
+        )
+    elif odd < 0.08:
+        request.partitions.extend(rng.sample(range(6), rng.randrange(3)))
+    elif odd < 0.09:
+        request.as_of_ms = 5
+    return request.SerializeToString()
+
+
+def with_token(rng: random.Random, request: bytes) -> bytes:
+    """Return a serialized Scan that goes on after some key: mostly by a token of its own."""
+    asked = query_service_pb2.ScanRequest.FromString(request)
+    other = query_service_pb2.ScanRequest(store=asked.store, reverse=not asked.reverse)
+    of = other if rng.random() < 0.1 else asked
+    token = next_page_token(of, rng.choice((b"", b"a", b"key-3", rng.randbytes(3))))
+    asked.page_token = token if rng.random() < 0.9 else rng.choice((token[:-2], f"{token}\n", "?", f"{token}AAAA"))
+    return asked.SerializeToString()
+
+
+def spoiled(rng: random.Random, request: bytes) -> bytes:
+    """Return a request that is not as a serializer writes it."""
+    odd = rng.random()
+    if odd < 0.25:
+        return request + request  # each field twice
+    if odd < 0.5 and request:
+        at = rng.randrange(len(request))
+        return request[:at] + rng.randbytes(1) + request[at + 1 :]
+    if odd < 0.75 and request:
+        return request[: rng.randrange(len(request))]
+    return request + b"\x98\x06\x01"  # a field of a newer version
+
+
+def _bound(rng: random.Random, share: float) -> types_pb2.Key | None:
+    if rng.random() >= share:
+        return None
+    if rng.random() < 0.5:
+        return types_pb2.Key(text=rng.choice(("", "a", "key-2", "key-4", "7", "Zoë")))
+    return types_pb2.Key(raw=rng.choice((b"", b"a", b"\xff", b"key-5", bytes(8))))

@@ -69,6 +69,8 @@ class _EngineFaultKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Engin
     """The store is closed."""
     ENGINE_FAULT_KIND_LOST: _EngineFaultKind.ValueType  # 5
     """The log doesn't have what is needed next."""
+    ENGINE_FAULT_KIND_MEMORY: _EngineFaultKind.ValueType  # 6
+    """The store would take more memory than it may."""
 
 class EngineFaultKind(_EngineFaultKind, metaclass=_EngineFaultKindEnumTypeWrapper):
     """Kinds of what can be wrong."""
@@ -85,6 +87,8 @@ ENGINE_FAULT_KIND_CLOSED: EngineFaultKind.ValueType  # 4
 """The store is closed."""
 ENGINE_FAULT_KIND_LOST: EngineFaultKind.ValueType  # 5
 """The log doesn't have what is needed next."""
+ENGINE_FAULT_KIND_MEMORY: EngineFaultKind.ValueType  # 6
+"""The store would take more memory than it may."""
 Global___EngineFaultKind: _TypeAlias = EngineFaultKind  # noqa: Y015
 
 @_typing.final
@@ -270,6 +274,7 @@ class EngineOpen(_message.Message):
     RETAIN_DUPLICATES_FIELD_NUMBER: _builtins.int
     STORES_FIELD_NUMBER: _builtins.int
     TAIL_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """Its number."""
     path: _builtins.str
@@ -286,6 +291,10 @@ class EngineOpen(_message.Message):
     """What the latest records of its changelog may take, which are kept in
     memory once it is followed.
     """
+    memory_bytes: _builtins.int
+    """What its entries may take in memory, where it is kept then, and gone once
+    it is closed; 0: it is kept in the directory.
+    """
     def __init__(
         self,
         *,
@@ -296,10 +305,11 @@ class EngineOpen(_message.Message):
         retain_duplicates: _builtins.bool = ...,
         stores: _builtins.int = ...,
         tail_bytes: _builtins.int = ...,
+        memory_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "path", b"path", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "store", b"store", "stores", b"stores", "tail_bytes", b"tail_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "memory_bytes", b"memory_bytes", "path", b"path", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "store", b"store", "stores", b"stores", "tail_bytes", b"tail_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -92,6 +92,7 @@ class ExpressSnapshot(_message.Message):
     MAX_LOOKUPS_FIELD_NUMBER: _builtins.int
     MAX_BATCH_ENTRIES_FIELD_NUMBER: _builtins.int
     BATCH_LATE_AFTER_US_FIELD_NUMBER: _builtins.int
+    PAGE_FORWARDING_FIELD_NUMBER: _builtins.int
     NEEDS_PERMITS_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
     number: _builtins.int
@@ -105,6 +106,10 @@ class ExpressSnapshot(_message.Message):
     batch_late_after_us: _builtins.int
     """After how long without all its answers the router is told of a batch, in
     microseconds.
+    """
+    page_forwarding: _builtins.bytes
+    """What turns a caller's serialized request for a page into a node's: a
+    suffix.
     """
     needs_permits: _builtins.bool
     """Whether callers are judged. Then only those are decided for who have a
@@ -132,12 +137,13 @@ class ExpressSnapshot(_message.Message):
         max_lookups: _builtins.int = ...,
         max_batch_entries: _builtins.int = ...,
         batch_late_after_us: _builtins.int = ...,
+        page_forwarding: _builtins.bytes = ...,
         needs_permits: _builtins.bool = ...,
         spread: Global___ExpressSpread | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spread", b"spread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_late_after_us", b"batch_late_after_us", "forwarding", b"forwarding", "max_batch_entries", b"max_batch_entries", "max_lookups", b"max_lookups", "needs_permits", b"needs_permits", "nodes", b"nodes", "number", b"number", "spread", b"spread", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_late_after_us", b"batch_late_after_us", "forwarding", b"forwarding", "max_batch_entries", b"max_batch_entries", "max_lookups", b"max_lookups", "needs_permits", b"needs_permits", "nodes", b"nodes", "number", b"number", "page_forwarding", b"page_forwarding", "spread", b"spread", "stores", b"stores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -224,12 +230,15 @@ class ExpressStore(_message.Message):
     FIRST_FIELD_NUMBER: _builtins.int
     LATE_AFTER_US_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
+    PAGES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     key_form: Global___KeyForm.ValueType
     """How text keys are serialized."""
     late_after_us: _builtins.int
     """After how long without an answer the router is told, in microseconds."""
+    pages: _builtins.bool
+    """Whether pages of it are decided where all their partitions are."""
     @_builtins.property
     def first(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """For each partition, whom to ask first: the place in `nodes`, counted from
@@ -253,10 +262,11 @@ class ExpressStore(_message.Message):
         first: _abc.Iterable[_builtins.int] | None = ...,
         late_after_us: _builtins.int = ...,
         copies: _abc.Iterable[_builtins.int] | None = ...,
+        pages: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "first", b"first", "key_form", b"key_form", "late_after_us", b"late_after_us", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "first", b"first", "key_form", b"key_form", "late_after_us", b"late_after_us", "name", b"name", "pages", b"pages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -274,6 +284,8 @@ class ExpressSums(_message.Message):
     SHARED_FIELD_NUMBER: _builtins.int
     BATCH_CALLS_FIELD_NUMBER: _builtins.int
     BATCH_LOOKUPS_FIELD_NUMBER: _builtins.int
+    PAGE_CALLS_FIELD_NUMBER: _builtins.int
+    PAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sums(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressSum]:
         """One element for each store, node and role with lookups."""
@@ -292,6 +304,14 @@ class ExpressSums(_message.Message):
         their count.
         """
 
+    @_builtins.property
+    def page_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressSum]:
+        """Calls for pages, as batch_calls."""
+
+    @_builtins.property
+    def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressSum]:
+        """Pages, one element for each store: without node and role."""
+
     def __init__(
         self,
         *,
@@ -299,10 +319,12 @@ class ExpressSums(_message.Message):
         shared: _abc.Iterable[_builtins.int] | None = ...,
         batch_calls: _abc.Iterable[Global___ExpressSum] | None = ...,
         batch_lookups: _abc.Iterable[Global___ExpressSum] | None = ...,
+        page_calls: _abc.Iterable[Global___ExpressSum] | None = ...,
+        pages: _abc.Iterable[Global___ExpressSum] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_calls", b"batch_calls", "batch_lookups", b"batch_lookups", "shared", b"shared", "sums", b"sums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_calls", b"batch_calls", "batch_lookups", b"batch_lookups", "page_calls", b"page_calls", "pages", b"pages", "shared", b"shared", "sums", b"sums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -326,7 +348,7 @@ class ExpressSum(_message.Message):
     role: _builtins.int
     """Its role in the snapshot."""
     count: _builtins.int
-    """How many lookups, or calls."""
+    """How many lookups, calls or pages."""
     @_builtins.property
     def took_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """How long they took, in microseconds, or where they are many, some of them:
@@ -361,7 +383,8 @@ class HandedRequest(_message.Message):
     CALLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandedCall]:
-        """The calls, in the order of their lookups in the request. A Get has one.
+        """The calls, in the order of their lookups in the request. A Get has one; a
+        page is one lookup, of which each call has some partitions.
         Lookups of a batch that come after theirs were sent to no node.
         """
 
@@ -391,12 +414,13 @@ class HandedCall(_message.Message):
     CONTENT_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """The node's stable name."""
     took_us: _builtins.int
     """For how long it has been under way, in microseconds; or how long it took."""
     lookups: _builtins.int
-    """How many lookups of the request it is for."""
+    """How many lookups of the request it is for; 1 if it is for a page."""
     outcome: Global___HandedOutcome.ValueType
     """What came of it."""
     content: _builtins.bytes
@@ -405,6 +429,10 @@ class HandedCall(_message.Message):
     """What comes of a call that is under way has this number."""
     address: _builtins.str
     """Where it was sent, as the snapshot had it: the node may be elsewhere now."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The partitions that it is for, if it is for a page."""
+
     def __init__(
         self,
         *,
@@ -415,10 +443,11 @@ class HandedCall(_message.Message):
         content: _builtins.bytes = ...,
         number: _builtins.int = ...,
         address: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "content", b"content", "instance_id", b"instance_id", "lookups", b"lookups", "number", b"number", "outcome", b"outcome", "took_us", b"took_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "content", b"content", "instance_id", b"instance_id", "lookups", b"lookups", "number", b"number", "outcome", b"outcome", "partitions", b"partitions", "took_us", b"took_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

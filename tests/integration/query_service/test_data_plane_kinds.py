@@ -40,7 +40,7 @@ class Writer:
             key = self._random.choice(KEYS)
             at_ms = self.now_ms - self._random.choice((0, 0, 0, MINUTE, 12 * MINUTE))
             value = None if self._random.random() < 0.2 else b"%d" % at_ms
-            if self._kind != "versioned" and self._random.random() < 0.02:
+            if self._kind in {"window", "session"} and self._random.random() < 0.02:
                 yield key, b"short", value, at_ms
             yield key, self._key(key.encode(), at_ms), value, at_ms
 
@@ -63,7 +63,7 @@ class KindFleet(Fleet):
             directory,
             partitions=1,
             kind=kind,
-            retention_ms=RETENTION_MS,
+            retention_ms=0 if kind == "key-value" else RETENTION_MS,
             window_size_ms=MINUTE if kind == "window" else 0,
             changelog_config={"cleanup.policy": "delete", "retention.ms": "-1"},
             **spec,
@@ -123,13 +123,16 @@ def requests(kind: str, rng: random.Random, now_ms: int) -> Iterator[tuple[str, 
                 page_size = rng.randrange(1, 9)
                 yield "FetchSessions", query_service_pb2.FetchSessionsRequest(**at, **span, page_size=page_size)
                 yield "FetchSessions", query_service_pb2.FetchSessionsRequest(**at)
+            case "key-value":
+                yield "Get", query_service_pb2.GetRequest(**at)
             case _:
                 yield "Get", query_service_pb2.GetRequest(**at)
                 yield "GetAsOf", query_service_pb2.GetAsOfRequest(**at, as_of_ms=first_ms)
                 yield "GetHistory", query_service_pb2.GetHistoryRequest(**at, **span, page_size=rng.randrange(1, 9))
                 yield "GetHistory", query_service_pb2.GetHistoryRequest(**at)
-    scans = {"window": "ScanWindows", "session": "ScanSessions", "versioned": "Scan"}
-    yield scans[kind], getattr(query_service_pb2, f"{scans[kind]}Request")(store=STORE, partition=0, page_size=1_000)
+    scans = {"window": "ScanWindows", "session": "ScanSessions"}
+    scan = scans.get(kind, "Scan")
+    yield scan, getattr(query_service_pb2, f"{scan}Request")(store=STORE, partition=0, page_size=1_000)
     yield "Count", query_service_pb2.CountRequest(store=STORE, partition=0, exact=True)
 
 
@@ -190,3 +193,35 @@ def test_files_of_one_engine_are_not_the_others(
         restores = scrape(fleet.ports["held"]).value("statehouse_node_full_restores_total", store=STORE)
         assert restores == 1, "it was counted"
         assert_alike(fleet, random.Random(2), writer.now_ms)
+
+
+@pytest.mark.parametrize("kind", ["key-value", *KINDS])
+def test_a_kind_in_memory_is_held_and_counted_as_without_the_program(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, kind: str
+) -> None:
+    rng = random.Random(kind)
+    writer = Writer(kind, rng.randrange(1 << 30))
+    with KindFleet(kafka, unique_name("app"), tmp_path, kind, in_memory=True) as fleet:
+
+        def taken(node: ServerProcess) -> list[float]:
+            served = scrape(fleet.ports[node.name])
+            names = ("statehouse_node_memory_bytes", "statehouse_node_memory_budget_bytes")
+            return [served.value(name, store=STORE) for name in names]
+
+        def assert_held() -> None:
+            assert_alike(fleet, rng, writer.now_ms)
+            assert taken(fleet.held) == taken(fleet.reference)
+            assert all(taken(fleet.held))
+
+        fleet.write(writer.records(300))
+        assert_held()
+        fleet.write(writer.records(100))
+        assert_held()
+        held = scrape(fleet.ports["held"]).value("statehouse_node_memtable_bytes", store=STORE)
+        assert held > 0, "it is in the program"
+        assert not [path for path in (tmp_path / "held").rglob("0_0/**/*") if path.is_file()], "nothing is on disk"
+        assert fleet.held.stop(signal.SIGINT) == 0
+        fleet.held.start()
+        fleet.wait_running([fleet.held])
+        assert replica(fleet.held).restored_from == 0
+        assert_held()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -24,8 +25,10 @@ from statehouse.client import (
 from statehouse.errors import LookupFailure, Reason
 from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fleet import Fleet, ServerProcess
+from tests.support.metrics import scrape
 from tests.support.polling import poll_until
 from tests.support.shared import ServedStore, new_store, shared_fleet
 
@@ -227,18 +230,23 @@ def test_versioned_store(serve: Serve, fleet: Fleet, node: ServerProcess) -> Non
 
 
 @pytest.mark.feature("memory-bound-store")
-def test_memory_store_stops_its_task_before_the_budget_is_gone(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
+@pytest.mark.parametrize("engine", ["go", "python"])
+def test_memory_store_stops_its_task_before_the_budget_is_gone(
+    serve: Serve, fleet: Fleet, node: ServerProcess, engine: str
+) -> None:
     store = serve(in_memory=True)
     first, second = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
     store.put({first: "1", second: "2"})
     poll_until(lambda: store.get(first).found and store.get(second).found, 20, "the values")
-    small = fleet.node("small", memory_store_max_bytes=50_000)
-    fleet.reassign(0, standbys=("small",))
+    port = free_port()
+    small = fleet.node(f"small-{engine}", engine=engine, memory_store_max_bytes=50_000, metrics_port=port)
+    fleet.reassign(0, standbys=(small.name,))
     fleet.wait_running([small])
     assert small.get(first, store=store.name).found
     store.put(dict.fromkeys(fleet.keys_in(0, 100), "x" * 1000))
     task = poll_until(lambda: [t for t in small.node().tasks if t.state == "error"], 20, "the task to stop")[0]
-    assert "memory_store_max_bytes" in task.error
+    assert re.search(r"\d+ bytes where the budget is 50000: raise memory_store_max_bytes", task.error)
+    assert scrape(port).value("statehouse_node_faults_total", fault="memory_budget", outcome="task_stopped") == 1
     with pytest.raises(LookupFailure) as failure:
         small.get(first, store=store.name)
     assert failure.value.reason is Reason.TASK_FAILED

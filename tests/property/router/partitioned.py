@@ -28,6 +28,7 @@ from statehouse.v1 import query_service_pb2, types_pb2
 PARTITIONS: Final = 3
 _METRICS: Final = NodeMetrics().of("partitioned", Role.ACTIVE)
 _OPEN_SCANS: Final = OpenScans(max_open=PARTITIONS, timeout_s=60.0)
+_FORWARDING: Final = query_service_pb2.GetRequest(forwarding=types_pb2.Forwarding(entry_keys=True)).SerializeToString()
 _REQUESTS: Final[dict[str, Any]] = {
     "Scan": query_service_pb2.ScanRequest,
     "ScanWindows": query_service_pb2.ScanWindowsRequest,
@@ -67,8 +68,9 @@ class Nodes:
     def admit(self, _served: object, partition: int, *_: object) -> tuple[StoreReplica, types_pb2.ReplicaStamp]:
         return self.replicas[partition], types_pb2.ReplicaStamp(partition=partition)
 
-    async def dispatch(self, call: Call, _deadline: object) -> NodeAnswer:
-        return NodeAnswer(await self._read(call.method, call.body), Role.ACTIVE)
+    async def dispatch(self, call: Call, _deadline: object, **_handed: object) -> NodeAnswer:
+        assert call.is_page
+        return NodeAnswer(await self._read(call.method, call.body + _FORWARDING), Role.ACTIVE)
 
     async def make(self, _node: RoutedNode, method: str, body: bytes, *_: object, **_kind: object) -> bytes:
         return await self._read(method, body)
@@ -109,6 +111,6 @@ def router(nodes: Nodes) -> Scatter:
         key_serde=served.key_serde,
         partitions=partitions,
     )
-    table = SimpleNamespace(store=lambda _name: routes, forwarding=b"")
+    table = SimpleNamespace(store=lambda _name: routes, page_forwarding=_FORWARDING)
     tables: Any = SimpleNamespace(current=lambda: table)
     return Scatter(tables, cast("Any", nodes), cast("Any", nodes), RouterMetrics(), max_message_bytes=10**6)

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from router.choice.candidates import Eligibility, ask_order, judge
 from router.choice.express import Decided, ExpressCompiler, ExpressLimits, Obstacle, decided
+from router.choice.express_pages import decided_page
 from router.fleet.table import RoutedReplica
 from router.lookups.locate import keyed_call
 from statehouse.contract.consistency import ANY
-from tests.support.express_cases import made_request, made_table
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.express_cases import made_page_request, made_request, made_table, with_token
 
 PORTS = {"a": 1, "b": 2, "c": 3}
 REQUESTS = 50
@@ -57,6 +59,33 @@ def _place(replica: RoutedReplica) -> tuple[str, str, int]:
     return replica.instance_id, replica.node.target, replica.role.value
 
 
+@given(st.integers(0, 2**32))
+def test_what_nodes_are_asked_for_a_page_is_what_the_router_asks_them(seed: int) -> None:
+    rng = random.Random(seed)
+    table, suspects = made_table(rng, PORTS)
+    snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
+    assert snapshot is not None
+    for _ in range(REQUESTS):
+        request = made_page_request(rng)
+        calls = decided_page(snapshot, with_token(rng, request) if rng.random() < 0.3 else request)
+        if calls is None:
+            continue
+        asked = query_service_pb2.ScanRequest.FromString(request)
+        store = table.store(asked.store)
+        assert not store.spec.is_global
+        groups: dict[str, list[int]] = {}
+        for partition in [asked.partition] if asked.HasField("partition") else range(len(store.partitions)):
+            node = ask_order(store.partitions[partition], ANY, suspects)[0].node
+            assert node is not None
+            groups.setdefault(node.target, []).append(partition)
+        assert [(each.node.address, each.partitions) for each in calls] == list(groups.items())
+        for each in calls:
+            sent = query_service_pb2.ScanRequest.FromString(each.request)
+            assert sent.forwarding == types_pb2.Forwarding(epoch=table.epoch, hops=1, entry_keys=True)
+            assert (list(sent.partitions) or [sent.partition]) == each.partitions
+            assert sent.HasField("partition") == (len(each.partitions) == 1)
+
+
 def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
     rng = random.Random(5)
     count = 0
@@ -68,6 +97,17 @@ def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
         assert snapshot is not None
         count += sum(isinstance(decided(snapshot, made_request(rng)), Decided) for _ in range(REQUESTS))
     assert count > 200 * REQUESTS * 0.2
+
+
+def test_most_pages_of_a_fleet_that_is_well_are_decided() -> None:
+    rng = random.Random(5)
+    count = 0
+    for _ in range(200):
+        table, suspects = made_table(rng, PORTS)
+        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
+        assert snapshot is not None
+        count += sum(decided_page(snapshot, made_page_request(rng)) is not None for _ in range(REQUESTS))
+    assert count > 200 * REQUESTS * 0.15
 
 
 def test_a_snapshot_is_made_only_when_something_has_changed() -> None:

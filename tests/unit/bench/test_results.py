@@ -8,6 +8,16 @@ import pytest
 
 from bench.report import markdown
 from bench.results import RESULTS, publish
+from bench.shape import Load, Plan, Shape, Side
+from bench.summary import Measured, lines
+
+RUN = {
+    "command": "make bench",
+    "ended_at": "now",
+    "commit": "f332d41",
+    "machine": {"cores": 2, "model": "x", "memory_gib": 4, "kernel": "6", "python": "3.11", "java": "17"},
+    "disturbance": {"load_average_before": 0, "load_average_after": 1, "stolen_percent": 0},
+}
 
 
 @pytest.fixture
@@ -43,16 +53,21 @@ def test_the_page_of_this_project_has_a_place_for_them() -> None:
     assert RESULTS in Path("docs/performance.md").read_text(encoding="utf-8")
 
 
-def test_a_run_s_page_has_its_name_and_its_pictures() -> None:
-    run = {
-        "command": "make bench",
-        "ended_at": "now",
-        "commit": "f332d41",
-        "machine": {"cores": 2, "model": "x", "memory_gib": 4, "kernel": "6", "python": "3.11", "java": "17"},
-        "disturbance": {"load_average_before": 0, "load_average_after": 1, "stolen_percent": 0},
-    }
+def test_with_tls_a_table_says_what_is_left() -> None:
+    plan = Plan("Serving", Shape(10), Load(1, 1), 1, {Side.OURS: ("gets",), Side.OURS_TLS: ("gets",)})
+    measured = [
+        Measured(plan.name, 1, side, "Get", {"lookups_per_s": value})
+        for side, value in ((Side.OURS, 2_000), (Side.OURS_TLS, 1_800))
+    ]
 
-    page = markdown("run", run, [], [], ["run-p99.png"])
+    page = markdown("run", RUN, [plan], lines(measured), [])
+
+    assert "| work | unit | ours | ours-tls | ours-tls / ours |" in page
+    assert "| Get | lookups/s | 2 000 | 1 800 | 0.9 |" in page
+
+
+def test_a_run_s_page_has_its_name_and_its_pictures() -> None:
+    page = markdown("run", RUN, [], [], ["run-p99.png"])
 
     assert page.startswith("# run\n\n`make bench`, ended now, commit f332d41.\n")
     assert page.endswith("\n\n![run-p99.png](run-p99.png)\n")

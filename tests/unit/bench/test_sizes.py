@@ -8,7 +8,7 @@ import pytest
 
 from bench.failure import BenchFailure
 from bench.shape import Side
-from bench.sizes import SIZES, compared, of_sides, secured
+from bench.sizes import SIZES, compared, named, of_sides, secured
 from bench.workloads import WORKLOADS
 
 
@@ -29,6 +29,13 @@ def test_with_tls_our_fleet_alone_is_measured_beside_itself() -> None:
     assert plan.name == "Serving"
     assert plan.work[Side.OURS] == plan.work[Side.OURS_TLS]
     assert len(plan.work) == 2
+
+
+def test_a_family_of_plans_can_be_measured() -> None:
+    assert [plan.name for plan in named(SIZES["full"], "Redis")] == ["Redis", "Redis, fed by Spark"]
+    assert [plan.name for plan in named(SIZES["full"], "Growth, 8 nodes")] == ["Growth, 8 nodes"]
+    assert len(named(SIZES["full"], "Growth")) == 7
+    assert named(SIZES["full"], None) == list(SIZES["full"])
 
 
 def test_single_sides_can_be_measured() -> None:

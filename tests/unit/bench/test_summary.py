@@ -28,6 +28,12 @@ def test_ratios_are_those_of_the_same_round_and_not_of_medians() -> None:
     ]
 
 
+def test_with_tls_the_ratio_is_what_is_left_of_the_plain_figure() -> None:
+    (line,) = lines([of(1, OURS, 40), of(1, Side.OURS_TLS, 30), of(2, OURS, 0), of(2, Side.OURS_TLS, 10)])
+
+    assert line.ratios == {Side.OURS_TLS: Spread(0.75, 0.75, 0.75, 1)}
+
+
 def test_there_is_no_ratio_to_nothing() -> None:
     (line,) = lines([of(1, OURS, 0, metric="failed"), of(1, PEER, 0, metric="failed")])
 

@@ -13,7 +13,7 @@ from grpc_status import rpc_status
 
 from router.server import RouterServer
 from statehouse.contract.assignment import TaskAssignment
-from statehouse.contract.paging import next_page_token
+from statehouse.contract.paging import next_page_token, page_size
 from statehouse.contract.scan_ranges import key_range
 from statehouse.errors import LookupFailure, Reason
 from statehouse.errors.statuses import to_status
@@ -31,10 +31,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     """Answers with its own name, or fails, or late, or not at all, as `failure`, `delay_s` and `freeze` say.
 
-    `data` holds entries by partition, for scans and counts; a count waits for `counts`. `gets`, `batches` and `scans`
-    are the requests received, `times` how many seconds the callers of the gets would wait, `held` the calls of any
-    kind that came while it was frozen, and `left_held` those of them whose caller left meanwhile. A lookup in a batch
-    fails as `failures` says for its key; `lets_wait` has it fail because it would have to wait.
+    `data` holds entries by partition, for scans, whose pages `change_page` may change, and for counts, which wait for
+    `counts`. `gets`, `batches` and `scans` are the requests received, `times` how many seconds the callers of the gets
+    would wait, `held` the calls of any kind that came while it was frozen, and `left_held` those of them whose caller
+    left meanwhile. A lookup in a batch fails as `failures` says for its key; `lets_wait` has it fail because it would
+    have to wait.
     """
 
     def __init__(self, instance_id: str) -> None:
@@ -47,6 +48,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.data: dict[int, dict[bytes, bytes]] = {}
         self.value_serde = "string"
         self.page_limit = 1_000_000
+        self.change_page: Callable[[query_service_pb2.ScanResponse], object] = id
         self.counts = asyncio.Event()
         self.counts.set()
         self.counts_begun = self.counts_cancelled = 0
@@ -123,9 +125,9 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         wanted = key_range(request, SERDES["string"])
         keys = sorted(held, reverse=request.reverse)
         keys = [key for key in keys if key >= wanted.start and (wanted.stop is None or key < wanted.stop)]
-        limit = min(request.page_size, self.page_limit)
+        limit = min(page_size(request), self.page_limit)
         serde, value_serde = SERDES["string"], SERDES[self.value_serde]
-        return query_service_pb2.ScanResponse(
+        page = query_service_pb2.ScanResponse(
             entries=[
                 query_service_pb2.Entry(
                     key=shown_key(serde, key, raw=request.raw),
@@ -137,6 +139,8 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
             next_page_token=next_page_token(request, keys[limit - 1]) if len(keys) > limit else "",
             replicas=[types_pb2.ReplicaStamp(partition=partition, host=self.host) for partition in partitions],
         )
+        self.change_page(page)
+        return page
 
     async def Count(self, request: query_service_pb2.CountRequest, context: Context) -> query_service_pb2.CountResponse:  # noqa: N802
         await self._misbehave(context)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from google.rpc import code_pb2, status_pb2
 
-from router.calls.express_way import ExpressWay, why_handed
+from router.calls.express_way import ExpressWay, why_handed, why_page_handed
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
 from router.choice.express import ExpressLimits
@@ -111,6 +111,27 @@ async def test_batches_in_sums_are_calls_and_lookups_without_a_role(start: Start
     assert sum(budget.retry(0.0) for _ in range(40)) == 20
 
 
+async def test_pages_in_sums_are_pages_and_calls_that_may_take_any_time(start: Start) -> None:
+    fleet, link, times, budget = await start("a", "b"), FakeLink(), answer_times(), RetryBudget(10, 0)
+    express_way(fleet, link, times, budget)
+    before = times.hedge_delay_s((STORE, "Get")), times.hedge_delay_s(("", "BatchGet"))
+    sums = ExpressSums()
+    sums.page_calls.add(instance_id="a", count=200, took_us=[900_000] * 100)
+    sums.pages.add(store=STORE, count=150, took_us=[1_000_000] * 32)
+    sums.pages.add(store="gone", count=1, took_us=[5])
+    link.on_sums(sums.SerializeToString())
+    value = fleet.router.metrics.registry.get_sample_value
+    assert value("statehouse_router_lookups_total", {"store": STORE, "outcome": "OK", "role": ""}) == 150
+    assert value("statehouse_router_express_lookups_total", {"store": STORE, "role": ""}) == 150
+    assert value("statehouse_router_express_lookups_total", {"store": "", "role": ""}) == 1
+    assert value("statehouse_router_lookup_duration_seconds_count", {"store": STORE}) == 150
+    assert value("statehouse_router_lookup_duration_seconds_sum", {"store": STORE}) == pytest.approx(150)
+    assert value("statehouse_router_attempts_total", {"reason": "OK"}) == 200
+    assert (times.hedge_delay_s((STORE, "Get")), times.hedge_delay_s(("", "BatchGet"))) == before
+    assert not fleet.router.health.suspects
+    assert sum(budget.retry(0.0) for _ in range(40)) == 20
+
+
 async def test_sums_of_what_was_before_a_suspicion_do_not_end_it(start: Start) -> None:
     fleet, link = await start("a", "b"), FakeLink()
     express_way(fleet, link, answer_times(), RetryBudget(10, 0))
@@ -119,11 +140,14 @@ async def test_sums_of_what_was_before_a_suspicion_do_not_end_it(start: Start) -
     sums = ExpressSums()
     sums.sums.add(store=STORE, instance_id="a", role=Role.ACTIVE.value, count=1, took_us=[100])
     sums.batch_calls.add(instance_id="a", count=1, took_us=[100])
+    sums.page_calls.add(instance_id="a", count=1, took_us=[100])
     link.on_sums(sums.SerializeToString())
     assert "a" in fleet.router.health.suspects
 
 
 async def test_what_is_handed_over_has_a_reason() -> None:
+    late = HandedLookup("a", "a:1", 0.0, asyncio.get_running_loop().create_future())
+
     def handed(came: bytes | LookupFailure | CallFailed | None) -> HandedLookup:
         future = asyncio.get_running_loop().create_future()
         if isinstance(came, CallFailed):
@@ -132,9 +156,12 @@ async def test_what_is_handed_over_has_a_reason() -> None:
             future.set_result(came)
         return HandedLookup("a", "a:1", 0.0, future)
 
-    assert why_handed(HandedLookup("a", "a:1", 0.0, asyncio.get_running_loop().create_future())) == "LATE"
+    assert why_handed(late) == "LATE"
     assert why_handed(handed(LookupFailure(Reason.NOT_ACTIVE, "not here"))) == "NOT_ACTIVE"
     gone = CallFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message="refused"))
     assert why_handed(handed(gone)) == "UNREACHABLE"
     assert why_handed(handed(b"an answer to some of a batch")) == "PARTLY"
     assert why_handed(handed(None)) == "UNKNOWN"
+    assert why_page_handed((handed(b"a page"), late, handed(gone))) == "UNREACHABLE"
+    assert why_page_handed((handed(b"a page"), late)) == "LATE"
+    assert why_page_handed((handed(b"a page"), handed(b"another"))) == "UNKNOWN"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from google.rpc import code_pb2, status_pb2
@@ -13,12 +14,14 @@ from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import NodeAnswer
 from router.lookups.keyed import KeyLookups
 from router.lookups.locate import keyed_call
+from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_name
+from statehouse.errors.statuses import to_status
 from statehouse.link.handed import HandedLookup
 from statehouse.link.link import CallFailed
 from statehouse.rpc.deadline import Deadline
 from statehouse.serdes.wire import framed, result_of
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE
@@ -28,11 +31,13 @@ Start = Callable[..., Awaitable[Fleet]]
 Came = asyncio.Future[bytes | LookupFailure | None]
 
 
-def handed(fleet: Fleet, to: str, ago_s: float = 0.0, lookups: int = 1) -> tuple[HandedLookup, Came]:
+def handed(
+    fleet: Fleet, to: str, ago_s: float = 0.0, lookups: int = 1, partitions: tuple[int, ...] = ()
+) -> tuple[HandedLookup, Came]:
     loop = asyncio.get_running_loop()
     came: Came = loop.create_future()
     address = f"127.0.0.1:{fleet.nodes[to].port}" if to in fleet.nodes else "127.0.0.1:1"
-    return HandedLookup(to, address, loop.time() - ago_s, came, lookups), came
+    return HandedLookup(to, address, loop.time() - ago_s, came, lookups, partitions), came
 
 
 async def batch(fleet: Fleet, keys: str, *calls: HandedLookup, is_handed: bool = True) -> list[str]:
@@ -199,3 +204,90 @@ async def test_what_the_proxy_has_admitted_is_not_refused_when_it_is_handed_over
         call, came = handed(fleet, "a", lookups=1)
         came.set_result(refusals(Reason.PARTITION_RESTORING))
         assert await batch(fleet, "1", call) == ["b"]
+
+
+async def two_nodes(start: Start, attempt_timeout_ms: int = 1_000) -> Fleet:
+    """Partitions 0 and 2 on a, 1 on b; each is the other's standby, and has one key of each partition."""
+    fleet = await start("a", "b", attempt_timeout_ms=attempt_timeout_ms)
+    await fleet.publish(TaskAssignment("a", ("b",)), TaskAssignment("b", ("a",)), TaskAssignment("a", ("b",)), epoch=2)
+    for name, node in fleet.nodes.items():
+        fleet.heartbeat(name, 3)
+        node.data = {partition: {b"%d" % partition: b""} for partition in range(3)}
+    while len(fleet.router.tables.current().stores[STORE].partitions[2].callable) < 2:
+        await fleet.router.tables.wait_for_epoch(3, 0.02)
+    return fleet
+
+
+async def page(fleet: Fleet, *calls: HandedLookup, **fields: Any) -> dict[int, str]:
+    """Return who has answered for each partition."""
+    request = query_service_pb2.ScanRequest(store=STORE, **fields)
+    data = await fleet.router._lookups.scatter.page(request, Deadline.after(60.0), calls)
+    found = query_service_pb2.ScanResponse.FromString(data)
+    assert [entry.key.text for entry in found.entries] == [str(each) for each in sorted(_partitions(found))]
+    return {stamp.partition: stamp.host.instance_id for stamp in found.replicas}
+
+
+def _partitions(found: query_service_pb2.ScanResponse) -> list[int]:
+    return [stamp.partition for stamp in found.replicas]
+
+
+def part(by: str, *partitions: int) -> bytes:
+    keys = [b"%d" % partition for partition in partitions]
+    return query_service_pb2.ScanResponse(
+        entries=[query_service_pb2.Entry(key=types_pb2.Key(text=key.decode())) for key in keys],
+        entry_keys=keys,
+        replicas=[types_pb2.ReplicaStamp(partition=each, host=types_pb2.Host(instance_id=by)) for each in partitions],
+    ).SerializeToString()
+
+
+async def test_what_a_node_answered_for_a_page_is_not_asked_again(start: Start) -> None:
+    fleet = await two_nodes(start)
+    (first, came), (second, refused) = (handed(fleet, "a", partitions=(0, 2)), handed(fleet, "b", partitions=(1,)))
+    came.set_result(part("a", 0, 2))
+    refused.set_exception(CallFailed(to_status(LookupFailure(Reason.PARTITION_RESTORING, "at 3 of 5"))))
+    assert await page(fleet, first, second) == {0: "a", 2: "a", 1: "a"}
+    assert [list(each.partitions) or [each.partition] for each in fleet.nodes["a"].scans] == [[1]]
+    assert fleet.nodes["b"].scans == []
+    assert metric(fleet, "attempts", reason="OK") == 2
+    assert metric(fleet, "attempts", reason="PARTITION_RESTORING") == 1
+
+
+async def test_a_node_that_was_gone_for_a_page_is_suspected_and_others_are_asked(start: Start) -> None:
+    fleet = await two_nodes(start)
+    lookup, came = handed(fleet, "a", partitions=(0, 2))
+    came.set_exception(CallFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection refused")))
+    assert await page(fleet, lookup) == {0: "b", 1: "b", 2: "b"}
+    assert "a" in fleet.router.health.suspects
+    assert fleet.nodes["a"].scans == []
+
+
+async def test_a_late_page_is_waited_for_as_if_the_router_had_asked(start: Start) -> None:
+    fleet = await two_nodes(start)
+    lookup, came = handed(fleet, "a", ago_s=0.5, partitions=(0, 2))
+    under_way = asyncio.create_task(page(fleet, lookup))
+    await poll_until_async(lambda: fleet.nodes["b"].scans, 10, "the other node to be asked")
+    came.set_result(part("a", 0, 2))
+    assert await under_way == {0: "a", 1: "b", 2: "a"}
+
+
+@pytest.mark.parametrize("partitions", [(0, 3), (7,)])
+async def test_calls_for_partitions_that_a_page_is_not_of_are_passed_over(
+    start: Start, partitions: tuple[int, ...]
+) -> None:
+    fleet = await two_nodes(start)
+    (lookup, came), (elsewhere, moved) = handed(fleet, "a", partitions=partitions), handed(fleet, "c", partitions=(1,))
+    came.set_result(part("a", *partitions))
+    moved.set_result(part("c", 1))
+    assert await page(fleet, lookup, elsewhere) == {0: "a", 1: "b", 2: "a"}
+
+
+async def test_of_a_page_with_one_partition_the_call_is_the_first_attempt(start: Start) -> None:
+    fleet = await two_nodes(start)
+    lookup, came = handed(fleet, "b", partitions=(1,))
+    came.set_result(None)
+    assert await page(fleet, lookup, partition=1) == {1: "b"}
+    assert len(fleet.nodes["b"].scans) == 1
+    lookup, came = handed(fleet, "b", partitions=(1,))
+    came.set_result(part("b", 1))
+    assert await page(fleet, lookup, partition=1) == {1: "b"}
+    assert len(fleet.nodes["b"].scans) == 1

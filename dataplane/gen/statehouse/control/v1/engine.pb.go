@@ -98,6 +98,8 @@ const (
 	EngineFaultKind_ENGINE_FAULT_KIND_CLOSED EngineFaultKind = 4
 	// The log doesn't have what is needed next.
 	EngineFaultKind_ENGINE_FAULT_KIND_LOST EngineFaultKind = 5
+	// The store would take more memory than it may.
+	EngineFaultKind_ENGINE_FAULT_KIND_MEMORY EngineFaultKind = 6
 )
 
 // Enum value maps for EngineFaultKind.
@@ -109,6 +111,7 @@ var (
 		3: "ENGINE_FAULT_KIND_FULL",
 		4: "ENGINE_FAULT_KIND_CLOSED",
 		5: "ENGINE_FAULT_KIND_LOST",
+		6: "ENGINE_FAULT_KIND_MEMORY",
 	}
 	EngineFaultKind_value = map[string]int32{
 		"ENGINE_FAULT_KIND_UNSPECIFIED": 0,
@@ -117,6 +120,7 @@ var (
 		"ENGINE_FAULT_KIND_FULL":        3,
 		"ENGINE_FAULT_KIND_CLOSED":      4,
 		"ENGINE_FAULT_KIND_LOST":        5,
+		"ENGINE_FAULT_KIND_MEMORY":      6,
 	}
 )
 
@@ -592,7 +596,10 @@ type EngineOpen struct {
 	Stores uint32 `protobuf:"varint,6,opt,name=stores,proto3" json:"stores,omitempty"`
 	// What the latest records of its changelog may take, which are kept in
 	// memory once it is followed.
-	TailBytes     uint64 `protobuf:"varint,7,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
+	TailBytes uint64 `protobuf:"varint,7,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
+	// What its entries may take in memory, where it is kept then, and gone once
+	// it is closed; 0: it is kept in the directory.
+	MemoryBytes   uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -672,6 +679,13 @@ func (x *EngineOpen) GetStores() uint32 {
 func (x *EngineOpen) GetTailBytes() uint64 {
 	if x != nil {
 		return x.TailBytes
+	}
+	return 0
+}
+
+func (x *EngineOpen) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
 	}
 	return 0
 }
@@ -2342,7 +2356,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	" \x01(\tR\btokenUrl\x12\x14\n" +
 	"\x05scope\x18\v \x01(\tR\x05scope\x12*\n" +
 	"\x11block_cache_bytes\x18\f \x01(\x04R\x0fblockCacheBytes\x12,\n" +
-	"\x12write_buffer_bytes\x18\r \x01(\x04R\x10writeBufferBytes\"\xf4\x01\n" +
+	"\x12write_buffer_bytes\x18\r \x01(\x04R\x10writeBufferBytes\"\x97\x02\n" +
 	"\n" +
 	"EngineOpen\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x12\n" +
@@ -2352,7 +2366,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x11retain_duplicates\x18\x05 \x01(\bR\x10retainDuplicates\x12\x16\n" +
 	"\x06stores\x18\x06 \x01(\rR\x06stores\x12\x1d\n" +
 	"\n" +
-	"tail_bytes\x18\a \x01(\x04R\ttailBytes\"\xd8\x01\n" +
+	"tail_bytes\x18\a \x01(\x04R\ttailBytes\x12!\n" +
+	"\fmemory_bytes\x18\b \x01(\x04R\vmemoryBytes\"\xd8\x01\n" +
 	"\fEngineFollow\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x19\n" +
@@ -2477,14 +2492,15 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x15ENGINE_KIND_KEY_VALUE\x10\x01\x12\x16\n" +
 	"\x12ENGINE_KIND_WINDOW\x10\x02\x12\x17\n" +
 	"\x13ENGINE_KIND_SESSION\x10\x03\x12\x19\n" +
-	"\x15ENGINE_KIND_VERSIONED\x10\x04*\xc8\x01\n" +
+	"\x15ENGINE_KIND_VERSIONED\x10\x04*\xe6\x01\n" +
 	"\x0fEngineFaultKind\x12!\n" +
 	"\x1dENGINE_FAULT_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19ENGINE_FAULT_KIND_DAMAGED\x10\x01\x12\x1d\n" +
 	"\x19ENGINE_FAULT_KIND_REFUSED\x10\x02\x12\x1a\n" +
 	"\x16ENGINE_FAULT_KIND_FULL\x10\x03\x12\x1c\n" +
 	"\x18ENGINE_FAULT_KIND_CLOSED\x10\x04\x12\x1a\n" +
-	"\x16ENGINE_FAULT_KIND_LOST\x10\x05B\xd8\x01\n" +
+	"\x16ENGINE_FAULT_KIND_LOST\x10\x05\x12\x1c\n" +
+	"\x18ENGINE_FAULT_KIND_MEMORY\x10\x06B\xd8\x01\n" +
 	"\x19com.statehouse.control.v1B\vEngineProtoP\x01Z8statehouse-dataplane/gen/statehouse/control/v1;controlv1\xa2\x02\x03SCX\xaa\x02\x15Statehouse.Control.V1\xca\x02\x15Statehouse\\Control\\V1\xe2\x02!Statehouse\\Control\\V1\\GPBMetadata\xea\x02\x17Statehouse::Control::V1b\x06proto3"
 
 var (

@@ -156,6 +156,9 @@ type ExpressSnapshot struct {
 	// After how long without all its answers the router is told of a batch, in
 	// microseconds.
 	BatchLateAfterUs uint32 `protobuf:"varint,7,opt,name=batch_late_after_us,json=batchLateAfterUs,proto3" json:"batch_late_after_us,omitempty"`
+	// What turns a caller's serialized request for a page into a node's: a
+	// suffix.
+	PageForwarding []byte `protobuf:"bytes,10,opt,name=page_forwarding,json=pageForwarding,proto3" json:"page_forwarding,omitempty"`
 	// Whether callers are judged. Then only those are decided for who have a
 	// permit: a ServingPermit for the store.
 	NeedsPermits bool `protobuf:"varint,8,opt,name=needs_permits,json=needsPermits,proto3" json:"needs_permits,omitempty"`
@@ -242,6 +245,13 @@ func (x *ExpressSnapshot) GetBatchLateAfterUs() uint32 {
 		return x.BatchLateAfterUs
 	}
 	return 0
+}
+
+func (x *ExpressSnapshot) GetPageForwarding() []byte {
+	if x != nil {
+		return x.PageForwarding
+	}
+	return nil
 }
 
 func (x *ExpressSnapshot) GetNeedsPermits() bool {
@@ -415,7 +425,9 @@ type ExpressStore struct {
 	// has, filled up with 0: the copies that are equally good for a lookup with a
 	// bound on lag or staleness, the one to ask first at the beginning. Without
 	// any such a lookup is for the router.
-	Copies        []uint32 `protobuf:"varint,5,rep,packed,name=copies,proto3" json:"copies,omitempty"`
+	Copies []uint32 `protobuf:"varint,5,rep,packed,name=copies,proto3" json:"copies,omitempty"`
+	// Whether pages of it are decided where all their partitions are.
+	Pages         bool `protobuf:"varint,6,opt,name=pages,proto3" json:"pages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -485,6 +497,13 @@ func (x *ExpressStore) GetCopies() []uint32 {
 	return nil
 }
 
+func (x *ExpressStore) GetPages() bool {
+	if x != nil {
+		return x.Pages
+	}
+	return false
+}
+
 // What came of the lookups that a proxy sent straight to nodes and that were
 // answered in time, since it last said so.
 type ExpressSums struct {
@@ -497,7 +516,11 @@ type ExpressSums struct {
 	BatchCalls []*ExpressSum `protobuf:"bytes,3,rep,name=batch_calls,json=batchCalls,proto3" json:"batch_calls,omitempty"`
 	// Lookups of batches, one element for each store, which has nothing else but
 	// their count.
-	BatchLookups  []*ExpressSum `protobuf:"bytes,4,rep,name=batch_lookups,json=batchLookups,proto3" json:"batch_lookups,omitempty"`
+	BatchLookups []*ExpressSum `protobuf:"bytes,4,rep,name=batch_lookups,json=batchLookups,proto3" json:"batch_lookups,omitempty"`
+	// Calls for pages, as batch_calls.
+	PageCalls []*ExpressSum `protobuf:"bytes,5,rep,name=page_calls,json=pageCalls,proto3" json:"page_calls,omitempty"`
+	// Pages, one element for each store: without node and role.
+	Pages         []*ExpressSum `protobuf:"bytes,6,rep,name=pages,proto3" json:"pages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -560,6 +583,20 @@ func (x *ExpressSums) GetBatchLookups() []*ExpressSum {
 	return nil
 }
 
+func (x *ExpressSums) GetPageCalls() []*ExpressSum {
+	if x != nil {
+		return x.PageCalls
+	}
+	return nil
+}
+
+func (x *ExpressSums) GetPages() []*ExpressSum {
+	if x != nil {
+		return x.Pages
+	}
+	return nil
+}
+
 // Lookups of one store that one node answered.
 type ExpressSum struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -569,7 +606,7 @@ type ExpressSum struct {
 	InstanceId string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	// Its role in the snapshot.
 	Role uint32 `protobuf:"varint,3,opt,name=role,proto3" json:"role,omitempty"`
-	// How many lookups, or calls.
+	// How many lookups, calls or pages.
 	Count uint32 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
 	// How long they took, in microseconds, or where they are many, some of them:
 	// each of these stands for as many as the others.
@@ -647,7 +684,8 @@ func (x *ExpressSum) GetTookUs() []uint32 {
 // its lookups nodes have been asked for already.
 type HandedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The calls, in the order of their lookups in the request. A Get has one.
+	// The calls, in the order of their lookups in the request. A Get has one; a
+	// page is one lookup, of which each call has some partitions.
 	// Lookups of a batch that come after theirs were sent to no node.
 	Calls         []*HandedCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -698,7 +736,7 @@ type HandedCall struct {
 	InstanceId string `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	// For how long it has been under way, in microseconds; or how long it took.
 	TookUs uint32 `protobuf:"varint,2,opt,name=took_us,json=tookUs,proto3" json:"took_us,omitempty"`
-	// How many lookups of the request it is for.
+	// How many lookups of the request it is for; 1 if it is for a page.
 	Lookups uint32 `protobuf:"varint,3,opt,name=lookups,proto3" json:"lookups,omitempty"`
 	// What came of it.
 	Outcome HandedOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=statehouse.control.v1.HandedOutcome" json:"outcome,omitempty"`
@@ -707,7 +745,9 @@ type HandedCall struct {
 	// What comes of a call that is under way has this number.
 	Number uint64 `protobuf:"varint,6,opt,name=number,proto3" json:"number,omitempty"`
 	// Where it was sent, as the snapshot had it: the node may be elsewhere now.
-	Address       string `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
+	// The partitions that it is for, if it is for a page.
+	Partitions    []uint32 `protobuf:"varint,8,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -791,11 +831,18 @@ func (x *HandedCall) GetAddress() string {
 	return ""
 }
 
+func (x *HandedCall) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
 var File_statehouse_control_v1_express_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\n" +
-	"#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\x9f\x03\n" +
+	"#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\xc8\x03\n" +
 	"\x0fExpressSnapshot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1e\n" +
 	"\n" +
@@ -806,7 +853,9 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\vmax_lookups\x18\x05 \x01(\rR\n" +
 	"maxLookups\x12*\n" +
 	"\x11max_batch_entries\x18\x06 \x01(\rR\x0fmaxBatchEntries\x12-\n" +
-	"\x13batch_late_after_us\x18\a \x01(\rR\x10batchLateAfterUs\x12#\n" +
+	"\x13batch_late_after_us\x18\a \x01(\rR\x10batchLateAfterUs\x12'\n" +
+	"\x0fpage_forwarding\x18\n" +
+	" \x01(\fR\x0epageForwarding\x12#\n" +
 	"\rneeds_permits\x18\b \x01(\bR\fneedsPermits\x12<\n" +
 	"\x06spread\x18\t \x01(\v2$.statehouse.control.v1.ExpressSpreadR\x06spread\"|\n" +
 	"\rExpressSpread\x12\x18\n" +
@@ -819,19 +868,23 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04role\x18\x03 \x01(\rR\x04role\"\xaf\x01\n" +
+	"\x04role\x18\x03 \x01(\rR\x04role\"\xc5\x01\n" +
 	"\fExpressStore\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\bkey_form\x18\x02 \x01(\x0e2\x1e.statehouse.control.v1.KeyFormR\akeyForm\x12\x14\n" +
 	"\x05first\x18\x03 \x03(\rR\x05first\x12\"\n" +
 	"\rlate_after_us\x18\x04 \x01(\rR\vlateAfterUs\x12\x16\n" +
-	"\x06copies\x18\x05 \x03(\rR\x06copies\"\xe8\x01\n" +
+	"\x06copies\x18\x05 \x03(\rR\x06copies\x12\x14\n" +
+	"\x05pages\x18\x06 \x01(\bR\x05pages\"\xe3\x02\n" +
 	"\vExpressSums\x125\n" +
 	"\x04sums\x18\x01 \x03(\v2!.statehouse.control.v1.ExpressSumR\x04sums\x12\x16\n" +
 	"\x06shared\x18\x02 \x03(\rR\x06shared\x12B\n" +
 	"\vbatch_calls\x18\x03 \x03(\v2!.statehouse.control.v1.ExpressSumR\n" +
 	"batchCalls\x12F\n" +
-	"\rbatch_lookups\x18\x04 \x03(\v2!.statehouse.control.v1.ExpressSumR\fbatchLookups\"\x86\x01\n" +
+	"\rbatch_lookups\x18\x04 \x03(\v2!.statehouse.control.v1.ExpressSumR\fbatchLookups\x12@\n" +
+	"\n" +
+	"page_calls\x18\x05 \x03(\v2!.statehouse.control.v1.ExpressSumR\tpageCalls\x127\n" +
+	"\x05pages\x18\x06 \x03(\v2!.statehouse.control.v1.ExpressSumR\x05pages\"\x86\x01\n" +
 	"\n" +
 	"ExpressSum\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x1f\n" +
@@ -841,7 +894,7 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\x05count\x18\x04 \x01(\rR\x05count\x12\x17\n" +
 	"\atook_us\x18\x05 \x03(\rR\x06tookUs\"H\n" +
 	"\rHandedRequest\x127\n" +
-	"\x05calls\x18\x01 \x03(\v2!.statehouse.control.v1.HandedCallR\x05calls\"\xec\x01\n" +
+	"\x05calls\x18\x01 \x03(\v2!.statehouse.control.v1.HandedCallR\x05calls\"\x8c\x02\n" +
 	"\n" +
 	"HandedCall\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
@@ -851,7 +904,10 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\aoutcome\x18\x04 \x01(\x0e2$.statehouse.control.v1.HandedOutcomeR\aoutcome\x12\x18\n" +
 	"\acontent\x18\x05 \x01(\fR\acontent\x12\x16\n" +
 	"\x06number\x18\x06 \x01(\x04R\x06number\x12\x18\n" +
-	"\aaddress\x18\a \x01(\tR\aaddress*I\n" +
+	"\aaddress\x18\a \x01(\tR\aaddress\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\b \x03(\rR\n" +
+	"partitions*I\n" +
 	"\aKeyForm\x12\x18\n" +
 	"\x14KEY_FORM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKEY_FORM_TEXT\x10\x01\x12\x11\n" +
@@ -891,20 +947,22 @@ var file_statehouse_control_v1_express_proto_goTypes = []any{
 	(*HandedCall)(nil),      // 9: statehouse.control.v1.HandedCall
 }
 var file_statehouse_control_v1_express_proto_depIdxs = []int32{
-	4, // 0: statehouse.control.v1.ExpressSnapshot.nodes:type_name -> statehouse.control.v1.ExpressNode
-	5, // 1: statehouse.control.v1.ExpressSnapshot.stores:type_name -> statehouse.control.v1.ExpressStore
-	3, // 2: statehouse.control.v1.ExpressSnapshot.spread:type_name -> statehouse.control.v1.ExpressSpread
-	0, // 3: statehouse.control.v1.ExpressStore.key_form:type_name -> statehouse.control.v1.KeyForm
-	7, // 4: statehouse.control.v1.ExpressSums.sums:type_name -> statehouse.control.v1.ExpressSum
-	7, // 5: statehouse.control.v1.ExpressSums.batch_calls:type_name -> statehouse.control.v1.ExpressSum
-	7, // 6: statehouse.control.v1.ExpressSums.batch_lookups:type_name -> statehouse.control.v1.ExpressSum
-	9, // 7: statehouse.control.v1.HandedRequest.calls:type_name -> statehouse.control.v1.HandedCall
-	1, // 8: statehouse.control.v1.HandedCall.outcome:type_name -> statehouse.control.v1.HandedOutcome
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	4,  // 0: statehouse.control.v1.ExpressSnapshot.nodes:type_name -> statehouse.control.v1.ExpressNode
+	5,  // 1: statehouse.control.v1.ExpressSnapshot.stores:type_name -> statehouse.control.v1.ExpressStore
+	3,  // 2: statehouse.control.v1.ExpressSnapshot.spread:type_name -> statehouse.control.v1.ExpressSpread
+	0,  // 3: statehouse.control.v1.ExpressStore.key_form:type_name -> statehouse.control.v1.KeyForm
+	7,  // 4: statehouse.control.v1.ExpressSums.sums:type_name -> statehouse.control.v1.ExpressSum
+	7,  // 5: statehouse.control.v1.ExpressSums.batch_calls:type_name -> statehouse.control.v1.ExpressSum
+	7,  // 6: statehouse.control.v1.ExpressSums.batch_lookups:type_name -> statehouse.control.v1.ExpressSum
+	7,  // 7: statehouse.control.v1.ExpressSums.page_calls:type_name -> statehouse.control.v1.ExpressSum
+	7,  // 8: statehouse.control.v1.ExpressSums.pages:type_name -> statehouse.control.v1.ExpressSum
+	9,  // 9: statehouse.control.v1.HandedRequest.calls:type_name -> statehouse.control.v1.HandedCall
+	1,  // 10: statehouse.control.v1.HandedCall.outcome:type_name -> statehouse.control.v1.HandedOutcome
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_express_proto_init() }
