@@ -82,6 +82,11 @@ var served = map[byte]func(*serve.Served, serve.Call, []byte) ([]byte, bool){
 	get:   (*serve.Served).Get,
 	scan:  (*serve.Served).Scan,
 	count: (*serve.Served).Count,
+
+	fetchWindows:  (*serve.Served).FetchWindows,
+	fetchSessions: (*serve.Served).FetchSessions,
+	getAsOf:       (*serve.Served).GetAsOf,
+	getHistory:    (*serve.Served).GetHistory,
 }
 
 // Doors are those to the server: of lookups, and of all other calls.

@@ -26,7 +26,7 @@ type Method struct {
 
 // The methods. Requests of all of them begin with the fields of GetRequest.
 var (
-	Get           = &Method{request: "GetRequest", kinds: keyValue}
+	Get           = &Method{request: "GetRequest", kinds: keyValue | versioned}
 	FetchWindows  = &Method{request: "FetchWindowsRequest", kinds: window, isPaged: true, refusesExchanged: true}
 	FetchSessions = &Method{request: "FetchSessionsRequest", kinds: session, isPaged: true}
 	GetAsOf       = &Method{request: "GetAsOfRequest", kinds: versioned, isAsOf: true, refusesNegative: true}

@@ -53,7 +53,7 @@ func (c *Counting) take(found field) bool {
 
 // AdmitCounting says whether entries may be counted, and of which partitions; else why that is Python's.
 func (s *Snapshot[R]) AdmitCounting(counting *Counting, now int64) ([]Stamped[R], controlv1.ServingObstacle) {
-	store, obstacle := s.store(&counting.Terms, keyValue)
+	store, obstacle := s.store(&counting.Terms, keyValue|window|session|versioned)
 	if store == nil {
 		return nil, obstacle
 	}

@@ -105,10 +105,12 @@ func packed(data []byte) ([]uint64, bool) {
 	return numbers, true
 }
 
-// GrantedPage is a page that may be answered, of these partitions and keys. Stop is nil if there is no upper end.
+// GrantedPage is a page that may be answered, of these partitions and keys. Stop is nil if there is no upper end. Gaps are
+// left out, each from its first bytes to below its second.
 type GrantedPage[R Held] struct {
 	Partitions  []Stamped[R]
 	Start, Stop []byte
+	Gaps        [][2][]byte
 	Entries     int
 	KeyForm     controlv1.KeyForm
 	Form        controlv1.ValueForm
@@ -124,10 +126,11 @@ func (s *Snapshot[R]) AdmitPage(page *Page, now int64) (*GrantedPage[R], control
 	if !page.Raw && store.keyForm == controlv1.KeyForm_KEY_FORM_UNSPECIFIED {
 		return nil, keyObstacle
 	}
-	start, stop, isRead := page.asked(store.keyForm)
+	start, stop, gaps, isRead := page.asked(store.keyForm)
 	if !isRead {
 		return nil, keyObstacle
 	}
+	granted.Gaps = gaps
 	if granted.Start, granted.Stop, isRead = page.left(page, start, stop); !isRead {
 		return nil, keyObstacle
 	}
@@ -155,27 +158,61 @@ func (s *Store[R]) stamps(numbers []uint64, terms *Terms, now int64) ([]Stamped[
 	return stamped, none
 }
 
-// asked returns the range that the request is of.
-func (p *Page) asked(form controlv1.KeyForm) (start, stop []byte, isRead bool) {
-	for _, bound := range []*key{p.from, p.to, p.prefix} {
-		// Numbers are not in the order of their bytes.
-		if bound != nil && bound.isText && form != controlv1.KeyForm_KEY_FORM_TEXT {
-			return nil, nil, false
-		}
+// asked returns the range that the request is of; not if Python has to say what it is, or refuses it.
+func (p *Page) asked(form controlv1.KeyForm) (start, stop []byte, gaps [][2][]byte, isRead bool) {
+	if p.hasText() && form != controlv1.KeyForm_KEY_FORM_TEXT {
+		return p.numbers(form)
 	}
 	if p.prefix != nil {
-		return p.prefix.bytes, keys.After(p.prefix.bytes), p.from == nil && p.to == nil
+		return p.prefix.bytes, keys.After(p.prefix.bytes), nil, p.from == nil && p.to == nil
 	}
 	if p.from != nil {
 		start = p.from.bytes
 	}
 	if p.to != nil {
 		if bytes.Compare(start, p.to.bytes) > 0 {
-			return nil, nil, false // Python refuses it
+			return nil, nil, nil, false
 		}
 		stop = keys.Following(p.to.bytes)
 	}
-	return start, stop, true
+	return start, stop, nil, true
+}
+
+// hasText says whether a key that bounds the range is text.
+func (p *Page) hasText() bool {
+	for _, bound := range []*key{p.from, p.to, p.prefix} {
+		if bound != nil && bound.isText {
+			return true
+		}
+	}
+	return false
+}
+
+// numbers returns the range from one number to another. In the order of bytes those below zero are behind the others.
+func (p *Page) numbers(form controlv1.KeyForm) (start, stop []byte, gaps [][2][]byte, isRead bool) {
+	bounds := [2]int64{math.MinInt64, math.MaxInt64}
+	for at, bound := range []*key{p.from, p.to} {
+		if bound == nil {
+			continue
+		}
+		var buffer [8]byte
+		serialized, isRead := bound.serialized(form, &buffer)
+		if !isRead || !bound.isText {
+			return nil, nil, nil, false
+		}
+		bounds[at] = int64(binary.BigEndian.Uint64(serialized))
+	}
+	first, last := bounds[0], bounds[1]
+	if first > last || p.prefix != nil {
+		return nil, nil, nil, false
+	}
+	number := func(value int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(value)) }
+	start, stop = number(first), keys.Following(number(last))
+	if first < 0 && last >= 0 {
+		gaps = [][2][]byte{{stop, start}}
+		start, stop = number(0), keys.Following(number(-1))
+	}
+	return start, stop, gaps, true
 }
 
 // Token returns the token of the page that follows a key.

@@ -131,7 +131,7 @@ func said(snapshot *Snapshot[*heldReplica], now int64, name string, read []byte)
 			return found, nil
 		}
 		data := appendSized([]byte{byte(granted.Form)}, nil)
-		data = appendPage(data, granted.Start, granted.Stop, granted.Entries, page.Token(last))
+		data = appendPage(data, granted.Start, granted.Stop, granted.Gaps, granted.Entries, page.Token(last))
 		return none, appendReplicas(data, granted.Partitions)
 	}
 	for _, method := range []*Method{Get, FetchWindows, FetchSessions, GetAsOf, GetHistory} {
@@ -148,7 +148,7 @@ func said(snapshot *Snapshot[*heldReplica], now int64, name string, read []byte)
 		}
 		data := appendSized([]byte{byte(granted.Form)}, granted.Key)
 		if method.isPaged {
-			data = appendPage(data, granted.Start, granted.Stop, granted.Entries, asked.Token(last))
+			data = appendPage(data, granted.Start, granted.Stop, nil, granted.Entries, asked.Token(last))
 		}
 		return none, appendReplicas(data, []Stamped[*heldReplica]{granted.Stamped})
 	}
@@ -159,12 +159,15 @@ func appendSized(to, data []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(to, uint32(len(data))), data...)
 }
 
-func appendPage(to, start, stop []byte, entries int, token string) []byte {
+func appendPage(to, start, stop []byte, gaps [][2][]byte, entries int, token string) []byte {
 	hasStop := byte(0)
 	if stop != nil {
 		hasStop = 1
 	}
 	to = appendSized(append(appendSized(to, start), hasStop), stop)
+	for _, gap := range gaps {
+		to = appendSized(appendSized(to, gap[0]), gap[1])
+	}
 	return appendSized(binary.BigEndian.AppendUint32(to, uint32(entries)), []byte(token))
 }
 

@@ -13,8 +13,8 @@ func (p *Page) IsRouted(form controlv1.KeyForm) bool {
 	if isBounded || p.epoch != 0 || p.Forwarded || p.WithKeys || p.areSeveral {
 		return false
 	}
-	start, stop, isRead := p.asked(form)
-	if isRead {
+	start, stop, _, isRead := p.asked(form)
+	if isRead = isRead && (form == controlv1.KeyForm_KEY_FORM_TEXT || !p.hasText()); isRead {
 		_, _, isRead = p.left(p, start, stop)
 	}
 	return isRead

@@ -298,10 +298,14 @@ func (r *replica) View() (*engine.View, int64, error) {
 	return kept.View()
 }
 
-// Get has `take` see a key's value and its record's time, and returns whether there is one. The value is gone after that.
+// Get has `take` see a key's latest value and its record's time, and returns whether there is one. The value is gone after
+// that.
 //
 // Errors are engine.ErrClosed, or of type *engine.Fault.
 func (r *replica) Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error) {
+	if versioned, isVersioned := r.store.(*stores.Versioned); isVersioned {
+		return versioned.Get(key, func(version stores.Version) { take(version.Value, version.TimestampMS) })
+	}
 	kept, err := r.keyValue()
 	if err != nil {
 		return false, err
@@ -309,14 +313,8 @@ func (r *replica) Get(key []byte, take func(value []byte, timestampMS int64)) (b
 	return kept.Get(key, take)
 }
 
-// Kept returns the number of keys of a key-value store, and whether it is kept.
-func (r *replica) Kept() (int64, bool) {
-	kept, err := r.keyValue()
-	if err != nil {
-		return 0, false
-	}
-	return kept.Kept()
-}
+// Store returns the store: its type says what can be read.
+func (r *replica) Store() any { return r.store }
 
 func (r *replica) keyValue() (*stores.KeyValue, error) {
 	kept, isKept := r.store.(*stores.KeyValue)

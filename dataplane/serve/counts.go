@@ -5,18 +5,16 @@ import (
 
 	"statehouse-dataplane/admit"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
-	"statehouse-dataplane/wire"
+	"statehouse-dataplane/stores"
 )
 
 // Tags of CountResponse's fields.
 const (
-	countTag         = 1<<3 | byte(protowire.VarintType)
-	isExactTag       = 2<<3 | byte(protowire.VarintType)
-	countReplicasTag = 3<<3 | byte(protowire.BytesType)
+	countTag   = 1<<3 | byte(protowire.VarintType)
+	isExactTag = 2<<3 | byte(protowire.VarintType)
 )
 
-// Count answers a serialized CountRequest; false if that is for Python to do. The numbers are those that stores keep: nothing
-// is walked over.
+// Count answers a serialized CountRequest; false if that is for Python to do.
 func (s *Served) Count(call Call, request []byte) ([]byte, bool) {
 	return s.answered(call, request, (*Served).count)
 }
@@ -32,24 +30,32 @@ func (s *Served) count(r *reading) ([]byte, read) {
 	}
 	count := uint64(0)
 	for at := range replicas {
-		kept, isKept := replicas[at].Held.Kept()
-		if !isKept {
+		found, isFound := countOf(replicas[at].Held.Store(), counting.IsExact, r)
+		if !isFound {
 			return nil, read{}
 		}
-		count += uint64(kept)
+		count += uint64(found)
 	}
 	data := protowire.AppendVarint(append(make([]byte, 0, usualBytes), countTag), count)
 	data = protowire.AppendVarint(append(data, isExactTag), protowire.EncodeBool(counting.IsExact))
-	data = appendStamps(data, countReplicasTag, replicas)
+	data = appendStamps(data, replicas)
 	return data, read{replicas[0].Held, controlv1.ServingRead_SERVING_READ_COUNT, 0}
 }
 
-// appendStamps appends the stamps of replicas, in a field.
-func appendStamps(to []byte, tag byte, replicas []admit.Stamped[*source]) []byte {
-	for at := range replicas {
-		var begun int
-		to, begun = wire.Begin(to, tag)
-		to = wire.End(replicas[at].AppendStamp(to), begun)
+// countOf returns the number of a store's entries. Stores keep what Python takes for an estimate. Of a key-value store that
+// is exact; of others exact numbers take a walk.
+func countOf(store any, isExact bool, r *reading) (int64, bool) {
+	kept, isStore := store.(interface {
+		Kept() (int64, bool)
+		Count(walk *stores.Walk) (int64, error)
+	})
+	_, isKeyValue := store.(*stores.KeyValue)
+	switch {
+	case !isStore:
+		return 0, false
+	case isExact && !isKeyValue:
+		count, err := kept.Count(r.walk())
+		return count, err == nil
 	}
-	return to
+	return kept.Kept()
 }

@@ -25,11 +25,10 @@ const (
 	shareStored, shareShown = 4, 2
 )
 
-// Tags of ScanResponse's and Entry's fields.
+// Tags of ScanResponse's and Entry's fields. Other pages have entries and token in the same fields.
 const (
 	entriesTag   = 1<<3 | byte(protowire.BytesType)
 	tokenTag     = 2<<3 | byte(protowire.BytesType)
-	replicasTag  = 3<<3 | byte(protowire.BytesType)
 	entryKeysTag = 4<<3 | byte(protowire.BytesType)
 
 	entryKeyTag       = 1<<3 | byte(protowire.BytesType)
@@ -91,7 +90,7 @@ func (s *Served) page(
 ) ([]byte, int, error) {
 	form := formOf(granted.Form, page.Exact)
 	room := stores.Room{Entries: granted.Entries, Bytes: s.maxMessageBytes / shareStored / len(views)}
-	found := stores.Over(views, stores.Range{Start: granted.Start, Stop: granted.Stop, Reverse: page.Reverse}, room)
+	found := stores.Over(views, stores.Range{Start: granted.Start, Stop: granted.Stop, Reverse: page.Reverse, Gaps: granted.Gaps}, room)
 	defer found.Close()
 	left := s.maxMessageBytes / shareShown
 	data := make([]byte, 0, min(granted.Entries*usualBytes, left))
@@ -132,10 +131,14 @@ func (s *Served) page(
 		return nil, 0, err
 	}
 	if hasMore || found.IsCut() {
-		token := page.Token(last)
-		data = append(protowire.AppendVarint(append(data, tokenTag), uint64(len(token))), token...)
+		data = appendToken(data, page.Token(last))
 	}
-	return append(appendStamps(data, replicasTag, granted.Partitions), keys...), bytes, nil
+	return append(appendStamps(data, granted.Partitions), keys...), bytes, nil
+}
+
+// appendToken appends the token of the next page.
+func appendToken(to []byte, token string) []byte {
+	return append(protowire.AppendVarint(append(to, tokenTag), uint64(len(token))), token...)
 }
 
 // appendEntry appends an Entry; not if its value is Python's to show.

@@ -14,6 +14,7 @@ import (
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/permits"
+	"statehouse-dataplane/stores"
 	"statehouse-dataplane/values"
 	"statehouse-dataplane/wire"
 )
@@ -28,7 +29,7 @@ const (
 	usualBytes = 160
 )
 
-// Tags of GetResponse's and BatchGetResult's fields.
+// Tags of GetResponse's and BatchGetResult's fields. The stamps of other answers are in the same field.
 const (
 	foundTag     = 1<<3 | byte(protowire.VarintType)
 	valueTag     = 2<<3 | byte(protowire.BytesType)
@@ -44,8 +45,8 @@ type Replica interface {
 	admit.Held
 	View() (*engine.View, int64, error)
 	Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error)
-	// Kept returns the number of keys, and whether it is kept.
-	Kept() (int64, bool)
+	// Store returns the store: its type says what else can be read.
+	Store() any
 }
 
 // source is a replica, and the counts of what was read of it.
@@ -172,6 +173,16 @@ type reading struct {
 	us      int64 // the same by the monotonic clock
 }
 
+// walk is one that is Python's if it takes too long.
+func (r *reading) walk() *stores.Walk {
+	return &stores.Walk{Ends: func() error {
+		if time.Since(r.began) > longestPage {
+			return errLong
+		}
+		return nil
+	}}
+}
+
 // read is what was read of stores: which of them counts it, as what, and how many bytes were found.
 type read struct {
 	from  *source
@@ -241,8 +252,21 @@ func (s *Served) answer(to []byte, by *decided, call Call, request []byte, us in
 	if !found {
 		to = append(to, foundTag, 0)
 	}
+	return appendStamp(to, &granted.Stamped), granted.Held, bytes
+}
+
+// appendStamp appends the stamp of a replica, in the field that all answers have it in.
+func appendStamp(to []byte, replica *admit.Stamped[*source]) []byte {
 	to, begun := wire.Begin(to, replicaTag)
-	return wire.End(granted.AppendStamp(to), begun), granted.Held, bytes
+	return wire.End(replica.AppendStamp(to), begun)
+}
+
+// appendStamps appends the stamps of replicas.
+func appendStamps(to []byte, replicas []admit.Stamped[*source]) []byte {
+	for at := range replicas {
+		to = appendStamp(to, &replicas[at])
+	}
+	return to
 }
 
 // formOf returns how a value is shown.

@@ -32,19 +32,12 @@ type held struct {
 
 func (h *held) Position() int64            { return h.position }
 func (h *held) End() *controlv1.ServingEnd { return h.end }
+func (h *held) Store() any                 { return h.KeyValue }
 
 // holding returns a store with these values by "k0", "k1" and so on.
 func holding(t testing.TB, values ...string) *held {
 	t.Helper()
-	resources := engine.NewResources(8<<20, 8<<20)
-	database, err := engine.Open(t.TempDir(), resources, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = database.Close()
-		resources.Close()
-	})
+	database := database(t)
 	kept, _, err := stores.NewKeyValue(database)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +54,8 @@ func holding(t testing.TB, values ...string) *held {
 	return &held{kept, database, position, end}
 }
 
-// serving returns what serves a store of one partition, by a snapshot that holds, and what it tells of it.
+// serving returns what serves a store of one partition, of plain keys unless the snapshot has another, by a snapshot that
+// holds, and what it tells of it.
 func serving(t *testing.T, of Replica, decided *controlv1.ServingSnapshot) (*Served, <-chan *controlv1.ServingSums) {
 	t.Helper()
 	told := make(chan *controlv1.ServingSums, 10)
@@ -74,11 +68,12 @@ func serving(t *testing.T, of Replica, decided *controlv1.ServingSnapshot) (*Ser
 		told <- &sums
 	})
 	decided.Number, decided.MaxBatchEntries, decided.ReadBoundsUs = 7, 100, []uint32{1_000_000, 2_000_000}
-	decided.Stores = []*controlv1.ServingStore{{
-		Name: "s", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT, ValueForm: controlv1.ValueForm_VALUE_FORM_TEXT, PartitionCount: 1,
-		Kind:     controlv1.EngineKind_ENGINE_KIND_KEY_VALUE,
-		Replicas: []*controlv1.ServingReplica{{Store: 1, IsActive: true, Head: []byte{8, 0}}},
-	}}
+	if decided.Stores == nil {
+		decided.Stores = []*controlv1.ServingStore{{Kind: controlv1.EngineKind_ENGINE_KIND_KEY_VALUE}}
+	}
+	store := decided.Stores[0]
+	store.Name, store.KeyForm, store.ValueForm = "s", controlv1.KeyForm_KEY_FORM_TEXT, controlv1.ValueForm_VALUE_FORM_TEXT
+	store.PartitionCount, store.Replicas = 1, []*controlv1.ServingReplica{{Store: 1, IsActive: true, Head: []byte{8, 0}}}
 	data, err := proto.Marshal(decided)
 	if err != nil {
 		t.Fatal(err)

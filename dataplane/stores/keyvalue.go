@@ -155,8 +155,5 @@ func (r *roomy) Next() bool {
 	return true
 }
 
-// Kept returns the number of keys, and whether it is kept. It is not of a store that can't be read.
-func (s *KeyValue) Kept() (int64, bool) { return s.kept(Whole) }
-
 // Count returns the number of keys. It walks over all only if the number is not kept.
 func (s *KeyValue) Count(walk *Walk) (int64, error) { return s.Entries(Whole, walk) }

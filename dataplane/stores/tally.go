@@ -172,6 +172,13 @@ func (t *tally) kept(number int64) (int64, bool) {
 	return count, true
 }
 
+// Kept returns the number of all entries, and whether it is kept. It is not of a store that can't be read.
+func (t *tally) Kept() (int64, bool) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return sumOf(t.amounts).entries, t.known && !t.database.IsClosing() && t.database.Fault() == nil
+}
+
 // Bytes returns as how many bytes the entries of a store in memory count.
 func (t *tally) Bytes() int64 {
 	t.mutex.Lock()

@@ -41,6 +41,12 @@ def holds(spec: StoreSpec) -> bool:
     return spec.kind in _KINDS
 
 
+def kind_of(spec: StoreSpec) -> engine_pb2.EngineKind.ValueType:
+    """Return what a store is built on, as the data plane has it; unspecified if that is no built-in kind."""
+    kind = _KINDS.get(spec.kind)
+    return engine_pb2.ENGINE_KIND_UNSPECIFIED if kind is None else kind.number
+
+
 def start_order(settings: NodeSettings, client_id: str) -> engine_pb2.EngineOrder:
     """Return the order that comes before all others, with what brokers ask for to log in.
 

@@ -46,18 +46,20 @@ KeyedRequest: TypeAlias = (
 )
 ReadRequest: TypeAlias = KeyedRequest | query_service_pb2.ScanRequest | query_service_pb2.CountRequest
 
-KINDS: Final[Mapping[type[ReadRequest], engine_pb2.EngineKind.ValueType]] = MappingProxyType(
+_KEY_VALUE, _VERSIONED = engine_pb2.ENGINE_KIND_KEY_VALUE, engine_pb2.ENGINE_KIND_VERSIONED
+_WINDOW, _SESSION = engine_pb2.ENGINE_KIND_WINDOW, engine_pb2.ENGINE_KIND_SESSION
+KINDS: Final[Mapping[type[ReadRequest], frozenset[engine_pb2.EngineKind.ValueType]]] = MappingProxyType(
     {
-        query_service_pb2.GetRequest: engine_pb2.ENGINE_KIND_KEY_VALUE,
-        query_service_pb2.ScanRequest: engine_pb2.ENGINE_KIND_KEY_VALUE,
-        query_service_pb2.CountRequest: engine_pb2.ENGINE_KIND_KEY_VALUE,
-        query_service_pb2.FetchWindowsRequest: engine_pb2.ENGINE_KIND_WINDOW,
-        query_service_pb2.FetchSessionsRequest: engine_pb2.ENGINE_KIND_SESSION,
-        query_service_pb2.GetAsOfRequest: engine_pb2.ENGINE_KIND_VERSIONED,
-        query_service_pb2.GetHistoryRequest: engine_pb2.ENGINE_KIND_VERSIONED,
+        query_service_pb2.GetRequest: frozenset({_KEY_VALUE, _VERSIONED}),
+        query_service_pb2.ScanRequest: frozenset({_KEY_VALUE}),
+        query_service_pb2.CountRequest: frozenset({_KEY_VALUE, _WINDOW, _SESSION, _VERSIONED}),
+        query_service_pb2.FetchWindowsRequest: frozenset({_WINDOW}),
+        query_service_pb2.FetchSessionsRequest: frozenset({_SESSION}),
+        query_service_pb2.GetAsOfRequest: frozenset({_VERSIONED}),
+        query_service_pb2.GetHistoryRequest: frozenset({_VERSIONED}),
     }
 )
-"""The kind of stores of which the data plane answers a request."""
+"""The kinds of stores of which the data plane answers a request."""
 _REFUSES_NEGATIVE: Final = (query_service_pb2.GetAsOfRequest, query_service_pb2.GetHistoryRequest)
 _REFUSES_EXCHANGED: Final = (query_service_pb2.FetchWindowsRequest, query_service_pb2.GetHistoryRequest)
 
@@ -113,7 +115,7 @@ def admitted(  # noqa: PLR0911 - each return is an obstacle
     store = next((each for each in snapshot.stores if each.name == request.store), None)
     if store is None:
         return serving_pb2.SERVING_OBSTACLE_UNKNOWN_STORE
-    if store.kind != KINDS[type(request)]:
+    if store.kind not in KINDS[type(request)]:
         return serving_pb2.SERVING_OBSTACLE_KIND
     if request.forwarding.epoch not in {0, snapshot.epoch}:
         return serving_pb2.SERVING_OBSTACLE_EPOCH
@@ -211,19 +213,26 @@ def _serialized(form: express_pb2.KeyForm.ValueType, key: types_pb2.Key) -> byte
 
 
 def _keys(form: express_pb2.KeyForm.ValueType, request: query_service_pb2.ScanRequest) -> KeyRange:
-    """Return the range of a scan. Numbers are not in the order of their bytes, so ranges of them are Python's.
+    """Return the range of a scan.
 
     Raises:
-        ValueError, LookupFailure: it is Python's.
+        ValueError, LookupFailure: it is Python's to say what that is, or to refuse it.
 
     """
-    is_read = form == express_pb2.KEY_FORM_TEXT or "text" not in _forms(request)
-    if not is_read or (form == express_pb2.KEY_FORM_UNSPECIFIED and not request.raw):
+    forms, serde = set(_forms(request)), "string"
+    if form != express_pb2.KEY_FORM_TEXT and "text" in forms:
+        serde = _KEY_SERDES.get(form, "")
+        if not serde or forms != {"text"} or request.HasField("prefix"):
+            raise ValueError
+    if form == express_pb2.KEY_FORM_UNSPECIFIED and not request.raw:
         raise ValueError
     whole = query_service_pb2.ScanRequest()
     whole.CopyFrom(request)
     whole.ClearField("page_token")
-    return key_range(whole, SERDES["string"])
+    keys = key_range(whole, SERDES[serde])
+    if keys.start == keys.stop:  # no number is in it
+        raise ValueError
+    return keys
 
 
 def _left(keys: KeyRange, request: PagedRequest) -> KeyRange:

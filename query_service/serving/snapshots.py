@@ -7,28 +7,19 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from query_service.dataplane.holding import DataPlaneKeyValue
+from query_service.dataplane.holding import DataPlaneStore, kind_of
 from query_service.reads.admission import HEADS_MAX, Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.replicas.replica import StoreReplica
 from query_service.states.ownership import claimed_role
 from query_service.telemetry.metrics import READ_BUCKETS_S
 from statehouse.contract.consistency import ANSWERS_AS_ACTIVE
-from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
-from statehouse.control.v1 import engine_pb2, serving_pb2
+from statehouse.control.v1 import serving_pb2
 from statehouse.errors import LookupFailure
 from statehouse.link.forms import key_form, value_form
 from statehouse.security.concealed import concealed_message
 from statehouse.v1 import types_pb2
 
-_KINDS: Final[Mapping[str, engine_pb2.EngineKind.ValueType]] = MappingProxyType(
-    {
-        KEY_VALUE: engine_pb2.ENGINE_KIND_KEY_VALUE,
-        WINDOW: engine_pb2.ENGINE_KIND_WINDOW,
-        SESSION: engine_pb2.ENGINE_KIND_SESSION,
-        VERSIONED: engine_pb2.ENGINE_KIND_VERSIONED,
-    }
-)
 _READ_BOUNDS_US: Final = tuple(round(bound * 1e6) for bound in READ_BUCKETS_S)
 
 
@@ -79,7 +70,7 @@ class SnapshotCompiler:
             value_form=value_form(served.value_serde),
             partition_count=served.spec.partition_count,
             is_global=served.spec.is_global,
-            kind=_KINDS.get(served.spec.kind, engine_pb2.ENGINE_KIND_UNSPECIFIED),
+            kind=kind_of(served.spec),
             window_size_ms=served.spec.window_size_ms,
         )
         for partition in range(served.spec.partition_count):
@@ -87,7 +78,7 @@ class SnapshotCompiler:
                 task, replica = self._admission.standing(served, partition)
             except LookupFailure:
                 continue  # who asks for it learns from Python why
-            if not isinstance(replica.store, DataPlaneKeyValue):
+            if not isinstance(replica.store, DataPlaneStore):
                 continue
             claimed = claimed_role(task.role, confirmed=True, epoch=snapshot.epoch, requested_epoch=snapshot.epoch)
             number = replica.store.engine.store

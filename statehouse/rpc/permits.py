@@ -18,7 +18,9 @@ from statehouse.security.rights import stores_asked
 if TYPE_CHECKING:
     from statehouse.security.gate import Gate
 
-_GIVEN: Final = frozenset({"Get", "BatchGet", "Scan", "Count"})
+_GIVEN: Final = frozenset(
+    {"Get", "BatchGet", "Scan", "Count", "FetchWindows", "FetchSessions", "GetAsOf", "GetHistory"}
+)
 _HOLDS_S: Final = 60.0
 """After this time a caller is judged again, though nothing is known to have changed."""
 _AGAIN_S: Final = 1.0

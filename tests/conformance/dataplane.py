@@ -55,7 +55,7 @@ T = TypeVar("T")
 _DEADLINE_S: Final = 30.0
 _KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 """Records keep their offsets, however old they are."""
-_BY_LINK: Final = ("Get", "BatchGet", "Scan", "Count")
+_BY_LINK: Final = ("Get", "BatchGet", "Scan", "Count", "FetchWindows", "FetchSessions", "GetAsOf", "GetHistory")
 """The methods that the program may answer on its own."""
 
 

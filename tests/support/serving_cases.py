@@ -20,7 +20,8 @@ _FORMS = {"long": express_pb2.KEY_FORM_LONG, "none": express_pb2.KEY_FORM_UNSPEC
 NOW_US = 5_000_000_000
 _EPOCHS = (1, 7, 8, 2**53)
 _TIMES = (-(2**63), -1, 0, 1, 1_000, 2**62, 2**63 - 1)
-_KINDS = sorted(set(KINDS.values()))
+_OTHER = engine_pb2.ENGINE_KIND_UNSPECIFIED
+_KINDS = sorted(frozenset[engine_pb2.EngineKind.ValueType]().union(*KINDS.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def made_fleet(rng: random.Random) -> Fleet:
     snapshot = serving_pb2.ServingSnapshot(number=1, epoch=rng.choice(_EPOCHS), max_batch_entries=100)
     held: dict[int, Held] = {}
     reports: dict[str, serving_pb2.ServingReport] = {}
-    for kind in _KINDS:
+    for kind in (*_KINDS, _OTHER):
         for form in STORES:
             _add_store(rng, snapshot, kind, form, held)
     for store in snapshot.stores:
@@ -104,7 +105,7 @@ def _made_held(rng: random.Random, number: int) -> Held:
 
 def made_read(rng: random.Random, fleet: Fleet, method: type[ReadRequest]) -> bytes:
     """Return a serialized request, mostly one that is answered."""
-    kind = KINDS[method] if rng.random() < 0.95 else rng.choice(_KINDS)
+    kind = rng.choice(sorted(KINDS[method]) if rng.random() < 0.95 else [*_KINDS, _OTHER])
     request: Any = method(store=named(rng.choice((*STORES * 3, "unknown")), kind))
     fields = request.DESCRIPTOR.fields_by_name
     if "key" in fields:
@@ -146,7 +147,7 @@ def _show(rng: random.Random, request: Any) -> None:
 
 
 def _made_key(rng: random.Random) -> types_pb2.Key:
-    text = rng.choice(TEXTS) if rng.random() < 0.5 else str(rng.randrange(10_000))
+    text = rng.choice(TEXTS) if rng.random() < 0.5 else str(rng.randrange(-5_000, 5_000))
     return types_pb2.Key(text=text) if rng.random() < 0.7 else types_pb2.Key(raw=rng.randbytes(rng.randrange(20)))
 
 

@@ -87,6 +87,7 @@ def _outcome(
         said += (
             _sized(found.left.start) + struct.pack(">B", found.left.stop is not None) + _sized(found.left.stop or b"")
         )
+        said += b"".join(_sized(bound) for gap in found.left.gaps for bound in gap)
         said += struct.pack(">I", found.entries) + _sized(next_page_token(request, LAST).encode())
     for number, stamp in found.replicas:
         said += struct.pack(">Q", number) + _sized(stamp.SerializeToString())
