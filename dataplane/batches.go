@@ -11,7 +11,7 @@ import (
 type batch struct {
 	by               *judged
 	lookups, results [][]byte
-	// Of each lookup; nil if it is the router's.
+	// For each lookup its store; nil if it is the router's.
 	stores []*store
 	groups []*group
 	// The bytes that are left for results in the answer.
@@ -30,13 +30,13 @@ type group struct {
 const bytesOfResult = 4 << 10
 
 // BatchGet answers a batch; false if that is for the router to do, as if nobody had been asked.
-func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization string, it *request) ([]byte, error, bool) {
+func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization string, query *request) ([]byte, error, bool) {
 	known := e.snapshot.Load()
 	if known == nil {
 		return nil, nil, false
 	}
-	lookups := wire.Elements(it.data, int(known.MaxBatchEntries))
-	if s := e.now(ctx); s != nil && !it.isLarge() {
+	lookups := wire.Elements(query.data, int(known.MaxBatchEntries))
+	if s := e.now(ctx); s != nil && !query.isLarge() {
 		b := e.split(s, e.judged(s, who, authorization, batchGet), lookups)
 		if len(b.groups) > 0 && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
 			data, err := e.answer(ctx, who, authorization, microseconds(s.BatchLateAfterUs), b)
@@ -169,8 +169,8 @@ func (b *batch) take(g *group) []int {
 	var missing []int
 	var theirs []byte
 	for i, result := range results {
-		shown, is := b.by.shownResult(result)
-		if is && len(result) > 0 && result[0] == responseTag {
+		shown, ok := b.by.shownResult(result)
+		if ok && len(result) > 0 && result[0] == responseTag {
 			b.put(g.places[i], shown)
 		} else {
 			missing, theirs = append(missing, g.places[i]), wire.AppendElement(theirs, result)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounded is a listener that closes each connection that is one too many, of all or of one address: whoever opens
+// Bounded is a listener that closes each connection that is one too many, of all or of one address: a caller that opens
 // them without end must not keep others out for good, nor take the memory of this process.
 type Bounded struct {
 	net.Listener
@@ -84,7 +84,7 @@ func (b *Bounded) release(quota *Quota) {
 	b.open--
 }
 
-// bounded is a connection of which is read what there is room for.
+// bounded is a connection that is read as far as there is room.
 type bounded struct {
 	counted
 	quota *Quota

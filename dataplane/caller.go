@@ -15,7 +15,7 @@ const (
 	authorizationKey = "authorization"
 	// In it a caller shows somebody else's certificate (statehouse/rpc/authorized.py).
 	onBehalfKey = "on-behalf-of-bin"
-	// Of one connection at a time. A service that passes on its users' tokens may use a few.
+	// How many one connection may have at a time. A service that passes on its users' tokens may use a few.
 	maxAuthorizations = 16
 	// A token has 8 KiB at most (statehouse/security/bearer_tokens.py), after its scheme.
 	maxAuthorizationBytes = 8<<10 + 64
@@ -42,12 +42,12 @@ func NewCaller(address string, shown []byte) *Caller {
 
 // callerIn returns who makes a call, and the authorization; without TLS nothing is known, and nil.
 func callerIn(ctx context.Context) (*Caller, string, error) {
-	from, is := peer.FromContext(ctx)
-	if !is {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
 		return nil, "", nil
 	}
-	caller, is := from.AuthInfo.(*Caller)
-	if !is {
+	caller, ok := from.AuthInfo.(*Caller)
+	if !ok {
 		return nil, "", nil
 	}
 	switch given := metadata.ValueFromIncomingContext(ctx, authorizationKey); {

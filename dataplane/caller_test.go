@@ -80,12 +80,12 @@ func TestEachCallNamesACallerWhoIsKnownAtThatTime(t *testing.T) {
 			if address := string(each.content[1:addressEnd]); (address == "10.0.0.1") != (certificate == "der 1") {
 				t.Fatalf("%s with certificate %q", address, certificate)
 			}
-			if _, is := known[each.number]; is {
+			if _, ok := known[each.number]; ok {
 				t.Fatalf("caller %d twice", each.number)
 			}
 			known[each.number] = authorization
 		case callerGone:
-			if _, is := known[each.number]; !is {
+			if _, ok := known[each.number]; !ok {
 				t.Fatalf("caller %d gone before they came", each.number)
 			}
 			delete(known, each.number)

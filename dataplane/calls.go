@@ -66,8 +66,8 @@ func messages(maxBytes int) grpc.DialOption {
 func (c *Calls) MakeWithin(ctx context.Context, target, method string, request []byte, most int) ([]byte, error) {
 	data, err := c.Make(ctx, target, method, request, grpc.MaxCallRecvMsgSize(most))
 	// gRPC has no other mark of it. A server that can't take a request has other words.
-	if it, is := status.FromError(err); is && it.Code() == codes.ResourceExhausted &&
-		strings.HasPrefix(it.Message(), "grpc: received message larger than max") {
+	if failure, ok := status.FromError(err); ok && failure.Code() == codes.ResourceExhausted &&
+		strings.HasPrefix(failure.Message(), "grpc: received message larger than max") {
 		return nil, errLargeAnswer
 	}
 	return data, err
@@ -91,7 +91,7 @@ func (c *Calls) Make(
 func (c *Calls) Drop(target string, grace time.Duration) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if conn, is := c.conns[target]; is {
+	if conn, ok := c.conns[target]; ok {
 		delete(c.conns, target)
 		time.AfterFunc(grace, func() { _ = conn.Close() })
 	}
@@ -105,15 +105,15 @@ func (c *Calls) begin(target string) (*outgoing, error) {
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	found, is := c.conns[target]
-	if !is || found.with != now {
+	found, ok := c.conns[target]
+	if !ok || found.with != now {
 		// Names are resolved at each connection, by the system. In a URL the zone of an address would begin an escape.
 		conn, err := grpc.NewClient("passthrough:///"+url.PathEscape(target), c.options...)
 		if err != nil {
 			// Other replicas may have addresses that are better.
 			return nil, status.Errorf(codes.Unavailable, "the address %q can't be called: %v", target, err)
 		}
-		if is {
+		if ok {
 			found.isReplaced = true
 			found.closeAfterCalls()
 		}

@@ -60,7 +60,7 @@ func (c compression) inflated(data []byte, first, most int) ([]byte, int, error)
 	if len(data) == 0 {
 		return nil, 0, nil // gRPC takes it for an empty message
 	}
-	from := bytes.NewReader(data) // of which no more is read than is needed
+	from := bytes.NewReader(data) // no more of it is read than is needed
 	reader, err := c.open(from)
 	if err != nil {
 		return nil, 0, err

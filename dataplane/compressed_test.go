@@ -82,13 +82,13 @@ func byHand(t *testing.T, at, encoding string, flag byte, data []byte) (codes.Co
 		if err != nil {
 			t.Fatal(err)
 		}
-		switch it := frame.(type) {
+		switch read := frame.(type) {
 		case *http2.DataFrame:
-			if len(it.Data()) == 9 {
-				size = int(binary.BigEndian.Uint32(it.Data()[5:]))
+			if len(read.Data()) == 9 {
+				size = int(binary.BigEndian.Uint32(read.Data()[5:]))
 			}
 		case *http2.MetaHeadersFrame:
-			for _, each := range it.Fields {
+			for _, each := range read.Fields {
 				switch each.Name {
 				case "grpc-encoding":
 					answer = each.Value
@@ -198,7 +198,7 @@ func TestABombTakesNoMoreThanALargeRequest(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, _, err := compressionOf("gzip").inflated(bomb, smallBytes, largest)
 	runtime.ReadMemStats(&after)
-	// What is counted has what other goroutines and the race detector take, too; the bomb would take 64 times as much.
+	// The count has what other goroutines and the race detector take, too; the bomb would take 64 times as much.
 	if err != errLargeInflated || after.TotalAlloc-before.TotalAlloc > largest {
 		t.Fatal(err, after.TotalAlloc-before.TotalAlloc)
 	}

@@ -28,8 +28,8 @@ const (
 	betweenPortions = longestBeginning / portions
 )
 
-// Door lets calls in to the server: a few at a time, and one connection after the other. Whoever sends thousands of calls
-// at once waits in front of it, and those who send one are let in before. How many wait is bounded by what they have of
+// Door lets calls in to the server: a few at a time, and one connection after the other. A caller with thousands of calls
+// waits in front of it, and those with one are let in before. How many wait is bounded by what they have of
 // their quotas.
 type Door struct {
 	places int
@@ -122,11 +122,11 @@ func (d *Door) Waiting() int {
 
 func (d *Door) queue(ctx context.Context, v *visit) {
 	var from any
-	if caller, is := peer.FromContext(ctx); is {
+	if caller, ok := peer.FromContext(ctx); ok {
 		from = caller.Addr // one object for each connection
 	}
-	l, is := d.lines[from]
-	if !is {
+	l, ok := d.lines[from]
+	if !ok {
 		l = &line{from: from}
 		l.turn = d.turns.PushBack(l)
 		d.lines[from] = l

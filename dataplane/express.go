@@ -39,7 +39,7 @@ type Express struct {
 	snapshot atomic.Pointer[snapshot]
 	holds    atomic.Int64 // until when, in nanoseconds since `began`
 	began    time.Time
-	// Lookups under way of which the router knows nothing.
+	// Lookups under way that the router knows nothing of.
 	open atomic.Int64
 	// Lookups of batches that are the router's, beside one for each batch.
 	passed atomic.Int64
@@ -95,35 +95,35 @@ func (e *Express) now(ctx context.Context) *snapshot {
 
 // Answer answers a Get, a BatchGet or a Scan; false if that is for the router to do, as if nobody had been asked.
 func (e *Express) Answer(
-	ctx context.Context, who *Caller, authorization string, kind byte, it *request,
+	ctx context.Context, who *Caller, authorization string, kind byte, query *request,
 ) ([]byte, error, bool) {
 	switch kind {
 	case get:
-		return e.Get(ctx, who, authorization, it)
+		return e.Get(ctx, who, authorization, query)
 	case batchGet:
-		return e.BatchGet(ctx, who, authorization, it)
+		return e.BatchGet(ctx, who, authorization, query)
 	case scan:
-		return e.Page(ctx, who, authorization, it)
+		return e.Page(ctx, who, authorization, query)
 	}
 	return nil, nil, false
 }
 
 // Get answers a lookup; false if that is for the router to do, which has heard nothing of it then. Where callers are judged, a
 // late answer is the router's to give: it judges once more, and hides what it must.
-func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it *request) ([]byte, error, bool) {
+func (e *Express) Get(ctx context.Context, who *Caller, authorization string, query *request) ([]byte, error, bool) {
 	s := e.now(ctx)
-	if s == nil || it.isLarge() {
+	if s == nil || query.isLarge() {
 		return nil, nil, false
 	}
-	to, by := s.decide(it.data), e.judged(s, who, authorization, get)
+	to, by := s.decide(query.data), e.judged(s, who, authorization, get)
 	if to == nil || !by.may(to.store.Name) || !e.choose(s, to) {
 		return nil, nil, false
 	}
-	end, is := endOf(ctx)
-	if !is {
+	end, ok := endOf(ctx)
+	if !ok {
 		end = time.Now().Add(longestCall)
 	}
-	asked := e.calls.Ask(end, to, append(it.data[:len(it.data):len(it.data)], s.Forwarding...))
+	asked := e.calls.Ask(end, to, append(query.data[:len(query.data):len(query.data)], s.Forwarding...))
 	defer asked.leave()
 	calls := []*sent{&asked.sent}
 	if err := e.await(ctx, 1, calls, microseconds(to.store.LateAfterUs), asked.done); err != nil {
@@ -133,8 +133,8 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it
 		if !by.may(to.store.Name) { // they have lost the right to it meanwhile
 			return nil, nil, false
 		}
-		data, is := by.shown(asked.came.content)
-		if !is {
+		data, ok := by.shown(asked.came.content)
+		if !ok {
 			return nil, nil, false
 		}
 		e.sums.Add(sumKey{sumOfGets, to.store.Name, to.node.InstanceId, to.node.Role}, 1, asked.took)
@@ -142,7 +142,7 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it
 	}
 	e.pauseIfRefused(s, to, asked.came)
 	asked.isWhole = by.permits == nil
-	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, it.data)
+	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, query.data)
 	return data, err, true
 }
 
@@ -195,16 +195,16 @@ func (e *Express) await(
 ) error {
 	e.open.Add(int64(lookups))
 	defer e.open.Add(-int64(lookups))
-	if deadline, is := ctx.Deadline(); is {
+	if deadline, ok := ctx.Deadline(); ok {
 		late = min(late, time.Until(deadline)/shareOfTime)
 	}
 	timer := time.NewTimer(late)
 	defer timer.Stop()
 	for range calls {
 		select {
-		case it := <-done:
-			it.call.came, it.call.took = it.found, time.Since(it.call.at)
-			if it.kind != answered {
+		case result := <-done:
+			result.call.came, result.call.took = result.found, time.Since(result.call.at)
+			if result.kind != answered {
 				return nil
 			}
 		case <-timer.C:
@@ -239,10 +239,10 @@ type sent struct {
 	node    *controlv1.ExpressNode
 	lookups int
 	isWhole bool // its answer is the caller's, also if it comes while the router is asked
-	// Of a page, which it is for.
+	// For a page: what it is for.
 	partitions []uint32
 	at         time.Time
-	// What is known of it when it is waited for no longer.
+	// The facts about it when nobody waits for it any longer.
 	came   found
 	took   time.Duration
 	number uint64 // of what comes of it later
@@ -357,8 +357,8 @@ func (s *Shared) Ask(end time.Time, to *decided, body []byte) *asked {
 	a := &asked{end: end, body: body, done: make(chan ended, 1)}
 	a.sent = sent{node: to.node, lookups: 1, isWhole: true, at: time.Now()}
 	s.mutex.Lock()
-	q, is := s.queues[to.node.Address]
-	if !is {
+	q, ok := s.queues[to.node.Address]
+	if !ok {
 		q = &queue{}
 		s.queues[to.node.Address] = q
 	}
@@ -379,27 +379,27 @@ func (s *Shared) next(to *controlv1.ExpressNode) {
 	s.mutex.Lock()
 	q := s.queues[to.Address]
 	q.underWay--
-	var go_ []*asked
+	var together []*asked
 	gone := 0
-	for room := s.maxMessageBytes; len(q.waiting) > 0 && len(go_) < maxEntries; q.waiting = q.waiting[1:] {
+	for room := s.maxMessageBytes; len(q.waiting) > 0 && len(together) < maxEntries; q.waiting = q.waiting[1:] {
 		first := q.waiting[0]
 		if first.carrier.Load() == nobodys {
 			gone++
 			continue
 		}
-		if room -= len(first.body) + entryOverhead; room < 0 && len(go_) > 0 {
+		if room -= len(first.body) + entryOverhead; room < 0 && len(together) > 0 {
 			break
 		}
-		go_ = append(go_, first)
+		together = append(together, first)
 	}
-	if len(go_) > 0 {
+	if len(together) > 0 {
 		q.underWay++
 	}
 	s.over(to.Address, q, gone)
 	s.mutex.Unlock()
-	if len(go_) > 0 {
+	if len(together) > 0 {
 		// The newest lookup knows best which process is at the address.
-		s.begin(go_[len(go_)-1].node, q, go_)
+		s.begin(together[len(together)-1].node, q, together)
 	}
 }
 
@@ -460,7 +460,7 @@ func give(entries []*asked, data []byte, err error) {
 		came := all
 		if len(results) == len(entries) {
 			came = resultIn(results[i])
-			if len(data) > smallBytes { // whoever is slow to take its own must not keep that of all
+			if len(data) > smallBytes { // a caller that is slow to take its own must not keep what others have
 				came.content = bytes.Clone(came.content)
 			}
 		}

@@ -40,7 +40,7 @@ func Forward(upstream *grpc.ClientConn, requests *Requests, door *Door) grpc.Str
 		if err != nil {
 			return err
 		}
-		// Before it waits: what has come of it is counted, and whoever sends nothing keeps nobody out.
+		// Before it waits: what has come of it is counted, and a caller that sends nothing keeps nobody out.
 		messages, err := requests.Of(caller)
 		if err != nil {
 			return err
@@ -67,7 +67,7 @@ func Forward(upstream *grpc.ClientConn, requests *Requests, door *Door) grpc.Str
 				return // as the other one is then
 			}
 			// Thousands may leave together. Each place is given back after its time, and so they go by and by. If they leave
-			// because the server is silent, they are to be told now.
+			// because the server is silent, they are to learn it now.
 			if context.Cause(ctx) != errSilent {
 				_, _ = leaving.Enter(passing, 1, longestBeginning)
 			}
@@ -115,7 +115,7 @@ func Forward(upstream *grpc.ClientConn, requests *Requests, door *Door) grpc.Str
 
 // outliving returns a context with the values and the deadline of another, which does not end with it.
 func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
-	if deadline, is := ctx.Deadline(); is {
+	if deadline, ok := ctx.Deadline(); ok {
 		return context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	}
 	return context.WithCancel(context.WithoutCancel(ctx))
@@ -136,7 +136,7 @@ func metadataFor(ctx context.Context) (metadata.MD, error) {
 			delete(given, key)
 		}
 	}
-	if from, is := peer.FromContext(ctx); is && from.Addr != nil {
+	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
 		given.Set(addressKey, withoutPort(from.Addr.String()))
 	}
 	if who != nil && len(who.shown) > 0 {

@@ -34,7 +34,7 @@ func (j *judged) may(store string) bool {
 	if j.isUnknown {
 		return false
 	}
-	permit := j.permits.Of(j.call, store, admit.Now())
+	permit := j.permits.For(j.call, store, admit.Now())
 	if permit == nil {
 		return false
 	}
@@ -59,8 +59,8 @@ func (j *judged) shownResult(result []byte) ([]byte, bool) {
 	if came.kind != answered {
 		return nil, false
 	}
-	shown, is := conceal.Answer(came.content)
-	if !is {
+	shown, ok := conceal.Answer(came.content)
+	if !ok {
 		return nil, false
 	}
 	return wire.AppendElement(nil, shown), true

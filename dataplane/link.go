@@ -31,7 +31,7 @@ const (
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
-	// lookups are under way of which the server knows nothing, in four, and the request. Without TLS nothing is known of
+	// lookups are under way that the server knows nothing of, in four, and the request. Without TLS nothing is known of
 	// callers, and their number is 0.
 	listening  = 1 // the number is the port's; the version, in one byte
 	cantListen = 2 // why
@@ -45,9 +45,9 @@ const (
 	callerShown = 8
 	callerGone  = 9  // the number is the caller's, of whom no further calls follow
 	cantEncrypt = 10 // why
-	// Of the request of the call of that number, which is to be begun with the rest of it.
+	// A part of the request of the call of that number, which is to be begun with the rest of it.
 	part = 11
-	// A request of which nodes have been asked already. After what a call has before its request: its kind in one byte,
+	// A request that nodes have been asked for already. After what a call has before its request: its kind in one byte,
 	// statehouse.control.v1.HandedRequest after its length in four, and the request.
 	handed = 12
 	// What came of the call of that number in a HandedRequest: its outcome in a byte, and content.
@@ -93,11 +93,11 @@ const (
 	// A request of more takes the server so long that others have as much time after it, up to a bound.
 	hugeBytes    = 1 << 20
 	longestPause = 250 * time.Millisecond
-	// Of what came of calls that are told of with a request, so that this is not a huge one.
+	// Most bytes of what came of calls that go along with a request, so that this is not a huge one.
 	mostKnown = 512 << 10
 	// With so much waiting to be written, what will be said again isn't said.
 	mostSaid = 1 << 20
-	// What is kept of what waited after it has been written.
+	// So much memory of the output stays after it has been written.
 	mostSpare = 1 << 20
 )
 
@@ -117,11 +117,11 @@ type Link struct {
 	OnAlive    func(number uint64)
 	// Takes an order about stores, and says later what came of it.
 	OnOrder func(number uint64, content []byte)
-	// Of a node. What can't be read is an error.
+	// At a node. What can't be read is an error.
 	OnServing func(data []byte) error
 	OnHolds   func(number uint64, until int64)
 	OnFacts   func(data []byte) error
-	// What can't be read is an error.
+	// It returns an error if they can't be read.
 	OnPermit func(data []byte) error
 	// Withdraws all permits.
 	OnWithdraw func()
@@ -132,7 +132,7 @@ type Link struct {
 
 	conn    net.Conn
 	calls   *Calls
-	numbers atomic.Uint64 // of calls that are told of with a request
+	numbers atomic.Uint64 // of calls that go along with a request
 	wake    chan struct{}
 	// In it when no large request waits to be written: they must not fill what waits, and have small ones refused.
 	turn    chan struct{}
@@ -183,39 +183,39 @@ func (l *Link) Run() error {
 }
 
 // Call has a request answered, which it frees; an error carries a gRPC status. `who` is nil if nothing is known of callers.
-func (l *Link) Call(ctx context.Context, who *Caller, authorization string, kind byte, it *request) ([]byte, error) {
-	return l.call(ctx, who, authorization, kind, it, nil)
+func (l *Link) Call(ctx context.Context, who *Caller, authorization string, kind byte, query *request) ([]byte, error) {
+	return l.call(ctx, who, authorization, kind, query, nil)
 }
 
 // call tells the router what comes of calls to nodes meanwhile. If that is all that was asked for, it counts.
 func (l *Link) call(
-	ctx context.Context, who *Caller, authorization string, kind byte, it *request, later <-chan ended,
+	ctx context.Context, who *Caller, authorization string, kind byte, query *request, later <-chan ended,
 ) ([]byte, error) {
 	deadline, hasDeadline := ctx.Deadline()
 	ctx, end := inTime(ctx)
 	defer end()
-	if it.isLarge() {
+	if query.isLarge() {
 		select {
 		case <-l.turn:
 		case <-ctx.Done():
-			it.free()
+			query.free()
 			return nil, status.FromContextError(ctx.Err()).Err()
 		case <-l.Liveness.Spell().Done():
-			it.free()
+			query.free()
 			return nil, errSilent
 		}
 	}
-	isHuge := len(it.data) > hugeBytes
+	isHuge := len(query.data) > hugeBytes
 	if isHuge {
 		began := time.Now()
-		defer func() { l.pause(began, it.written) }()
+		defer func() { l.pause(began, query.written) }()
 	}
 	done := make(chan outcome, 1)
 	var number uint64
 	if isHuge {
 		var err error
-		if number, err = l.sendPieces(ctx, it, done); err != nil {
-			it.free()
+		if number, err = l.sendPieces(ctx, query, done); err != nil {
+			query.free()
 			l.giveUp(number)
 			return nil, err
 		}
@@ -224,8 +224,8 @@ func (l *Link) call(
 	if hasDeadline {
 		timeout = uint32(min(max(time.Until(deadline).Milliseconds(), 0), noDeadline-1))
 	}
-	number, err := l.queue(who, authorization, kind, number, timeout, it, done)
-	it.free()
+	number, err := l.queue(who, authorization, kind, number, timeout, query, done)
+	query.free()
 	l.awaken()
 	if err != nil {
 		if isHuge {
@@ -235,18 +235,18 @@ func (l *Link) call(
 	}
 	for {
 		select {
-		case it := <-done:
-			if it.kind == answer {
-				return it.content, nil
+		case result := <-done:
+			if result.kind == answer {
+				return result.content, nil
 			}
-			return nil, statusIn(it.content)
-		case it := <-later:
-			l.Send(expressEnded, it.call.number, append([]byte{it.kind}, it.content...))
-			if it.kind == answered && it.call.isWhole {
+			return nil, statusIn(result.content)
+		case result := <-later:
+			l.Send(expressEnded, result.call.number, append([]byte{result.kind}, result.content...))
+			if result.kind == answered && result.call.isWhole {
 				l.mutex.Lock()
 				delete(l.waiting, number)
 				l.mutex.Unlock()
-				return it.content, nil
+				return result.content, nil
 			}
 		case <-ctx.Done():
 			l.giveUp(number)
@@ -300,24 +300,24 @@ func (l *Link) pause(began time.Time, written <-chan struct{}) {
 
 // sendPieces sends all of a huge request but its end, and returns the number of its call. It waits until each piece is
 // written: what else is to be written goes between them. The server may refuse it by its beginning.
-func (l *Link) sendPieces(ctx context.Context, it *request, done chan outcome) (uint64, error) {
+func (l *Link) sendPieces(ctx context.Context, query *request, done chan outcome) (uint64, error) {
 	l.mutex.Lock()
 	l.number++
 	number := l.number
 	l.waiting[number] = done
 	l.mutex.Unlock()
-	for len(it.data) > pieceBytes {
+	for len(query.data) > pieceBytes {
 		written := make(chan struct{})
 		l.mutex.Lock()
 		if err := l.takesNothing(); err != nil {
 			l.mutex.Unlock()
 			return number, err
 		}
-		it.written, l.piece = written, written
+		query.written, l.piece = written, written
 		l.appendHead(part, number, pieceBytes)
-		l.out = append(l.out, it.data[:pieceBytes]...)
+		l.out = append(l.out, query.data[:pieceBytes]...)
 		l.mutex.Unlock()
-		it.data = it.data[pieceBytes:]
+		query.data = query.data[pieceBytes:]
 		l.awaken()
 		select {
 		case <-written:
@@ -338,13 +338,13 @@ func (l *Link) sendPieces(ctx context.Context, it *request, done chan outcome) (
 // queue queues a call, and returns its number; its outcome will be in `done`. If it is large, it has its turn; if it has
 // a number, it is the end of a huge one.
 func (l *Link) queue(
-	who *Caller, authorization string, kind byte, number uint64, timeout uint32, it *request, done chan outcome,
+	who *Caller, authorization string, kind byte, number uint64, timeout uint32, query *request, done chan outcome,
 ) (uint64, error) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	isHuge := number != 0
 	// Even if it is refused, the next write gives the turn back; of a huge one that is done when it is over.
-	l.isLarge = l.isLarge || (it.isLarge() && !isHuge)
+	l.isLarge = l.isLarge || (query.isLarge() && !isHuge)
 	if err := l.takesNothing(); err != nil {
 		return number, err
 	}
@@ -353,19 +353,19 @@ func (l *Link) queue(
 		return number, err
 	}
 	if isHuge { // its outcome may already be there
-		it.written = make(chan struct{})
-		l.piece = it.written
+		query.written = make(chan struct{})
+		l.piece = query.written
 	} else {
 		l.number++
 		number = l.number
 		l.waiting[number] = done
 	}
-	l.appendCall(kind, number, timeout, callersNumber, len(it.data))
-	l.out = append(l.out, it.data...)
+	l.appendCall(kind, number, timeout, callersNumber, len(query.data))
+	l.out = append(l.out, query.data...)
 	return number, nil
 }
 
-// appendCall appends what a call has before its request, of which `size` bytes follow.
+// appendCall appends what a call has before its request; `size` bytes of that follow.
 func (l *Link) appendCall(kind byte, number uint64, timeout uint32, caller uint64, size int) {
 	l.appendHead(kind, number, 4+8+4+size)
 	l.out = binary.BigEndian.AppendUint32(l.out, timeout)
@@ -380,7 +380,7 @@ func (l *Link) Waiting() int {
 	return len(l.waiting)
 }
 
-// Hand has a request answered of which nodes have been asked. What comes of those calls later will be in `done`.
+// Hand has a request answered that nodes have been asked for. What comes of those calls later will be in `done`.
 func (l *Link) Hand(
 	ctx context.Context, who *Caller, authorization string, kind byte, calls []*sent, done <-chan ended, lookups []byte,
 ) ([]byte, error) {
@@ -404,7 +404,7 @@ func (l *Link) numberOf(who *Caller, authorization string) (uint64, error) {
 	if who == nil {
 		return 0, nil
 	}
-	if number, is := who.numbers[authorization]; is {
+	if number, ok := who.numbers[authorization]; ok {
 		return number, nil
 	}
 	if who.isGone {
@@ -536,10 +536,10 @@ func (l *Link) receive() error {
 			l.OnStop()
 		case answer, failure:
 			l.mutex.Lock()
-			done, is := l.waiting[number]
+			done, ok := l.waiting[number]
 			delete(l.waiting, number)
 			l.mutex.Unlock()
-			if is { // else its caller has left
+			if ok { // else its caller has left
 				done <- outcome{kind, content}
 			}
 		case call:
@@ -548,9 +548,9 @@ func (l *Link) receive() error {
 			}
 		case leave:
 			l.mutex.Lock()
-			end, is := l.making[number]
+			end, ok := l.making[number]
 			l.mutex.Unlock()
-			if is {
+			if ok {
 				end()
 			}
 		case drop:

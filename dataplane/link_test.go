@@ -73,7 +73,7 @@ func TestSmallRequestsGoBetweenThePiecesOfAHugeOne(t *testing.T) {
 		if !isAsked {
 			isAsked = true
 			go link.Call(ctx, nil, "", get, &request{data: []byte("small")})
-			// What comes between is asked for when it is queued: Go may begin the call much later than this goes on.
+			// A request between is asked for when it is queued: Go may begin the call much later than this goes on.
 			waitFor(t, "the small request", func() bool {
 				link.mutex.Lock()
 				defer link.mutex.Unlock()

@@ -36,7 +36,7 @@ type Liveness struct {
 	end     context.CancelCauseFunc
 }
 
-// NewLiveness returns that of a server which is not expected to say anything yet. `onSilent` is called when one that was
+// NewLiveness returns the liveness of a server which is not expected to say anything yet. `onSilent` is called when one that was
 // has fallen silent.
 func NewLiveness(onSilent func()) *Liveness {
 	l := &Liveness{onSilent: onSilent}

@@ -43,11 +43,11 @@ func (u *unwritten) Free() {
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
-	it := v.(*message)
-	if it.quota == nil {
-		return mem.BufferSlice{mem.SliceBuffer(it.data)}, nil
+	given := v.(*message)
+	if given.quota == nil {
+		return mem.BufferSlice{mem.SliceBuffer(given.data)}, nil
 	}
-	u := &unwritten{SliceBuffer: it.data, message: it}
+	u := &unwritten{SliceBuffer: given.data, message: given}
 	u.Ref()
 	return mem.BufferSlice{u}, nil
 }
@@ -77,7 +77,7 @@ var linked = map[string]byte{
 	"/statehouse.v1.QueryService/GetHistory":    getHistory,
 }
 
-// What is answered from stores that are held here, beside batches.
+// Reads that are answered from stores that are held here, but batches.
 var served = map[byte]func(*serve.Served, serve.Call, []byte) ([]byte, bool){
 	get:   (*serve.Served).Get,
 	scan:  (*serve.Served).Scan,
@@ -103,8 +103,8 @@ func Handle(
 		method, _ := grpc.MethodFromServerStream(caller)
 		way := controlv1.ProxyWay_PROXY_WAY_FORWARDED
 		defer func() { tally.Ended(way, err) }()
-		kind, is := linked[method]
-		if !is || (isTraced && len(metadata.ValueFromIncomingContext(caller.Context(), traceParent)) > 0) {
+		kind, ok := linked[method]
+		if !ok || (isTraced && len(metadata.ValueFromIncomingContext(caller.Context(), traceParent)) > 0) {
 			return forward(service, caller)
 		}
 		way = controlv1.ProxyWay_PROXY_WAY_LINK
@@ -137,14 +137,14 @@ func Handle(
 		if pages[method] {
 			longest = longestPage
 		}
-		if data, err, is := ofStores(caller.Context(), link, held, who, authorization, kind, request); is {
+		if data, err, ok := ofStores(caller.Context(), link, held, who, authorization, kind, request); ok {
 			way = controlv1.ProxyWay_PROXY_WAY_STORES
 			if err != nil {
 				return err
 			}
 			return quota.Answer(caller, data)
 		}
-		if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
+		if data, err, ok := express.Answer(caller.Context(), who, authorization, kind, request); ok {
 			way = controlv1.ProxyWay_PROXY_WAY_EXPRESS
 			if err != nil {
 				return err
@@ -170,9 +170,9 @@ func Handle(
 
 // ofStores answers reads from stores that are held here; false if that is for the server to do.
 func ofStores(
-	ctx context.Context, link *Link, held *serve.Served, who *Caller, authorization string, kind byte, it *request,
+	ctx context.Context, link *Link, held *serve.Served, who *Caller, authorization string, kind byte, query *request,
 ) ([]byte, error, bool) {
-	if it.isLarge() {
+	if query.isLarge() {
 		return nil, nil, false
 	}
 	call := serve.Call{Kind: kind}
@@ -184,7 +184,7 @@ func ofStores(
 		call.Caller = number
 	}
 	if kind == batchGet {
-		return held.BatchGet(call, it.data, func(some []byte) ([]byte, error) {
+		return held.BatchGet(call, query.data, func(some []byte) ([]byte, error) {
 			return link.Call(ctx, who, authorization, batchGet, &request{data: some})
 		})
 	}
@@ -192,6 +192,6 @@ func ofStores(
 	if !isServed {
 		return nil, nil, false
 	}
-	data, is := answer(held, call, it.data)
-	return data, nil, is
+	data, ok := answer(held, call, query.data)
+	return data, nil, ok
 }

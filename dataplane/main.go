@@ -5,7 +5,7 @@
 // Unix socket (forward.go); and it has calls to other servers made for it (calls.go). A router's proxy sends plain
 // lookups to nodes on its own, by a snapshot of what the router has decided (express.go).
 //
-// It says where it listens, begins to accept when told to, ends gracefully when told to, and ends at once when the
+// It says where it listens, begins to accept when told to, ends gracefully when told to, and immediately when the
 // process at the other end is gone.
 package main
 
@@ -42,18 +42,18 @@ const (
 	pingTimeout  = 5 * time.Second
 	// Clients ping every 10 s at most; fewer than that between pings is not abuse.
 	leastPingInterval = 5 * time.Second
-	// Of one connection: further calls wait at the client. Routers and nodes refuse far fewer with a reason.
+	// Most calls of one connection: further ones wait at the client. Routers and nodes refuse far fewer with a reason.
 	maxCalls = 4_000
 	// A connection must begin as HTTP/2 within this time, and is closed after this time without a call.
 	beginsWithin = 10 * time.Second
 	maxIdle      = 10 * time.Minute
-	// What may be on the way to us on one connection. It is taken at once, so it takes no memory.
+	// What may be on the way to us on one connection. It is taken immediately, so it takes no memory.
 	connWindowBytes = 1 << 20
 	// Each connection has one, also while nothing comes. A hundred small requests fit.
 	readBufferBytes = 8 << 10
 	// What connections take.
 	ownBytes = 64 << 20
-	// What is read of changelogs and not written yet takes so much, beside the cache and what is not in files.
+	// So much has been read of changelogs and not written yet, in addition to the cache and what is not in files.
 	storesBytes = 128 << 20
 	// How much more than what lasts there may be before garbage is collected.
 	garbagePercent = 400
@@ -114,7 +114,7 @@ func main() {
 	runtime.GOMAXPROCS(1)
 	// What a call takes is garbage soon, and what lasts is little: to collect it at twice that took a tenth of the time.
 	debug.SetGCPercent(garbagePercent)
-	// Garbage of large messages would double what they take. Beyond this limit it is collected at once.
+	// Garbage of large messages would double what they take. Beyond this limit it is collected immediately.
 	debug.SetMemoryLimit(int64(2*given.maxHeldBytes + given.quotaBytes() + ownBytes))
 	log.SetFlags(0)
 	log.SetPrefix("statehouse-proxy: ")
@@ -223,7 +223,7 @@ func run(given options) error {
 func serving(given options, quotas *Quotas) []grpc.ServerOption {
 	ends := keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout, MaxConnectionIdle: maxIdle}
 	if given.certificate != "" {
-		// Who connects again is checked again. Calls under way finish, and so there is no grace.
+		// A caller that connects again is checked again. Calls under way finish, and so there is no grace.
 		ends.MaxConnectionAge = given.maxAge
 	}
 	return []grpc.ServerOption{
@@ -264,21 +264,21 @@ func listen(given options) (net.Listener, error) {
 func carried(held *orders.Orders, link *Link) func(uint64, []byte) {
 	room := &openRoom{kept: map[uint64]uint64{}}
 	return func(number uint64, content []byte) {
-		var it controlv1.EngineOrder
-		if err := proto.Unmarshal(content, &it); err != nil {
+		var order controlv1.EngineOrder
+		if err := proto.Unmarshal(content, &order); err != nil {
 			log.Fatalf("an order can't be read: %v", err)
 		}
-		if start := it.GetStart(); start != nil {
+		if start := order.GetStart(); start != nil {
 			haveRoom(start)
 		}
-		if open := it.GetOpen(); open != nil {
+		if open := order.GetOpen(); open != nil {
 			room.opening(open)
 		}
-		if closing := it.GetClose(); closing != nil {
+		if closing := order.GetClose(); closing != nil {
 			room.closing(closing.Store)
 		}
-		answer := held.Carry(&it)
-		if open := it.GetOpen(); open != nil && answer.Fault != nil {
+		answer := held.Carry(&order)
+		if open := order.GetOpen(); open != nil && answer.Fault != nil {
 			room.closing(open.Store)
 		}
 		link.Send(orderEnded, number, serialized(answer))
@@ -357,8 +357,8 @@ func (r *openRoom) closing(store uint64) {
 // more raises the limit of the memory.
 func more(bytes int64) { debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + bytes) }
 
-func serialized(it proto.Message) []byte {
-	data, err := proto.Marshal(it)
+func serialized(message proto.Message) []byte {
+	data, err := proto.Marshal(message)
 	if err != nil {
 		log.Fatalf("what can't be serialized: %v", err)
 	}

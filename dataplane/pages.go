@@ -62,8 +62,8 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, i
 	if !by.may(p.store.Name) { // they have lost the right to it meanwhile
 		return nil, nil, false
 	}
-	if data, is := p.answer(most); is {
-		if data, is = by.shown(data); !is {
+	if data, ok := p.answer(most); ok {
+		if data, ok = by.shown(data); !ok {
 			return nil, nil, false
 		}
 		for _, c := range calls {
@@ -89,12 +89,12 @@ func (e *Express) begin(ctx context.Context, call *sent, path string, request []
 // decidePage returns what nodes are asked for, for a serialized ScanRequest; nil if that is for the router to say. It is the
 // same rule as `decided_page` in router/choice/express_pages.py, and tests hold the two together.
 func (s *snapshot) decidePage(request []byte) *page {
-	asked, is := admit.ReadPage(request)
-	if !is {
+	asked, ok := admit.ReadPage(request)
+	if !ok {
 		return nil
 	}
-	found, is := s.byName[string(asked.Store)]
-	if !is || !found.Pages || !asked.IsRouted(found.KeyForm) {
+	found, ok := s.byName[string(asked.Store)]
+	if !ok || !found.Pages || !asked.IsRouted(found.KeyForm) {
 		return nil
 	}
 	p := &page{Page: asked, store: found, entryBytes: found.entryBytes.Load()}

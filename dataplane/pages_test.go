@@ -87,8 +87,8 @@ func FuzzAnswersArePutTogetherInOrderOrLeft(f *testing.F) {
 // readEntries reads a page without the keys of its entries.
 func (p *partial) readEntries(data []byte) bool {
 	for len(data) > 0 {
-		content, rest, is := contentOf(data[1:])
-		if !is {
+		content, rest, ok := contentOf(data[1:])
+		if !ok {
 			return false
 		}
 		switch data[0] {

@@ -21,7 +21,7 @@ const (
 	// second stream.
 	bytesOfLookup    = 8 << 10
 	bytesOfForwarded = 24 << 10
-	// Of each header, beside what it says.
+	// What each header takes, in addition to what it says.
 	bytesOfHeader = 64
 	// What an answer takes beside its bytes: its stream stays until it is written.
 	bytesOfAnswer = 4 << 10
@@ -34,7 +34,7 @@ var errTooMuch = status.Error(codes.ResourceExhausted,
 
 // Quotas bounds what the calls of all connections take of the memory. An address may have as much as is left after it
 // for all others, and a connection as much as its address may still have after it: so a single address gets half of all,
-// many that are greedy at once get the same each, and whoever comes then with little finds room.
+// many that are greedy at the same time get the same each, and a caller that comes then with little finds room.
 type Quotas struct {
 	bytes int
 
@@ -59,7 +59,7 @@ type Quota struct {
 	all     *Quotas
 	address *address
 	taken   int
-	// Of this, answers that are not written yet.
+	// The part that answers take that are not written yet.
 	unwritten int
 	isClosed  bool
 }
@@ -99,8 +99,8 @@ func (q *Quota) add(bytes int) {
 // at returns where a connection comes from.
 func (q *Quotas) at(addr net.Addr) *address {
 	prefix := prefixOf(addr)
-	found, is := q.addresses[prefix]
-	if !is {
+	found, ok := q.addresses[prefix]
+	if !ok {
 		found = &address{prefix: prefix}
 		q.addresses[prefix] = found
 	}
@@ -154,7 +154,7 @@ func (q *Quotas) Tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	from, _ := peer.FromContext(ctx)
 	h := &holding{Context: ctx, quota: from.Addr.(*Quota), users: 1}
 	bytes := bytesOfForwarded
-	if _, is := linked[info.FullMethodName]; is {
+	if _, ok := linked[info.FullMethodName]; ok {
 		bytes = bytesOfLookup
 	}
 	for name, values := range info.Header {
@@ -267,8 +267,8 @@ func (h *holding) Answer(caller grpc.ServerStream, data []byte) error {
 	return h.send(caller, data, true, false)
 }
 
-// Pass sends an answer that others may follow. Of small ones gRPC lets no more wait than smallBytes of each call, and so
-// they always go.
+// Pass sends an answer that others may follow. Small ones always go: gRPC lets no more of them wait than
+// smallBytes of each call.
 func (h *holding) Pass(caller grpc.ServerStream, data []byte) error {
 	return h.send(caller, data, false, len(data) <= smallBytes)
 }

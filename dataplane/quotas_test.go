@@ -153,7 +153,7 @@ func TestACallTakesMoreWithItsHeadersAndMessages(t *testing.T) {
 	}
 }
 
-// dropping is a call's stream, of which a test says when answers are written.
+// dropping is a call's stream; a test says when its answers are written.
 type dropping struct {
 	grpc.ServerStream
 	answers []*message
@@ -337,7 +337,7 @@ func answering(t *testing.T, quotas *Quotas, serve grpc.StreamHandler) (string, 
 	return listener.Addr().String(), server
 }
 
-// raw is a connection of which a test sends the frames.
+// raw is a connection whose frames a test sends.
 type raw struct {
 	*http2.Framer
 	net.Conn
@@ -387,7 +387,7 @@ func dialed(t *testing.T, at string, window uint32) *raw {
 	return r
 }
 
-// begin begins a call, of which nothing follows but what the test sends.
+// begin begins a call; nothing follows but what the test sends.
 func (r *raw) begin(path string, isAll bool, further ...string) uint32 {
 	fields := []string{
 		":method", "POST", ":scheme", "http", ":path", path, ":authority", "a", "content-type", "application/grpc", "te", "trailers",

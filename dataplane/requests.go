@@ -18,15 +18,15 @@ import (
 const (
 	// Larger messages wait for room. Smaller ones are within what a call may send before anybody reads it.
 	smallBytes = 64 << 10
-	// Of a large message, what its sender may send ahead: it may come in frames that take far more memory than they hold.
-	// And what goes to the server at once.
+	// What the sender of a large message may send ahead: it may come in frames that take far more memory than they hold.
+	// And what goes to the server in one piece.
 	pieceBytes = 256 << 10
 )
 
 // How long a large message may wait for room, and how long it may take to arrive. A variable for tests.
 var arrivesWithin = 30 * time.Second
 
-// Requests receives messages of callers. Of the large ones it holds so many bytes at once; further ones are not read yet,
+// Requests receives messages of callers. It holds so many bytes of large ones at a time; further ones are not read yet,
 // so that HTTP/2's flow control stops their senders.
 type Requests struct {
 	largest   int
@@ -100,11 +100,11 @@ type incoming struct {
 	most        int // bytes of the one that was announced, decompressed
 }
 
-// Of returns the messages of a call.
+// Of: the messages of a call.
 func (q *Requests) Of(caller grpc.ServerStream) (*incoming, error) {
 	ctx := caller.Context()
-	stream, is := grpc.ServerTransportStreamFromContext(ctx).(transportStream)
-	if !is {
+	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(transportStream)
+	if !ok {
 		return nil, status.Error(codes.Internal, "this version of gRPC shows no messages' lengths")
 	}
 	found := &incoming{Requests: q, ctx: ctx, stream: stream}
@@ -159,7 +159,7 @@ func (i *incoming) Rest(size int) (*request, error) {
 	return found, i.tell(err)
 }
 
-// tell has the caller learn of an error, as gRPC does it, whoever reads the call's messages.
+// tell has the caller learn of an error, as gRPC does it, while others read the call's messages.
 func (i *incoming) tell(err error) error {
 	if err != nil && err != io.EOF {
 		i.stream.WriteStatus(status.Convert(err))
@@ -190,7 +190,7 @@ func (i *incoming) announced(most int) (int, error) {
 	case int64(size) > int64(i.most):
 		return 0, status.Errorf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, i.most)
 	}
-	// Of a large one no more than this comes before there is room for it.
+	// No more than this of a large one comes before there is room for it.
 	return int(size), holdingIn(i.ctx).receive(min(int(size), smallBytes))
 }
 
@@ -279,7 +279,7 @@ func cut(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
 	}
-	if _, is := status.FromError(err); is {
+	if _, ok := status.FromError(err); ok {
 		return err
 	}
 	return status.Error(codes.Unavailable, err.Error())

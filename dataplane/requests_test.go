@@ -91,9 +91,9 @@ func roomLeft(requests *Requests, bytes int64) bool {
 	return true
 }
 
-func waitFor(t *testing.T, what string, is func() bool) {
+func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal(what, "never came")
 		}

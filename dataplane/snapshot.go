@@ -50,7 +50,7 @@ type decided struct {
 	store     *store
 	partition int
 	node      *controlv1.ExpressNode
-	// Of a lookup with a bound that suits any copy within it: the range of its partition's copies in the store's, and what
+	// For a lookup with a bound that suits any copy within it: the range of its partition's copies in the store's, and what
 	// its key is counted by.
 	from, to int
 	key      uint64
@@ -66,17 +66,17 @@ var seed = maphash.MakeSeed()
 // decide returns whom a serialized GetRequest is sent to; nil if that is for the router to say. It is the same rule as
 // `decided` in router/choice/express.py, and tests hold the two together.
 func (s *snapshot) decide(request []byte) *decided {
-	name, isText, key, isBounded, is := plain(request)
-	if !is {
+	name, isText, key, isBounded, ok := plain(request)
+	if !ok {
 		return nil
 	}
-	found, is := s.byName[string(name)]
-	if !is {
+	found, ok := s.byName[string(name)]
+	if !ok {
 		return nil
 	}
 	if isText {
 		var buffer [8]byte
-		if key, is = keys.Serialized(found.KeyForm, key, &buffer); !is {
+		if key, ok = keys.Serialized(found.KeyForm, key, &buffer); !ok {
 			return nil
 		}
 	}
@@ -103,20 +103,20 @@ func (s *snapshot) decide(request []byte) *decided {
 
 // plain returns a lookup's store, whether its key is text, the key, and whether it has a bound that suits any copy within it;
 // not if it has anything else, or anything twice.
-func plain(request []byte) (name []byte, isText bool, key []byte, isBounded bool, is bool) {
+func plain(request []byte) (name []byte, isText bool, key []byte, isBounded bool, ok bool) {
 	var hasStore, hasKey, hasRaw, hasJSONText bool
 	for len(request) > 0 {
 		tag := request[0]
 		if tag == rawTag && !hasRaw || tag == jsonTextTag && !hasJSONText {
-			flag, rest, is := number(request[1:])
-			if !is || flag > 1 {
+			flag, rest, ok := number(request[1:])
+			if !ok || flag > 1 {
 				return nil, false, nil, false, false
 			}
 			request, hasRaw, hasJSONText = rest, hasRaw || tag == rawTag, hasJSONText || tag == jsonTextTag
 			continue
 		}
-		content, rest, is := contentOf(request[1:])
-		if !is {
+		content, rest, ok := contentOf(request[1:])
+		if !ok {
 			return nil, false, nil, false, false
 		}
 		switch {
@@ -138,8 +138,8 @@ func plain(request []byte) (name []byte, isText bool, key []byte, isBounded bool
 		}
 		request = rest
 	}
-	is = hasStore && hasKey && utf8.Valid(name) && (!isText || utf8.Valid(key))
-	return name, isText, key, isBounded, is
+	ok = hasStore && hasKey && utf8.Valid(name) && (!isText || utf8.Valid(key))
+	return name, isText, key, isBounded, ok
 }
 
 // suitsAny says whether a Freshness bounds lag or staleness, and has else nothing but bounds that are alike for all copies.
@@ -159,8 +159,8 @@ func suitsAny(data []byte) bool {
 		default:
 			return false
 		}
-		_, rest, is := number(data[1:])
-		if !is || *seen {
+		_, rest, ok := number(data[1:])
+		if !ok || *seen {
 			return false
 		}
 		*seen, data = true, rest
@@ -170,8 +170,8 @@ func suitsAny(data []byte) bool {
 
 // contentOf returns what stands behind its length, and what follows it.
 func contentOf(data []byte) ([]byte, []byte, bool) {
-	size, rest, is := number(data)
-	if !is || size > uint64(len(rest)) {
+	size, rest, ok := number(data)
+	if !ok || size > uint64(len(rest)) {
 		return nil, nil, false
 	}
 	return rest[:size], rest[size:], true
@@ -192,24 +192,24 @@ func snapshotIn(data []byte) (*snapshot, error) {
 	if err := proto.Unmarshal(data, s.ExpressSnapshot); err != nil {
 		return nil, err
 	}
-	for _, it := range s.Stores {
-		if len(it.First) == 0 || len(it.First) > placement.MostPartitions {
-			log.Printf("store %.200q of the snapshot has %d partitions, and is the router's", it.Name, len(it.First))
+	for _, each := range s.Stores {
+		if len(each.First) == 0 || len(each.First) > placement.MostPartitions {
+			log.Printf("store %.200q of the snapshot has %d partitions, and is the router's", each.Name, len(each.First))
 			continue
 		}
-		for partition, place := range it.First {
+		for partition, place := range each.First {
 			if place != 0 && !s.isUsable(place) {
-				it.First[partition] = 0
+				each.First[partition] = 0
 			}
 		}
 		isUseless := func(place uint32) bool { return place != 0 && !s.isUsable(place) }
-		if len(it.Copies)%len(it.First) != 0 || slices.ContainsFunc(it.Copies, isUseless) {
-			log.Printf("copies of store %.200q can't be told apart, and are the router's to choose from", it.Name)
-			it.Copies = nil
+		if len(each.Copies)%len(each.First) != 0 || slices.ContainsFunc(each.Copies, isUseless) {
+			log.Printf("copies of store %.200q can't be told apart, and are the router's to choose from", each.Name)
+			each.Copies = nil
 		}
-		found := &store{ExpressStore: it, paused: make([]atomic.Int64, len(it.Copies))}
+		found := &store{ExpressStore: each, paused: make([]atomic.Int64, len(each.Copies))}
 		found.entryBytes.Store(bytesOfEntry)
-		s.byName[it.Name] = found
+		s.byName[each.Name] = found
 	}
 	return s, nil
 }

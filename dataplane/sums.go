@@ -52,15 +52,15 @@ func NewSums(tell func(data []byte)) *Sums {
 func (s *Sums) Add(key sumKey, count int, took ...time.Duration) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	it, is := s.sums[key]
-	if !is {
-		it = &controlv1.ExpressSum{Store: key.store, InstanceId: key.instance, Role: key.role}
-		s.sums[key] = it
+	sum, ok := s.sums[key]
+	if !ok {
+		sum = &controlv1.ExpressSum{Store: key.store, InstanceId: key.instance, Role: key.role}
+		s.sums[key] = sum
 	}
 	for _, each := range took {
-		it.TookUs = append(it.TookUs, inMicroseconds(each))
+		sum.TookUs = append(sum.TookUs, inMicroseconds(each))
 	}
-	it.Count += uint32(count)
+	sum.Count += uint32(count)
 	s.due()
 }
 
@@ -84,19 +84,19 @@ func (s *Sums) flush() {
 	sums, told := s.sums, &controlv1.ExpressSums{Shared: s.shared}
 	s.sums, s.shared, s.isDue = map[sumKey]*controlv1.ExpressSum{}, nil, false
 	s.mutex.Unlock()
-	for key, it := range sums {
-		it.TookUs = spread(it.TookUs)
+	for key, sum := range sums {
+		sum.TookUs = spread(sum.TookUs)
 		switch key.of {
 		case sumOfGets:
-			told.Sums = append(told.Sums, it)
+			told.Sums = append(told.Sums, sum)
 		case sumOfBatchCalls:
-			told.BatchCalls = append(told.BatchCalls, it)
+			told.BatchCalls = append(told.BatchCalls, sum)
 		case sumOfBatchLookups:
-			told.BatchLookups = append(told.BatchLookups, it)
+			told.BatchLookups = append(told.BatchLookups, sum)
 		case sumOfPageCalls:
-			told.PageCalls = append(told.PageCalls, it)
+			told.PageCalls = append(told.PageCalls, sum)
 		case sumOfPages:
-			told.Pages = append(told.Pages, it)
+			told.Pages = append(told.Pages, sum)
 		}
 	}
 	data, _ := proto.Marshal(told) // names came from a snapshot, and so are text

@@ -22,7 +22,7 @@ import (
 const (
 	// How often files are looked at for changes, at most.
 	lookedAtEvery = time.Second
-	// Of a caller's certificate, and of all that are shown with it: they go along with what is passed on.
+	// Most bytes of a caller's certificate, and of all shown with it: they go along with what is passed on.
 	maxCertificateBytes = 16 << 10
 	maxShownBytes       = 2 * maxCertificateBytes
 )
@@ -118,10 +118,10 @@ type handshakes struct {
 	link *Link
 }
 
-// Handshakes returns the credentials of a server, whose link is told of callers.
+// Handshakes returns the credentials of a server, whose link learns of callers.
 func Handshakes(files *Files, callers string, link *Link) (credentials.TransportCredentials, error) {
-	asked, is := clientAuth[callers]
-	if !is {
+	asked, ok := clientAuth[callers]
+	if !ok {
 		return nil, fmt.Errorf("-tls-callers is none, optional or required, not %q", callers)
 	}
 	if asked != tls.NoClientCert && files.ca == "" {

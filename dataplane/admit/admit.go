@@ -42,7 +42,7 @@ type Held interface {
 	End() *controlv1.ServingEnd
 }
 
-// Store is a store of which reads may be answered.
+// Store is a store that may be read without asking Python.
 type Store[R Held] struct {
 	name       string
 	keyForm    controlv1.KeyForm

@@ -75,7 +75,7 @@ type Terms struct {
 	epoch uint64
 	// Whether a router has passed it on.
 	Forwarded bool
-	// Whether the stamp must not say where the node is; whoever judges the caller sets it.
+	// Whether the stamp must not say where the node is; set by the code that judges the caller.
 	Conceals bool
 	// Whether the keys of a page's entries are to be there once more.
 	WithKeys bool

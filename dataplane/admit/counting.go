@@ -51,7 +51,7 @@ func (c *Counting) take(found field) bool {
 	return false
 }
 
-// AdmitCounting says whether entries may be counted, and of which partitions; else why that is Python's.
+// AdmitCounting says whether entries may be counted, and those of what partitions; else why that is Python's.
 func (s *Snapshot[R]) AdmitCounting(counting *Counting, now int64) ([]Stamped[R], controlv1.ServingObstacle) {
 	store, obstacle := s.store(&counting.Terms, keyValue|window|session|versioned)
 	if store == nil {

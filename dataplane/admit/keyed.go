@@ -15,7 +15,7 @@ type Granted[R Held] struct {
 	// Key is serialized, as the store has it.
 	Key  []byte
 	Form controlv1.ValueForm
-	// Of a page: the keys of entries that are left to read, and how many it may have.
+	// For a page: the keys of entries that are left to read, and how many it may have.
 	Start, Stop []byte
 	Entries     int
 	// WindowMS is how long the store's windows are.

@@ -9,7 +9,7 @@ import (
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 )
 
-// snapshotOf returns one of a store with text keys, of which all partitions are held, and up to date.
+// snapshotOf returns one of a store with text keys, with all its partitions held, and up to date.
 func snapshotOf(isGlobal bool) *Snapshot[*heldReplica] {
 	return snapshotOfKind(controlv1.EngineKind_ENGINE_KIND_KEY_VALUE, isGlobal)
 }

@@ -45,10 +45,10 @@ type Database struct {
 	fault   atomic.Pointer[Fault]
 	stalled atomic.Int64 // microseconds for which the writer has waited
 	// The segments that may have entries, in order. A segment comes before its first entry is written, and goes after
-	// its last one is dropped. So whoever takes a snapshot and reads this then misses none that the snapshot has.
+	// its last one is dropped. So a reader that takes a snapshot and reads this then misses none that the snapshot has.
 	segments atomic.Pointer[[]int64]
 
-	// Of the writer.
+	// For the writer alone.
 	memtable  int
 	unchecked int // bytes written since the writer looked whether it is to wait
 	state     []byte

@@ -15,7 +15,7 @@ const (
 	leastMemtableBytes = 256 << 10
 	// One is written to while another is flushed.
 	memtablesOfStore = 2
-	// Of a hundred lookups of absent keys, one reads a block in vain.
+	// One of a hundred lookups of absent keys reads a block in vain.
 	bloomBitsPerKey = 10
 	blockBytes      = 4 << 10
 	// Files in memory are there twice while they are merged.

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// Of a batch: where its length ends, where its magic is, and from where on its checksum counts.
+	// Where a batch's length ends, where its magic is, and from where on its checksum counts.
 	lengthEnd  = 12
 	magicAt    = 16
 	crcFrom    = 21
@@ -169,7 +169,7 @@ func (c *cursor) record() stores.Record {
 		c.isCut = true
 		return stores.Record{}
 	}
-	c.data = c.data[1:] // attributes, of which there are none
+	c.data = c.data[1:] // attributes: there are none
 	timestamp, offset := c.varint(), c.varint()
 	return stores.Record{TimestampMS: timestamp, Offset: offset, Key: c.bytes(), Value: c.bytes()}
 }

@@ -15,7 +15,7 @@ import (
 const (
 	// A broker that has nothing answers after this time.
 	longestWait = 100 * time.Millisecond
-	// Of one answer, and of a partition in it. A first batch may be larger.
+	// Most bytes of one answer, and of a partition in it. A first batch may be larger.
 	answerBytes    = 16 << 20
 	partitionBytes = 2 << 20
 	// Slices of a partition that wait for its store. Then no more is asked for.
@@ -30,7 +30,7 @@ const (
 type Target interface {
 	// Take takes a slice. After an error nothing more is read.
 	Take(Slice) error
-	// Lost is told that the log doesn't have what is needed next. Nothing more is read.
+	// Lost hears that the log doesn't have what is needed next. Nothing more is read.
 	Lost(reason string)
 }
 

@@ -33,13 +33,13 @@ type Orders struct {
 	lastView  uint64
 }
 
-// New returns one without stores. `report` is told what becomes of those that changelogs are read for.
+// New returns one without stores. `report` gets what becomes of those that changelogs are read for.
 func New(report func(*controlv1.EngineReport)) *Orders {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Orders{report: report, ctx: ctx, stop: stop, stores: map[uint64]*replica{}, views: map[uint64]*engine.View{}}
 }
 
-// Close ends the reading of changelogs. Stores are not saved: whoever wants that has ordered it.
+// Close ends the reading of changelogs. Stores are not saved: that is an order of its own.
 func (o *Orders) Close() {
 	o.stop()
 	o.mutex.Lock()

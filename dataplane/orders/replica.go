@@ -229,7 +229,7 @@ func (r *replica) save(atEndMS int64) ([]byte, error) {
 	if r.saved.Topic != "" && checkpoint.Position == r.saved.Position && checkpoint.AtEndMS-r.saved.AtEndMS < idleMS {
 		return state, nil
 	}
-	// What is read meanwhile is written meanwhile: the disk may take its time.
+	// Records that come meanwhile are written meanwhile: the disk may take its time.
 	if err := r.database.Save(); err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ import (
 	"statehouse-dataplane/stores"
 )
 
-// What a record takes in memory beside its key and value, as query_service/replicas/tail.py counts it.
+// What a record takes in memory in addition to its key and value, as query_service/replicas/tail.py counts it.
 const recordBytes = 200
 
 // tail has the latest records of a changelog. Python asks for them while somebody watches the store.

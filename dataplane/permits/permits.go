@@ -10,7 +10,7 @@ import (
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 )
 
-// most is how many are kept. Beyond that all are forgotten: whoever asks then gets theirs again.
+// most is how many are kept. Beyond that all are forgotten: they are given again when they are asked for.
 const most = 100_000
 
 // Call is a call of a caller, by their numbers on the link. The caller's is 0 if nothing is known of callers.
@@ -62,7 +62,7 @@ func (p *Permits) Withdraw() {
 	p.byCaller, p.count = nil, 0
 }
 
-// Forget forgets those of a caller who is gone.
+// Forget forgets the permits of a caller that is gone.
 func (p *Permits) Forget(caller uint64) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -70,8 +70,8 @@ func (p *Permits) Forget(caller uint64) {
 	delete(p.byCaller, caller)
 }
 
-// Of returns the permit by which a call may read a store, nil if there is none. `us` is the monotonic clock in microseconds.
-func (p *Permits) Of(call Call, store string, us int64) *controlv1.ServingPermit {
+// For returns the permit by which a call may read a store, nil if there is none. `us` is the monotonic clock in microseconds.
+func (p *Permits) For(call Call, store string, us int64) *controlv1.ServingPermit {
 	p.mutex.RLock()
 	permit := p.byCaller[call.Caller][key{uint32(call.Kind), store}]
 	p.mutex.RUnlock()

@@ -2,7 +2,7 @@ package placement
 
 import "testing"
 
-// Of statehouse/contract/partitioning.py, made by Kafka's Java client.
+// As in statehouse/contract/partitioning.py, made by Kafka's Java client.
 var vectors = []struct {
 	key  string
 	hash int32

@@ -108,7 +108,7 @@ func (p *part) leave(lookups int) (*part, bool) {
 		return nil, false
 	}
 	p.isLeft = true
-	// Who still reads may write behind what there is.
+	// A goroutine that still reads may write behind what there is.
 	rest := &part{ended: make(chan struct{}), next: p.next + 1, data: slices.Clip(p.data), fits: true}
 	rest.left = append(slices.Clip(p.left), missing{p.next, len(p.data)})
 	return rest, true

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// Of a record batch: where its checksum counts from, and the attributes of what a test writes.
+	// In a record batch: where its checksum counts from, and the attributes of what a test writes.
 	sumsFrom      = 21
 	headOfBatch   = 61
 	behindLength  = 12
@@ -81,7 +81,7 @@ func (b *broker) close() {
 	}
 }
 
-// add adds a log of which nothing is shown.
+// add adds a log, and shows nothing of it.
 func (b *broker) add(name string, log *logged) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()

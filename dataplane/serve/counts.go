@@ -42,8 +42,8 @@ func (s *Served) count(r *reading) ([]byte, read) {
 	return data, read{replicas[0].Held, controlv1.ServingRead_SERVING_READ_COUNT, 0}
 }
 
-// countOf returns the number of a store's entries. Stores keep what Python takes for an estimate. Of a key-value store that
-// is exact; of others exact numbers take a walk.
+// countOf returns the number of a store's entries. Stores keep what Python takes for an estimate. For a key-value store that
+// is exact; for others exact numbers take a walk.
 func countOf(store any, isExact bool, r *reading) (int64, bool) {
 	kept, isStore := store.(interface {
 		Kept() (int64, bool)

@@ -69,7 +69,7 @@ func FuzzSnapshotsAreServedOrRefused(f *testing.F) {
 	})
 }
 
-// isHeld says whether a snapshot lets a store be answered of which a partition is held.
+// isHeld says whether a snapshot lets a store be read that has a partition here.
 func isHeld(told *controlv1.ServingSnapshot, name string) bool {
 	for _, store := range told.Stores {
 		for _, replica := range store.Replicas {

@@ -51,7 +51,7 @@ type keyed struct {
 	isPythons bool
 }
 
-// keyed has a read of one key answered from a store, of which `write` writes what it has; it returns whether it has.
+// keyed has a read of one key answered from a store: `write` writes what the store has, and returns whether it has.
 func (s *Served) keyed(
 	r *reading, method *admit.Method, kind controlv1.ServingRead, write func(*keyed) bool,
 ) ([]byte, read) {

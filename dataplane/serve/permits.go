@@ -19,7 +19,7 @@ func (s *Served) isPermitted(by *decided, call Call, terms *admit.Terms, us int6
 	if !by.NeedsPermits {
 		return true
 	}
-	permit := s.permits.Of(call, string(terms.Store), us)
+	permit := s.permits.For(call, string(terms.Store), us)
 	if permit == nil || terms.Forwarded && !permit.MayForward {
 		return false
 	}

@@ -25,7 +25,7 @@ const (
 	mostReads = 256
 	// Goroutines that read one batch after the other; further ones have one each. A new one grows its stack several times.
 	batchReaders = 8
-	// What an answer takes beside its value.
+	// What an answer takes in addition to its value.
 	usualBytes = 160
 )
 
@@ -66,7 +66,7 @@ type Served struct {
 	reading atomic.Int64
 	readers chan func()
 	sums    *sums
-	// Of the goroutine that takes snapshots.
+	// For the goroutine that takes snapshots.
 	sources map[uint64]*source
 }
 

@@ -66,7 +66,7 @@ type sums struct {
 
 	mutex   sync.Mutex
 	sources map[uint64]*source
-	// Of an earlier snapshot: what was read of them is told once more.
+	// Those of an earlier snapshot: what was read of them is reported once more.
 	former map[uint64]*source
 }
 

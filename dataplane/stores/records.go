@@ -12,7 +12,7 @@ import (
 const (
 	// An entry's value begins with its record's time, eight bytes big-endian (KIP-258).
 	timeBytes = 8
-	// What an entry takes in a batch beside its key and value.
+	// What an entry takes in a batch in addition to its key and value.
 	entryOverhead = 24
 )
 

@@ -19,7 +19,7 @@ func familyOf(number int64) engine.Family {
 	return engine.Segment(number)
 }
 
-// entryBytes is what an entry of a store in memory counts as, beside its key and value. See
+// entryBytes is what an entry of a store in memory counts as, in addition to its key and value. See
 // query_service/stores/memory_engine.py.
 const entryBytes = 200
 
@@ -79,7 +79,7 @@ func (t *tally) isOn() bool {
 }
 
 // Keep counts the entries, and has every later `Apply` keep their number. A restore from the start does better to write
-// first and to count then. It returns at once; `counted` is closed when the number is known. Only the writer calls it.
+// first and to count then. It returns immediately; `counted` is closed when the number is known. Only the writer calls it.
 func (t *tally) Keep() (counted <-chan struct{}, err error) {
 	done := make(chan struct{})
 	if t.isOn() {

@@ -131,8 +131,8 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 	return applied, nil
 }
 
-// superseded returns the entries of the touched keys that no read at the horizon or later can see. Of a key's entries up
-// to the horizon that is all but the newest, and that too if it is a tombstone: without it the answer is the same.
+// superseded returns the entries of the touched keys that no read at the horizon or later can see: all of a key's entries
+// up to the horizon but the newest, and that too if it is a tombstone: without it the answer is the same.
 func (s *Versioned) superseded(touched map[string][]string, puts map[string][]byte, horizonMS int64) (map[string]bool, error) {
 	view, err := s.database.View()
 	if err != nil {

@@ -3,7 +3,7 @@ package wire
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// elementTag is that of the elements of a batch: field 1, bytes.
+// elementTag is the tag of the elements of a batch: field 1, bytes.
 const elementTag = 0x0a
 
 // Framed returns the message whose repeated field 1 has these elements.
@@ -40,7 +40,7 @@ func Elements(data []byte, most int) [][]byte {
 	return found
 }
 
-// Begin appends the tag of a field of which nobody knows yet how long its content will be, which is to be appended then.
+// Begin appends the tag of a field whose content's length nobody knows yet. The content is to be appended then.
 // `End` takes what Begin returned.
 func Begin(data []byte, tag byte) ([]byte, int) {
 	data = append(data, tag, 0)

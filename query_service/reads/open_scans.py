@@ -29,8 +29,8 @@ def gave_up(replica: StoreReplica) -> LookupFailure:
 class OpenScans:
     """Runs walks in its own threads, so that they never hold up the node's other work.
 
-    `max_open` limits the walks, and is also the number of threads: an admitted walk starts at once, none waits in a
-    queue. `timeout_s` is how long a walk may take.
+    `max_open` limits the walks, and is also the number of threads: an admitted walk starts immediately, none waits in
+    a queue. `timeout_s` is how long a walk may take.
     """
 
     def __init__(self, *, max_open: int, timeout_s: float) -> None:

@@ -42,7 +42,7 @@ class SerdeFetches:
         self._waiting, self._requests = 0, HeldBytes("reads that wait for schemas on this node")
 
     async def run(self, request: HasSize, needed: FetchNeeded) -> None:
-        """Wait until a fetch for a request is done, whatever its outcome. A caller who leaves does not end it.
+        """Wait until a fetch for a request is done, whatever its outcome. A caller that leaves does not end it.
 
         Raises:
             LookupFailure: SERDE_UNAVAILABLE, it takes too long or is defect; OVERLOADED, too many are under way, or too

@@ -36,7 +36,7 @@ class KeyValueStore(EngineStore):
         """Find out whether a custom kind keeps timestamps, and reads keys and pages by itself."""
         super().__init_subclass__()
         reads_alike = cls.get is KeyValueStore.get and cls.scan is KeyValueStore.scan
-        # Whoever is derived from a kind that says it with its own `apply`, and has that, need not say it again.
+        # A class that is derived from a kind that says it with its own `apply`, and has that, need not say it again.
         writer = next(each for each in cls.__mro__ if "apply" in each.__dict__)
         sayers = cls.__mro__[: cls.__mro__.index(writer) + 1]
         writes_alike = any(each.__dict__.get("keeps_timestamps", False) for each in sayers)

@@ -105,7 +105,7 @@ class VersionedStore(EngineStore):
     def _superseded(self, touched: dict[bytes, list[bytes]], puts: dict[bytes, bytes], horizon_ms: int) -> set[bytes]:
         """Return the entries of the touched keys that no as-of read at the horizon or later can see.
 
-        Both stored entries and `puts` count. Of a key's entries up to the horizon only the newest can be seen. If that
+        Both stored entries and `puts` count. Only the newest of a key's entries up to the horizon can be seen. If that
         one is a tombstone it is superseded as well: a read that finds no version gives the same answer.
         """
         superseded: set[bytes] = set()

@@ -27,7 +27,7 @@ from statehouse.keys.composite import SessionKey, WindowKey
 
 K = TypeVar("K", WindowKey, SessionKey)
 
-# What a custom store's query reads at once, beside its limit in number.
+# What a custom store's query reads at a time, in addition to its limit in number.
 _PAGE_BYTES = 16 * 1024 * 1024
 
 

@@ -984,9 +984,7 @@ Global___EngineRecord: _TypeAlias = EngineRecord  # noqa: Y015
 
 @_typing.final
 class EngineReport(_message.Message):
-    """What has become of a store that a changelog is read for. Nobody asks for
-    it.
-    """
+    """The state of a store that a changelog is read for. Nobody asks for it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

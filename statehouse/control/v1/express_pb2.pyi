@@ -104,7 +104,7 @@ class ExpressSnapshot(_message.Message):
     max_batch_entries: _builtins.int
     """The most lookups of a batch. A batch of more is the router's to refuse."""
     batch_late_after_us: _builtins.int
-    """After how long without all its answers the router is told of a batch, in
+    """After how long without all its answers the router learns of a batch, in
     microseconds.
     """
     page_forwarding: _builtins.bytes
@@ -236,7 +236,7 @@ class ExpressStore(_message.Message):
     key_form: Global___KeyForm.ValueType
     """How text keys are serialized."""
     late_after_us: _builtins.int
-    """After how long without an answer the router is told, in microseconds."""
+    """After how long without an answer the router learns it, in microseconds."""
     pages: _builtins.bool
     """Whether pages of it are decided where all their partitions are."""
     @_builtins.property
@@ -384,7 +384,7 @@ class HandedRequest(_message.Message):
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandedCall]:
         """The calls, in the order of their lookups in the request. A Get has one; a
-        page is one lookup, of which each call has some partitions.
+        page is one lookup, and each call has some of its partitions.
         Lookups of a batch that come after theirs were sent to no node.
         """
 
@@ -426,7 +426,7 @@ class HandedCall(_message.Message):
     content: _builtins.bytes
     """What that outcome has to say."""
     number: _builtins.int
-    """What comes of a call that is under way has this number."""
+    """The outcome of a call that is under way has this number."""
     address: _builtins.str
     """Where it was sent, as the snapshot had it: the node may be elsewhere now."""
     @_builtins.property

@@ -98,7 +98,7 @@ class ProxySums(_message.Message):
     connections: _builtins.int
     """Connections that are open."""
     connections_refused: _builtins.int
-    """Connections that were closed at once, because there were too many."""
+    """Connections that were closed immediately, because there were too many."""
     queued_lookups: _builtins.int
     """Lookups and batches that wait to be given to the process behind the proxy,
     which gets a few at a time.
@@ -108,9 +108,7 @@ class ProxySums(_message.Message):
     calls_at_process: _builtins.int
     """Calls that were given to that process over the link and are not answered."""
     express_lookups: _builtins.int
-    """Lookups that nodes have been asked for, and of which that process knows
-    nothing.
-    """
+    """Lookups that nodes have been asked for, and that process knows nothing of."""
     express_is_open: _builtins.bool
     """Whether the proxy may send lookups to nodes: it has a snapshot that holds."""
     held_bytes: _builtins.int

@@ -126,23 +126,23 @@ class _ServingReadEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ServingRe
     SERVING_READ_UNSPECIFIED: _ServingRead.ValueType  # 0
     """Never counted."""
     SERVING_READ_GET: _ServingRead.ValueType  # 1
-    """Of a key."""
+    """One key."""
     SERVING_READ_ALL: _ServingRead.ValueType  # 2
-    """Of a page of all keys."""
+    """A page of all keys."""
     SERVING_READ_RANGE: _ServingRead.ValueType  # 3
-    """Of a page of the keys from one to another."""
+    """A page of the keys from one to another."""
     SERVING_READ_PREFIX: _ServingRead.ValueType  # 4
-    """Of a page of the keys with a prefix."""
+    """A page of the keys with a prefix."""
     SERVING_READ_COUNT: _ServingRead.ValueType  # 5
-    """Of how many entries there are."""
+    """A count of entries."""
     SERVING_READ_FETCH_WINDOWS: _ServingRead.ValueType  # 6
-    """Of a page of a key's windows."""
+    """A page of a key's windows."""
     SERVING_READ_FETCH_SESSIONS: _ServingRead.ValueType  # 7
-    """Of a page of a key's sessions."""
+    """A page of a key's sessions."""
     SERVING_READ_GET_AS_OF: _ServingRead.ValueType  # 8
-    """Of what a key had at a time."""
+    """What a key had at a time."""
     SERVING_READ_GET_HISTORY: _ServingRead.ValueType  # 9
-    """Of a page of a key's versions."""
+    """A page of a key's versions."""
 
 class ServingRead(_ServingRead, metaclass=_ServingReadEnumTypeWrapper):
     """Kinds of reads that are counted apart."""
@@ -150,23 +150,23 @@ class ServingRead(_ServingRead, metaclass=_ServingReadEnumTypeWrapper):
 SERVING_READ_UNSPECIFIED: ServingRead.ValueType  # 0
 """Never counted."""
 SERVING_READ_GET: ServingRead.ValueType  # 1
-"""Of a key."""
+"""One key."""
 SERVING_READ_ALL: ServingRead.ValueType  # 2
-"""Of a page of all keys."""
+"""A page of all keys."""
 SERVING_READ_RANGE: ServingRead.ValueType  # 3
-"""Of a page of the keys from one to another."""
+"""A page of the keys from one to another."""
 SERVING_READ_PREFIX: ServingRead.ValueType  # 4
-"""Of a page of the keys with a prefix."""
+"""A page of the keys with a prefix."""
 SERVING_READ_COUNT: ServingRead.ValueType  # 5
-"""Of how many entries there are."""
+"""A count of entries."""
 SERVING_READ_FETCH_WINDOWS: ServingRead.ValueType  # 6
-"""Of a page of a key's windows."""
+"""A page of a key's windows."""
 SERVING_READ_FETCH_SESSIONS: ServingRead.ValueType  # 7
-"""Of a page of a key's sessions."""
+"""A page of a key's sessions."""
 SERVING_READ_GET_AS_OF: ServingRead.ValueType  # 8
-"""Of what a key had at a time."""
+"""What a key had at a time."""
 SERVING_READ_GET_HISTORY: ServingRead.ValueType  # 9
-"""Of a page of a key's versions."""
+"""A page of a key's versions."""
 Global___ServingRead: _TypeAlias = ServingRead  # noqa: Y015
 
 @_typing.final
@@ -194,7 +194,7 @@ class ServingSnapshot(_message.Message):
     """Whether callers are judged: then only those are answered who have a permit."""
     @_builtins.property
     def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingStore]:
-        """The stores of which it may answer. Empty: none."""
+        """The stores that it may answer from. Empty: none."""
 
     @_builtins.property
     def read_bounds_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -266,7 +266,7 @@ Global___ServingPermit: _TypeAlias = ServingPermit  # noqa: Y015
 
 @_typing.final
 class ServingStore(_message.Message):
-    """A store of which a data plane may answer."""
+    """A store that a data plane may answer from."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -332,7 +332,7 @@ class ServingReplica(_message.Message):
     store: _builtins.int
     """The number that its store was opened with."""
     is_active: _builtins.bool
-    """Whether it satisfies a caller who asks for the active."""
+    """Whether it satisfies callers that ask for the active."""
     head: _builtins.bytes
     """The fields of the stamp that stay as they are as long as the snapshot
     holds: a serialized statehouse.v1.ReplicaStamp.
@@ -368,11 +368,11 @@ class ServingFacts(_message.Message):
     REPORTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingEnd]:
-        """Of stores."""
+        """The stores'."""
 
     @_builtins.property
     def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingReport]:
-        """Of processors."""
+        """The processors'."""
 
     def __init__(
         self,
@@ -497,8 +497,8 @@ class ServingSums(_message.Message):
 
     @_builtins.property
     def calls(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
-        """Calls, by the kind of their frames on the link; of BatchGet those of which
-        all lookups were answered so.
+        """Calls, by the kind of their frames on the link. A BatchGet counts if all
+        its lookups were answered so.
         """
 
     def __init__(

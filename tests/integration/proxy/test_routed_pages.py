@@ -115,7 +115,7 @@ def test_pages_by_the_proxy_are_those_of_python_and_either_goes_on_with_the_othe
             assert express.entries == python.entries, request
             assert express.next_page_token == python.next_page_token, request
             assert not express.entry_keys
-            # Who answers may differ: on a busy machine a router may have met a late answer.
+            # The nodes that answer may differ: on a busy machine a router may have met a late answer.
             asked = [request.partition] if request.HasField("partition") else list(range(PARTITIONS))
             for page in (express, python):
                 assert sorted(each.partition for each in page.replicas) == asked

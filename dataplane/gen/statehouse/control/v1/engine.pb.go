@@ -2037,8 +2037,7 @@ func (x *EngineRecord) GetOffset() int64 {
 	return 0
 }
 
-// What has become of a store that a changelog is read for. Nobody asks for
-// it.
+// The state of a store that a changelog is read for. Nobody asks for it.
 type EngineReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The store's number.

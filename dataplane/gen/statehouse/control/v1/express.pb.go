@@ -153,7 +153,7 @@ type ExpressSnapshot struct {
 	MaxLookups uint32 `protobuf:"varint,5,opt,name=max_lookups,json=maxLookups,proto3" json:"max_lookups,omitempty"`
 	// The most lookups of a batch. A batch of more is the router's to refuse.
 	MaxBatchEntries uint32 `protobuf:"varint,6,opt,name=max_batch_entries,json=maxBatchEntries,proto3" json:"max_batch_entries,omitempty"`
-	// After how long without all its answers the router is told of a batch, in
+	// After how long without all its answers the router learns of a batch, in
 	// microseconds.
 	BatchLateAfterUs uint32 `protobuf:"varint,7,opt,name=batch_late_after_us,json=batchLateAfterUs,proto3" json:"batch_late_after_us,omitempty"`
 	// What turns a caller's serialized request for a page into a node's: a
@@ -419,7 +419,7 @@ type ExpressStore struct {
 	// one, or 0 if that is for the router to say. The key's murmur2 hash chooses
 	// the partition.
 	First []uint32 `protobuf:"varint,3,rep,packed,name=first,proto3" json:"first,omitempty"`
-	// After how long without an answer the router is told, in microseconds.
+	// After how long without an answer the router learns it, in microseconds.
 	LateAfterUs uint32 `protobuf:"varint,4,opt,name=late_after_us,json=lateAfterUs,proto3" json:"late_after_us,omitempty"`
 	// For each partition as many places in `nodes` as the partition with the most
 	// has, filled up with 0: the copies that are equally good for a lookup with a
@@ -685,7 +685,7 @@ func (x *ExpressSum) GetTookUs() []uint32 {
 type HandedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The calls, in the order of their lookups in the request. A Get has one; a
-	// page is one lookup, of which each call has some partitions.
+	// page is one lookup, and each call has some of its partitions.
 	// Lookups of a batch that come after theirs were sent to no node.
 	Calls         []*HandedCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -742,7 +742,7 @@ type HandedCall struct {
 	Outcome HandedOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=statehouse.control.v1.HandedOutcome" json:"outcome,omitempty"`
 	// What that outcome has to say.
 	Content []byte `protobuf:"bytes,5,opt,name=content,proto3" json:"content,omitempty"`
-	// What comes of a call that is under way has this number.
+	// The outcome of a call that is under way has this number.
 	Number uint64 `protobuf:"varint,6,opt,name=number,proto3" json:"number,omitempty"`
 	// Where it was sent, as the snapshot had it: the node may be elsewhere now.
 	Address string `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`

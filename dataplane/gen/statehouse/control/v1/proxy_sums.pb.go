@@ -94,7 +94,7 @@ type ProxySums struct {
 	Calls []*ProxyCalls `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
 	// Connections that are open.
 	Connections uint32 `protobuf:"varint,2,opt,name=connections,proto3" json:"connections,omitempty"`
-	// Connections that were closed at once, because there were too many.
+	// Connections that were closed immediately, because there were too many.
 	ConnectionsRefused uint64 `protobuf:"varint,3,opt,name=connections_refused,json=connectionsRefused,proto3" json:"connections_refused,omitempty"`
 	// Lookups and batches that wait to be given to the process behind the proxy,
 	// which gets a few at a time.
@@ -103,8 +103,7 @@ type ProxySums struct {
 	QueuedOthers uint32 `protobuf:"varint,5,opt,name=queued_others,json=queuedOthers,proto3" json:"queued_others,omitempty"`
 	// Calls that were given to that process over the link and are not answered.
 	CallsAtProcess uint32 `protobuf:"varint,6,opt,name=calls_at_process,json=callsAtProcess,proto3" json:"calls_at_process,omitempty"`
-	// Lookups that nodes have been asked for, and of which that process knows
-	// nothing.
+	// Lookups that nodes have been asked for, and that process knows nothing of.
 	ExpressLookups uint32 `protobuf:"varint,7,opt,name=express_lookups,json=expressLookups,proto3" json:"express_lookups,omitempty"`
 	// Whether the proxy may send lookups to nodes: it has a snapshot that holds.
 	ExpressIsOpen bool `protobuf:"varint,8,opt,name=express_is_open,json=expressIsOpen,proto3" json:"express_is_open,omitempty"`

@@ -178,23 +178,23 @@ type ServingRead int32
 const (
 	// Never counted.
 	ServingRead_SERVING_READ_UNSPECIFIED ServingRead = 0
-	// Of a key.
+	// One key.
 	ServingRead_SERVING_READ_GET ServingRead = 1
-	// Of a page of all keys.
+	// A page of all keys.
 	ServingRead_SERVING_READ_ALL ServingRead = 2
-	// Of a page of the keys from one to another.
+	// A page of the keys from one to another.
 	ServingRead_SERVING_READ_RANGE ServingRead = 3
-	// Of a page of the keys with a prefix.
+	// A page of the keys with a prefix.
 	ServingRead_SERVING_READ_PREFIX ServingRead = 4
-	// Of how many entries there are.
+	// A count of entries.
 	ServingRead_SERVING_READ_COUNT ServingRead = 5
-	// Of a page of a key's windows.
+	// A page of a key's windows.
 	ServingRead_SERVING_READ_FETCH_WINDOWS ServingRead = 6
-	// Of a page of a key's sessions.
+	// A page of a key's sessions.
 	ServingRead_SERVING_READ_FETCH_SESSIONS ServingRead = 7
-	// Of what a key had at a time.
+	// What a key had at a time.
 	ServingRead_SERVING_READ_GET_AS_OF ServingRead = 8
-	// Of a page of a key's versions.
+	// A page of a key's versions.
 	ServingRead_SERVING_READ_GET_HISTORY ServingRead = 9
 )
 
@@ -262,7 +262,7 @@ type ServingSnapshot struct {
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// The epoch of the newest assignment that the node knows.
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The stores of which it may answer. Empty: none.
+	// The stores that it may answer from. Empty: none.
 	Stores []*ServingStore `protobuf:"bytes,3,rep,name=stores,proto3" json:"stores,omitempty"`
 	// The most lookups of a batch.
 	MaxBatchEntries uint32 `protobuf:"varint,4,opt,name=max_batch_entries,json=maxBatchEntries,proto3" json:"max_batch_entries,omitempty"`
@@ -439,7 +439,7 @@ func (x *ServingPermit) GetConceals() bool {
 	return false
 }
 
-// A store of which a data plane may answer.
+// A store that a data plane may answer from.
 type ServingStore struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
@@ -555,7 +555,7 @@ type ServingReplica struct {
 	Partition uint32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
 	// The number that its store was opened with.
 	Store uint64 `protobuf:"varint,2,opt,name=store,proto3" json:"store,omitempty"`
-	// Whether it satisfies a caller who asks for the active.
+	// Whether it satisfies callers that ask for the active.
 	IsActive bool `protobuf:"varint,3,opt,name=is_active,json=isActive,proto3" json:"is_active,omitempty"`
 	// The fields of the stamp that stay as they are as long as the snapshot
 	// holds: a serialized statehouse.v1.ReplicaStamp.
@@ -635,9 +635,9 @@ func (x *ServingReplica) GetConcealedHead() []byte {
 // earlier ones.
 type ServingFacts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of stores.
+	// The stores'.
 	Ends []*ServingEnd `protobuf:"bytes,1,rep,name=ends,proto3" json:"ends,omitempty"`
-	// Of processors.
+	// The processors'.
 	Reports       []*ServingReport `protobuf:"bytes,2,rep,name=reports,proto3" json:"reports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -830,8 +830,8 @@ type ServingSums struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By stores.
 	Sums []*ServingSum `protobuf:"bytes,1,rep,name=sums,proto3" json:"sums,omitempty"`
-	// Calls, by the kind of their frames on the link; of BatchGet those of which
-	// all lookups were answered so.
+	// Calls, by the kind of their frames on the link. A BatchGet counts if all
+	// its lookups were answered so.
 	Calls         map[uint32]uint64 `protobuf:"bytes,2,rep,name=calls,proto3" json:"calls,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
