@@ -39,12 +39,12 @@ type pageCall struct {
 }
 
 // Page answers a Scan; false if that is for the router to do, as if nobody had been asked.
-func (e *Express) Page(ctx context.Context, who *Caller, authorization string, it *request) ([]byte, error, bool) {
+func (e *Express) Page(ctx context.Context, who *Caller, authorization string, query *request) ([]byte, error, bool) {
 	s := e.now(ctx)
-	if s == nil || it.isLarge() {
+	if s == nil || query.isLarge() {
 		return nil, nil, false
 	}
-	p, by, most := s.decidePage(it.data), e.judged(s, who, authorization, scan), e.calls.maxMessageBytes
+	p, by, most := s.decidePage(query.data), e.judged(s, who, authorization, scan), e.calls.maxMessageBytes
 	if p == nil || !by.may(p.store.Name) || !holdingIn(ctx).reserve(p.answerBytes(most)) {
 		return nil, nil, false
 	}
@@ -73,7 +73,7 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, i
 		return data, nil, true
 	}
 	p.learn(most)
-	data, err := e.link.Hand(ctx, who, authorization, scan, calls, done, it.data)
+	data, err := e.link.Hand(ctx, who, authorization, scan, calls, done, query.data)
 	return data, err, true
 }
 

@@ -126,8 +126,8 @@ func (w written) checkDamaged(t *testing.T, file string, content []byte) {
 			mustBeDamaged(t, err)
 			return
 		}
-		if wanted, is := should[Default][key]; found != is || value != wanted {
-			t.Fatalf("%s at %q is %q (%v) where %q (%v) was written", key, d.State(), value, found, wanted, is)
+		if wanted, exists := should[Default][key]; found != exists || value != wanted {
+			t.Fatalf("%s at %q is %q (%v) where %q (%v) was written", key, d.State(), value, found, wanted, exists)
 		}
 	}
 	view, err := d.View()

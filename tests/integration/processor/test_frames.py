@@ -63,7 +63,10 @@ def live(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iter
             ),
         )
         ports = [free_port(), free_port()]
-        nodes = [fleet.node(name, metrics_port=port) for name, port in zip(("n1", "n2"), ports, strict=True)]
+        # The program in front of a node tells its reads by and by; Python counts each of its own immediately.
+        nodes = [
+            fleet.node(name, metrics_port=port, engine="python") for name, port in zip(("n1", "n2"), ports, strict=True)
+        ]
         router = fleet.router()
         fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment("n2", ("n1",)))
         fleet.wait_running(nodes, 120)

@@ -42,8 +42,8 @@ def outcome(call: Any) -> str:
 
 
 def test_scans_are_bounded_and_end_with_their_callers(fleet: Fleet) -> None:
-    narrow = fleet.node("n1", max_open_scans=1)
-    hasty = fleet.node("n2", scan_timeout_ms=1)
+    narrow = fleet.node("n1", max_open_scans=1, engine="python")
+    hasty = fleet.node("n2", scan_timeout_ms=1, engine="python")
     fleet.assign(TaskAssignment("n1", ("n2",)))
     fleet.wait_running([narrow, hasty])
 
@@ -78,7 +78,7 @@ def test_scans_are_bounded_and_end_with_their_callers(fleet: Fleet) -> None:
 
 
 def test_an_overloaded_node_sends_routed_scans_elsewhere(fleet: Fleet) -> None:
-    nodes = [fleet.node("n1", max_open_scans=1), fleet.node("n2")]
+    nodes = [fleet.node("n1", max_open_scans=1, engine="python"), fleet.node("n2", engine="python")]
     router = fleet.router()
     fleet.assign(TaskAssignment("n1", ("n2",)))
     fleet.wait_running(nodes)

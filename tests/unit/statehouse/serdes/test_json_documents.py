@@ -45,7 +45,6 @@ def written(data: bytes) -> None:
 JUDGES: dict[str, Callable[[bytes], Any]] = {
     "writer": written,
     "node": JSON.value,
-    "node, serialized": JSON.wire,
     "node, as text": JSON.exact,
     "HTTP": json_text.document,
     "client": lambda data: from_value(JSON.exact(data)),

@@ -71,7 +71,7 @@ def test_without_its_package_a_serde_refuses_all_but_raw_bytes(serdes: Serdes, n
     assert isinstance(missing, MissingSerde)
     with pytest.raises(ValueError, match=message):
         missing.parse("x")
-    for read in (missing.text, missing.value, missing.wire):
+    for read in (missing.text, missing.value):
         with pytest.raises(SerdeUnavailable, match=message):
             read(b"x")
 
