@@ -292,7 +292,7 @@ def test_who_loses_a_right_loses_the_watch_that_is_open(secured: SecuredHttp) ->
     assert answer.status == 200
     rules = secured.keys.rules.read_text()
     try:
-        secured.keys.rules.write_text(rules.replace("roles = ['reader']\nstores = ['counts']", "roles = ['health']"))
+        secured.keys.rules.write_text(rules.replace("roles = ['reader']\nstores = ['counts']", "roles = ['health']", 1))
         told = b""
         while b"event: problem" not in told:
             line = answer.readline()
