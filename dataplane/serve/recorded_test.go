@@ -321,12 +321,13 @@ func (r *replay) follows(s *recordedStore, checkpoint []byte, restores bool) {
 	r.must(err)
 	var id [16]byte
 	copy(id[:], topic)
+	// Before it is read: the log may still show what a store read that was open before.
+	s.of.broker.show(s.log, s.now, false)
 	r.carry(s.of, &controlv1.EngineOrder{Order: &controlv1.EngineOrder_Follow{Follow: &controlv1.EngineFollow{
 		Store: s.number, Topic: s.log, TopicId: id[:], Partition: uint32(number), PartitionCount: r.partCount[topic],
 		Checkpoint: checkpoint, Restores: restores,
 	}}})
 	s.isFollowed = true
-	s.of.broker.show(s.log, s.now, false)
 }
 
 func (r *replay) leaves(s *recordedStore) {

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.replay import NOTHING, Figures, build, record, replay
 from tests.simulation.run import run_seed
 
-SEEDS = 20
+SEEDS = 6
 LONG_SEEDS = 1_000
 _AT_ONCE = 25
 
