@@ -40,7 +40,7 @@ func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization strin
 		b := e.split(s, e.judged(s, who, authorization, batchGet), lookups)
 		if len(b.groups) > 0 && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
 			data, err := e.answer(ctx, who, authorization, microseconds(s.BatchLateAfterUs), b)
-			if err != nil || b.isAnswered() {
+			if err != nil || data != nil {
 				return data, err, true
 			}
 		}
@@ -88,7 +88,7 @@ func (b *batch) answerBytes(most int) int {
 }
 
 // answer asks the nodes, and then the router for what they didn't answer and for the rest. If there is no room for all
-// results, there is no answer: which of them it has then is for the router to say.
+// results, or the caller may no longer have them, there is no answer: nil, and the router says which it has.
 func (e *Express) answer(
 	ctx context.Context, who *Caller, authorization string, late time.Duration, b *batch,
 ) ([]byte, error) {
@@ -118,17 +118,17 @@ func (e *Express) answer(
 			b.put(places[i], result)
 		}
 	}
-	if !b.isAnswered() {
+	answered := map[*store]int{} // by nodes
+	for _, each := range b.stores {
+		if each != nil {
+			answered[each]++
+		}
+	}
+	if b.room < 0 || !b.isAllowed(answered) {
 		return nil, nil
 	}
-	counts := map[*store]int{}
-	for _, each := range b.stores {
-		counts[each]++
-	}
-	for each, count := range counts {
-		if each != nil {
-			e.sums.Add(sumKey{of: sumOfBatchLookups, store: each.Name}, count)
-		}
+	for each, count := range answered {
+		e.sums.Add(sumKey{of: sumOfBatchLookups, store: each.Name}, count)
 	}
 	return wire.Framed(b.results), nil
 }
@@ -185,20 +185,12 @@ func (b *batch) put(place int, result []byte) {
 	b.room -= len(result)
 }
 
-// isAnswered says whether there is room for all results, and the caller may still read the stores that nodes were asked for,
-// and see what is shown of them.
-func (b *batch) isAnswered() bool {
-	if b.room < 0 {
-		return false
-	}
+// isAllowed says whether the caller may still read the stores that nodes have answered for, and see what is shown of them.
+func (b *batch) isAllowed(answered map[*store]int) bool {
 	conceals := b.by.conceals
-	asked := map[*store]bool{}
-	for _, each := range b.stores {
-		if each != nil && !asked[each] {
-			asked[each] = true
-			if !b.by.may(each.Name) {
-				return false
-			}
+	for each := range answered {
+		if !b.by.may(each.Name) {
+			return false
 		}
 	}
 	return b.by.conceals == conceals

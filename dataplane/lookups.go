@@ -93,9 +93,8 @@ var served = map[byte]func(*serve.Served, serve.Call, []byte) ([]byte, bool){
 type Doors struct{ lookups, others *Door }
 
 // Handle has reads answered from stores that are held here, or lookups and pages by nodes, where that is decided, or over the
-// link. It passes on all else. What is neither Get nor BatchGet goes in by the same door as that. `isTraced`: a call that carries a
-// trace's
-// context is passed on with it.
+// link. It passes on all else. What is neither Get nor BatchGet goes in by the same door as that. `isTraced`: a call
+// that carries a trace's context is passed on with it.
 func Handle(
 	link *Link, held *serve.Served, express *Express, requests *Requests, doors Doors, tally *Tally, isTraced bool, forward grpc.StreamHandler,
 ) grpc.StreamHandler {

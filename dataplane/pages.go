@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"statehouse-dataplane/admit"
+	"statehouse-dataplane/wire"
 )
 
 const (
@@ -255,19 +256,15 @@ func (p *page) joined(parts []partial, room int) []byte {
 	}
 	data := make([]byte, 0, size+stamps+2*len(last)+reservedBytes/8)
 	for _, entry := range taken {
-		data = appendField(data, entriesTag, entry)
+		data = wire.AppendField(data, entriesTag, entry)
 	}
 	if known != nil || len(taken) < entries {
-		data = appendField(data, tokenTag, []byte(p.Token(last)))
+		data = wire.AppendField(data, tokenTag, p.Token(last))
 	}
 	for i := range parts {
 		for _, stamp := range parts[i].stamps {
-			data = appendField(data, stampsTag, stamp)
+			data = wire.AppendField(data, stampsTag, stamp)
 		}
 	}
 	return data
-}
-
-func appendField(to []byte, tag byte, content []byte) []byte {
-	return append(protowire.AppendVarint(append(to, tag), uint64(len(content))), content...)
 }

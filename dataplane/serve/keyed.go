@@ -127,7 +127,7 @@ func (k *keyed) show(tag byte, value []byte) {
 func (k *keyed) end(hasMore bool) int {
 	before := len(k.data)
 	if hasMore {
-		k.data = appendToken(k.data, k.asked.Token(k.last))
+		k.data = wire.AppendField(k.data, tokenTag, k.asked.Token(k.last))
 	}
 	token := len(k.data) - before
 	k.data = appendStamp(k.data, &k.granted.Stamped)

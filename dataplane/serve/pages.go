@@ -57,7 +57,7 @@ func (s *Served) scan(r *reading) ([]byte, read) {
 	if err != nil {
 		return nil, read{}
 	}
-	data, bytes, err := s.page(page, granted, views, r.began)
+	data, bytes, err := s.page(r, page, granted, views)
 	if err != nil {
 		return nil, read{}
 	}
@@ -86,7 +86,7 @@ func closed(views []*engine.View) {
 
 // page returns a serialized ScanResponse, and how many bytes of keys and values it shows.
 func (s *Served) page(
-	page *admit.Page, granted *admit.GrantedPage[*source], views []*engine.View, began time.Time,
+	r *reading, page *admit.Page, granted *admit.GrantedPage[*source], views []*engine.View,
 ) ([]byte, int, error) {
 	form := formOf(granted.Form, page.Exact)
 	room := stores.Room{Entries: granted.Entries, Bytes: s.maxMessageBytes / shareStored / len(views)}
@@ -119,26 +119,23 @@ func (s *Served) page(
 		}
 		data = wire.End(next, begun)
 		if page.WithKeys {
-			keys = append(protowire.AppendVarint(append(keys, entryKeysTag), uint64(len(key))), key...)
+			keys = wire.AppendField(keys, entryKeysTag, key)
 		}
 		last = append(last[:0], key...)
 		bytes += len(key) + len(value)
-		if entries++; entries%betweenLooks == 0 && time.Since(began) > longestPage {
-			return nil, 0, errLong
+		if entries++; entries%betweenLooks == 0 {
+			if err := r.late(); err != nil {
+				return nil, 0, err
+			}
 		}
 	}
 	if err := found.Err(); err != nil {
 		return nil, 0, err
 	}
 	if hasMore || found.IsCut() {
-		data = appendToken(data, page.Token(last))
+		data = wire.AppendField(data, tokenTag, page.Token(last))
 	}
 	return append(appendStamps(data, granted.Partitions), keys...), bytes, nil
-}
-
-// appendToken appends the token of the next page.
-func appendToken(to []byte, token string) []byte {
-	return append(protowire.AppendVarint(append(to, tokenTag), uint64(len(token))), token...)
 }
 
 // appendEntry appends an Entry; not if its value is Python's to show.

@@ -173,15 +173,16 @@ type reading struct {
 	us      int64 // the same by the monotonic clock
 }
 
-// walk is one that is Python's if it takes too long.
-func (r *reading) walk() *stores.Walk {
-	return &stores.Walk{Ends: func() error {
-		if time.Since(r.began) > longestPage {
-			return errLong
-		}
-		return nil
-	}}
+// late returns an error once it has taken so long that it is Python's.
+func (r *reading) late() error {
+	if time.Since(r.began) > longestPage {
+		return errLong
+	}
+	return nil
 }
+
+// walk is one that ends then.
+func (r *reading) walk() *stores.Walk { return &stores.Walk{Ends: r.late} }
 
 // read is what was read of stores: which of them counts it, as what, and how many bytes were found.
 type read struct {

@@ -57,11 +57,12 @@ func (k *keyed) asOf() bool {
 		return false
 	}
 	if !found {
-		k.data = appendStamp(append(k.data, foundTag, 0), &k.granted.Stamped)
-		return true
+		k.data = append(k.data, foundTag, 0)
 	}
 	k.data = appendStamp(k.data, &k.granted.Stamped)
-	k.data = protowire.AppendVarint(append(k.data, timestampTag), uint64(sinceMS))
+	if found {
+		k.data = protowire.AppendVarint(append(k.data, timestampTag), uint64(sinceMS))
+	}
 	return true
 }
 

@@ -132,7 +132,7 @@ func (t *tally) found(counts map[int64]int64) {
 // Entries returns the number of a segment's entries, expired ones included; `Whole` stands for a store's only family. It
 // walks over them only if the number is not kept.
 func (t *tally) Entries(number int64, walk *Walk) (int64, error) {
-	if count, isKept := t.kept(number); isKept {
+	if count, known := t.of(number); known && t.isReadable() {
 		return count, nil
 	}
 	view, err := t.database.View()
@@ -163,20 +163,14 @@ func (t *tally) of(number int64) (int64, bool) {
 	return t.amounts[number].entries, t.known
 }
 
-// kept is the same of a store that can be read.
-func (t *tally) kept(number int64) (int64, bool) {
-	count, known := t.of(number)
-	if !known || t.database.IsClosing() || t.database.Fault() != nil {
-		return 0, false
-	}
-	return count, true
-}
+// isReadable says whether the store can be read: what is kept of another says nothing.
+func (t *tally) isReadable() bool { return !t.database.IsClosing() && t.database.Fault() == nil }
 
 // Kept returns the number of all entries, and whether it is kept. It is not of a store that can't be read.
 func (t *tally) Kept() (int64, bool) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	return sumOf(t.amounts).entries, t.known && !t.database.IsClosing() && t.database.Fault() == nil
+	return sumOf(t.amounts).entries, t.known && t.isReadable()
 }
 
 // Bytes returns as how many bytes the entries of a store in memory count.

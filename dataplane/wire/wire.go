@@ -20,8 +20,11 @@ func Framed(elements [][]byte) []byte {
 }
 
 // AppendElement appends an element of field 1.
-func AppendElement(data, element []byte) []byte {
-	return append(protowire.AppendVarint(append(data, elementTag), uint64(len(element))), element...)
+func AppendElement(data, element []byte) []byte { return AppendField(data, elementTag, element) }
+
+// AppendField appends a field of bytes or text, by its tag.
+func AppendField[T []byte | string](data []byte, tag byte, content T) []byte {
+	return append(protowire.AppendVarint(append(data, tag), uint64(len(content))), content...)
 }
 
 // Elements returns those of field 1 of a message; nil if it has anything else, or more of them.
