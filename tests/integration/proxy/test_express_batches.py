@@ -34,21 +34,28 @@ KEYS: Final = tuple(f"key-{number}" for number in range(60))
 REFUSALS: Final = (Reason.NOT_ACTIVE, Reason.PARTITION_RESTORING, Reason.WOULD_WAIT, Reason.INVALID_KEY)
 
 
+class Passed:
+    """Counts how requests of a kind come to a router: `whole` as their callers sent them, or `handed` with calls."""
+
+    def __init__(self, fleet: Fleet, kind: FromProxy) -> None:
+        self.whole = self.handed = 0
+        link = fleet.router._proxy.link  # type: ignore[union-attr]
+        name, handler = link._handlers[kind]
+
+        def counting(data: bytes, context: LinkContext) -> bytes | Awaitable[bytes]:
+            self.handed += bool(context.handed)
+            self.whole += context.handed is None
+            return handler(data, context)
+
+        link._handlers[kind] = (name, counting)
+
+
 class Pair:
     """A fleet, a router that has it on the express way, and one that has not; and how batches came to the former."""
 
     def __init__(self, express: Fleet, plain: Fleet) -> None:
         self.express, self.plain = express, plain
-        self.passed = self.handed = 0
-        link = self.express.router._proxy.link  # type: ignore[union-attr]
-        name, handler = link._handlers[FromProxy.BATCH_GET]
-
-        def counting(data: bytes, context: LinkContext) -> bytes | Awaitable[bytes]:
-            self.handed += bool(context.handed)
-            self.passed += context.handed is None
-            return handler(data, context)
-
-        link._handlers[FromProxy.BATCH_GET] = (name, counting)
+        self.batches = Passed(express, FromProxy.BATCH_GET)
 
     async def answers(self, request: bytes) -> tuple[object, object]:
         """Return what the two say."""
@@ -149,22 +156,22 @@ async def test_batches_are_answered_as_by_a_router_without_a_proxy() -> None:
             express, plain = await both.answers(made_batch(rng))
             assert express == plain, nth
         assert both.count("express_lookups_total", store=STORE, role="") > BATCHES
-        assert both.handed > BATCHES * 0.1
-        assert both.passed < BATCHES * 0.4
+        assert both.batches.handed > BATCHES * 0.1
+        assert both.batches.whole < BATCHES * 0.4
 
 
 async def test_answers_too_large_for_a_message_are_the_routers_to_choose() -> None:
     async with pair(max_message_bytes=100_000) as both:
         for node in both.express.nodes.values():
             node.padding = 4_000
-        before, passed = both.count("express_lookups_total", store=STORE, role=""), both.passed
+        before, passed = both.count("express_lookups_total", store=STORE, role=""), both.batches.whole
         express, plain = await both.answers(batch_of(KEYS))
         for each in (express, plain):
             assert isinstance(each, query_service_pb2.BatchGetResponse)
             refused = [result for result in each.results if result.HasField("error")]
             assert 0 < len(refused) < len(KEYS)
             assert each.ByteSize() <= 100_000
-        assert both.passed == passed + 1
+        assert both.batches.whole == passed + 1
         assert both.count("express_lookups_total", store=STORE, role="") == before
 
 
@@ -189,7 +196,7 @@ async def test_a_batch_at_a_frozen_node_is_answered_by_others_and_the_node_is_su
         assert all(result.HasField("response") for result in said.results)
         assert [result.response.value.text.split(":")[1] for result in said.results] == list(KEYS)
         assert 0.3 <= asyncio.get_running_loop().time() - began < 5
-        assert both.handed == 1
+        assert both.batches.handed == 1
         assert both.express.router.health.suspects["a"].reason is Reason.ATTEMPT_TIMED_OUT
         await poll_until_async(lambda: nodes["a"].left_held, 5, "the call to be given up")
         assert both.count("attempts_total", reason="ATTEMPT_TIMED_OUT") == 1

@@ -31,7 +31,7 @@ from statehouse.serdes import SERDES
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.integration.proxy.served import MAX_BYTES, SCAN, Served, call, served
 from tests.integration.proxy.test_express import reason_of, tell
-from tests.integration.proxy.test_express_batches import KEYS, NAMES, PARTITIONS, Pair, pair
+from tests.integration.proxy.test_express_batches import KEYS, NAMES, PARTITIONS, Pair, Passed, pair
 from tests.support.express_cases import made_page_request, made_table, spoiled, with_token
 from tests.support.polling import poll_until_async
 from tests.unit.router.fleets import STORE
@@ -175,16 +175,7 @@ class Walks:
     def __init__(self, both: Pair, rng: random.Random) -> None:
         self._both, self._rng = both, rng
         self._open: list[query_service_pb2.ScanRequest] = []
-        self.straight = self.handed = 0
-        link = both.express.router._proxy.link  # type: ignore[union-attr]
-        name, handler = link._handlers[FromProxy.SCAN]
-
-        def counting(data: bytes, context: LinkContext) -> bytes | Awaitable[bytes]:
-            self.handed += bool(context.handed)
-            self.straight += context.handed is None
-            return handler(data, context)
-
-        link._handlers[FromProxy.SCAN] = (name, counting)
+        self.pages = Passed(both.express, FromProxy.SCAN)
 
     async def draw(self) -> None:
         """Ask both for a page: the next one of a walk, or the first of another."""
@@ -237,8 +228,8 @@ async def test_pages_are_answered_as_by_a_router_without_a_proxy() -> None:
             await walks.draw()
         await poll_until_async(lambda: both.count("express_lookups_total", store=STORE, role="") > before, 5, "sums")
         assert both.count("express_lookups_total", store=STORE, role="") - before > draws * 0.2
-        assert walks.handed > draws * 0.03
-        assert walks.straight > draws * 0.05
+        assert walks.pages.handed > draws * 0.03
+        assert walks.pages.whole > draws * 0.05
 
 
 ASKED: Final = query_service_pb2.ScanRequest(store="s", page_size=10).SerializeToString()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.choice.candidates import Eligibility, ask_order, judge
+from router.choice.candidates import Eligibility, Suspicion, ask_order, judge
 from router.choice.express import Decided, ExpressCompiler, ExpressLimits, Obstacle, decided
 from router.choice.express_pages import decided_page
-from router.fleet.table import RoutedReplica
+from router.fleet.table import RoutedReplica, RoutingTable
 from router.lookups.locate import keyed_call
 from statehouse.contract.consistency import ANY
+from statehouse.control.v1.express_pb2 import ExpressSnapshot
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.express_cases import made_page_request, made_request, made_table, with_token
 
@@ -22,12 +24,18 @@ REQUESTS = 50
 LIMITS = ExpressLimits(9, 1_000, 0.25, needs_permits=False)
 
 
-@given(st.integers(0, 2**32))
-def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
-    rng = random.Random(seed)
+def made_snapshot(rng: random.Random) -> tuple[RoutingTable, Mapping[str, Suspicion], ExpressSnapshot]:
+    """Return a table, the suspects, and what is compiled of them."""
     table, suspects = made_table(rng, PORTS)
     snapshot = ExpressCompiler(lambda _store: 0.05, LIMITS).changed(table, suspects)
     assert snapshot is not None
+    return table, suspects, snapshot
+
+
+@given(st.integers(0, 2**32))
+def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
+    rng = random.Random(seed)
+    table, suspects, snapshot = made_snapshot(rng)
     for _ in range(REQUESTS):
         request = made_request(rng)
         found = decided(snapshot, request)
@@ -61,9 +69,7 @@ def _place(replica: RoutedReplica) -> tuple[str, str, int]:
 @given(st.integers(0, 2**32))
 def test_what_nodes_are_asked_for_a_page_is_what_the_router_asks_them(seed: int) -> None:
     rng = random.Random(seed)
-    table, suspects = made_table(rng, PORTS)
-    snapshot = ExpressCompiler(lambda _store: 0.05, LIMITS).changed(table, suspects)
-    assert snapshot is not None
+    table, suspects, snapshot = made_snapshot(rng)
     for _ in range(REQUESTS):
         request = made_page_request(rng)
         calls = decided_page(snapshot, with_token(rng, request) if rng.random() < 0.3 else request)
@@ -89,9 +95,7 @@ def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
     rng = random.Random(5)
     count = 0
     for _ in range(200):
-        table, suspects = made_table(rng, PORTS)
-        snapshot = ExpressCompiler(lambda _store: 0.05, LIMITS).changed(table, suspects)
-        assert snapshot is not None
+        snapshot = made_snapshot(rng)[-1]
         count += sum(isinstance(decided(snapshot, made_request(rng)), Decided) for _ in range(REQUESTS))
     assert count > 200 * REQUESTS * 0.2
 
@@ -100,9 +104,7 @@ def test_most_pages_of_a_fleet_that_is_well_are_decided() -> None:
     rng = random.Random(5)
     count = 0
     for _ in range(200):
-        table, suspects = made_table(rng, PORTS)
-        snapshot = ExpressCompiler(lambda _store: 0.05, LIMITS).changed(table, suspects)
-        assert snapshot is not None
+        snapshot = made_snapshot(rng)[-1]
         count += sum(decided_page(snapshot, made_page_request(rng)) is not None for _ in range(REQUESTS))
     assert count > 200 * REQUESTS * 0.15
 
