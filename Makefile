@@ -258,7 +258,7 @@ debian-tools:
 	  { echo "these are missing and can't be installed; as root: apt-get install" $$missing >&2; exit 1; }
 
 $(PROXY): $(shell find $(DATAPLANE) -name '*.go') $(wildcard $(DATAPLANE)/go.*)
-	go -C $(DATAPLANE) build -buildvcs=false -o $(CURDIR)/$(PROXY) .
+	CGO_ENABLED=0 go -C $(DATAPLANE) build -buildvcs=false -o $(CURDIR)/$(PROXY) .
 
 $(GRPCURL):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)

@@ -340,7 +340,9 @@ func (d *Database) isBehind(metrics *pebble.Metrics) bool {
 	if d.budget == 0 {
 		return int(metrics.Levels[0].Sublevels) > mostLayers
 	}
-	return metrics.Compact.NumInProgress > 0 && metrics.DiskSpaceUsage() > uint64(d.budget+d.budget/mergedBelow)
+	// What was merged is deleted a moment later.
+	becomesLess := metrics.Compact.NumInProgress > 0 || metrics.Table.Local.ObsoleteSize > 0
+	return becomesLess && metrics.DiskSpaceUsage() > uint64(d.budget+d.budget/mergedBelow)
 }
 
 // movement returns what is closed when the disk has written something, or failed.
@@ -430,7 +432,8 @@ func (d *Database) measure(all map[string]int64) {
 func (d *Database) counted(metrics *pebble.Metrics) map[string]int64 {
 	total := metrics.Total()
 	return map[string]int64{
-		"flush_bytes_total":              int64(total.TableBytesFlushed),
+		// Not of the total: there Pebble adds what a log would have.
+		"flush_bytes_total":              int64(metrics.Levels[0].TableBytesFlushed),
 		"compaction_read_bytes_total":    int64(total.TableBytesRead),
 		"compaction_written_bytes_total": int64(total.TableBytesCompacted),
 		"write_stall_microseconds_total": d.stalled.Load(),

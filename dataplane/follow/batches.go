@@ -38,6 +38,8 @@ type Slice struct {
 	Records []stores.Record
 	// Keyless are the offsets of records without a key: no store can have them.
 	Keyless []int64
+	// Bytes is what the records take.
+	Bytes int
 	// Next is the offset that follows all that was read: the records, and what is no record for readers.
 	Next int64
 	// AtEnd says that the log had no more that is committed.
@@ -88,6 +90,13 @@ func decoded(sent *kmsg.FetchResponseTopicPartition, from int64, decompressor kg
 	return slice, nil
 }
 
+// add adds the slice that follows.
+func (s *Slice) add(next Slice) {
+	s.Records, s.Keyless = append(s.Records, next.Records...), append(s.Keyless, next.Keyless...)
+	s.Bytes += next.Bytes
+	s.Next, s.AtEnd = next.Next, next.AtEnd
+}
+
 // take adds the records of a batch, unless its transaction was aborted.
 func (s *Slice) take(batch *kmsg.RecordBatch, aborted map[int64][]int64, decompressor kgo.Decompressor) error {
 	if batch.Attributes&control != 0 {
@@ -111,6 +120,7 @@ func (s *Slice) take(batch *kmsg.RecordBatch, aborted map[int64][]int64, decompr
 		copy(grown, s.Records)
 		s.Records = grown
 	}
+	s.Bytes += len(data)
 	cursor := cursor{data: data}
 	for range batch.NumRecords {
 		record := cursor.record()

@@ -50,8 +50,10 @@ type Reader struct {
 	client       *kgo.Client
 	decompressor kgo.Decompressor
 	// As many targets as this has room for take at the same time.
-	turns   chan struct{}
-	changed chan struct{}
+	turns chan struct{}
+	// Slices of a partition are put together until they have so many bytes.
+	gathered int
+	changed  chan struct{}
 
 	mutex  sync.Mutex
 	places map[Place]*partition
@@ -74,10 +76,11 @@ type partition struct {
 	isGone  bool
 }
 
-// NewReader makes one; `atOnce` targets at most take at the same time. It is to be run.
-func NewReader(client *kgo.Client, atOnce int) *Reader {
+// NewReader makes one; `atOnce` targets at most take at the same time. As long as the log has more, slices of a
+// partition are put together until they have `gathered` bytes. It is to be run.
+func NewReader(client *kgo.Client, atOnce, gathered int) *Reader {
 	return &Reader{
-		client: client, decompressor: kgo.DefaultDecompressor(), turns: make(chan struct{}, atOnce),
+		client: client, decompressor: kgo.DefaultDecompressor(), turns: make(chan struct{}, atOnce), gathered: gathered,
 		changed: make(chan struct{}, 1), places: map[Place]*partition{},
 	}
 }
@@ -113,6 +116,13 @@ func (r *Reader) Remove(place Place) {
 	}
 }
 
+// IsIdle says whether no partition is being read.
+func (r *Reader) IsIdle() bool {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return len(r.places) == 0
+}
+
 func (r *Reader) drop(p *partition) {
 	if !p.isGone {
 		p.isGone = true
@@ -141,6 +151,7 @@ func (r *Reader) give(p *partition) {
 				return
 			case r.turns <- struct{}{}:
 			}
+			r.gather(p, &slice)
 			err := p.target.Take(slice)
 			<-r.turns
 			if err != nil {
@@ -150,6 +161,21 @@ func (r *Reader) give(p *partition) {
 				return
 			}
 			r.wake()
+		}
+	}
+}
+
+// gather adds what follows to a slice, until that is large, or nothing follows for a while.
+func (r *Reader) gather(p *partition, slice *Slice) {
+	for !slice.AtEnd && slice.Bytes < r.gathered {
+		r.wake() // there is room to ask for more
+		select {
+		case <-p.stopped.Done():
+			return
+		case next := <-p.waiting:
+			slice.add(next)
+		case <-time.After(longestWait):
+			return
 		}
 	}
 }

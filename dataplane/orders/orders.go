@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -130,19 +131,31 @@ func (o *Orders) start(order *controlv1.EngineStart) error {
 	}
 	readers := make([]*follow.Reader, 2)
 	// Restores in parallel up to the processors. They have a client of their own, and so never delay what is followed.
-	for at, atOnce := range []int{runtime.GOMAXPROCS(0), mostFollowers} {
+	restores := runtime.GOMAXPROCS(0)
+	for at, reads := range []struct{ atOnce, gathered int }{
+		{restores, gathered(order.WriteBufferBytes, restores)}, {mostFollowers, 0},
+	} {
 		client, err := brokers.Client(order.ClientId + []string{"-restore", "-follow"}[at])
 		if err != nil {
 			return err
 		}
 		o.clients = append(o.clients, client)
-		readers[at] = follow.NewReader(client, atOnce)
+		readers[at] = follow.NewReader(client, reads.atOnce, reads.gathered)
 		go readers[at].Run(o.ctx)
 	}
 	o.restorer, o.follower = readers[0], readers[1]
 	o.resources = engine.NewResources(int64(order.BlockCacheBytes), int64(order.WriteBufferBytes))
 	return nil
 }
+
+// gathered returns how many bytes of a changelog a restore writes at once: few large writes make few files, which are merged
+// once, where many small ones are merged again and again. They are there twice, as they were read and as they are written.
+func gathered(writeBufferBytes uint64, restores int) int {
+	return min(int(writeBufferBytes)/(2*restores), mostGathered)
+}
+
+// mostGathered is what one file takes: more together makes no write cheaper.
+const mostGathered = 16 << 20
 
 // mostFollowers is how many stores may take what was read at the same time. More wait; each takes a moment.
 const mostFollowers = 64
@@ -214,6 +227,9 @@ func (o *Orders) follow(order *controlv1.EngineFollow) error {
 		r.reader = o.restorer
 	} else {
 		r.reader = o.follower
+		if o.restorer.IsIdle() { // what restores took is garbage
+			go debug.FreeOSMemory()
+		}
 		// What was restored needn't be restored again, whatever happens from now on.
 		go func() { _ = r.database.Save() }() // a fault is the next write's to tell
 		if _, err := r.store.Keep(); err != nil {
