@@ -16,6 +16,9 @@ type Checkpoint struct {
 	BootID        string `json:"boot_id"`
 	OffsetMS      int64  `json:"offset_ms"`
 	PlacedBy      int    `json:"placed_by"`
+	// Batch and RecordsEnd are of the newest record. A checkpoint without them has nil.
+	Batch      *int64 `json:"batch,omitempty"`
+	RecordsEnd *int64 `json:"records_end"`
 	// Entries is how many there are; nil if nobody has counted them.
 	Entries *int64 `json:"entries,omitempty"`
 	// Segments is how many of them each segment has.

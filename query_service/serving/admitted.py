@@ -139,7 +139,8 @@ def admitted(  # noqa: PLR0911 - each return is an obstacle
 
 def _bound(request: ReadRequest) -> Freshness | None:
     """Return a plain read's bound; None if it isn't plain."""
-    if not _is_plain(request) or len(request.freshness.at_least.positions) > _POSITIONS_MAX:
+    bound = request.freshness
+    if not _is_plain(request) or bound.HasField("moment") or len(bound.at_least.positions) > _POSITIONS_MAX:
         return None
     try:
         return Freshness.from_proto(request.freshness)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
+from statehouse.contract.moments import NONE
+
 # The format of checkpoints and of stores. Raise it when this version would misread what older versions wrote: a store
 # of any other format is wiped and restored, which is always possible and never wrong.
 # 2: values have their records' timestamps.
@@ -37,6 +39,8 @@ class Checkpoint:
         placed_by: the number of partitions by which they were checked.
         boot_id: from one start of the machine to its next, in which it was written; empty if that isn't known.
         offset_ms: what the writer's clock showed when the machine started, in milliseconds.
+        batch: the batch that the newest record names; `moments.NONE` if it names none.
+        records_end: the offset after that record, 0 before the first; None if it isn't known, as of earlier versions.
 
     """
 
@@ -51,6 +55,8 @@ class Checkpoint:
     boot_id: str = ""
     offset_ms: int = 0
     placed_by: int = 0
+    batch: int = NONE
+    records_end: int | None = None
 
     def to_json(self) -> str:
         """Return the checkpoint as JSON, in its stored form."""
@@ -80,6 +86,8 @@ class Checkpoint:
                 str(fields.get("boot_id", "")),
                 int(fields.get("offset_ms", 0)),
                 int(fields.get("placed_by", 0)),
+                int(fields.get("batch", NONE)),
+                None if fields.get("records_end") is None else int(fields["records_end"]),
             )
         except UnknownFormat:
             raise

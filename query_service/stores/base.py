@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.walk import Walk
+from statehouse.contract.moments import NONE
 from statehouse.runtime.batches import BatchCapacity
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ class ChangelogRecord(NamedTuple):
         value: the record's value; None is a tombstone.
         timestamp_ms: event time, in milliseconds since 1970.
         offset: the record's offset in the changelog partition.
+        batch: the batch of the processor that wrote it; `moments.NONE` if it names none.
 
     """
 
@@ -32,6 +34,7 @@ class ChangelogRecord(NamedTuple):
     value: bytes | None
     timestamp_ms: int
     offset: int = -1
+    batch: int = NONE
 
 
 @dataclass(slots=True)

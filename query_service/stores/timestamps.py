@@ -23,7 +23,7 @@ _pack, _unpack, _size = _TIME.pack, _TIME.unpack_from, _TIME.size
 
 def timestamped_entries(records: Iterable[ChangelogRecord]) -> list[tuple[bytes, bytes | None]]:
     """Return each record's key and what an engine holds for it; None for a tombstone."""
-    return [(key, None if value is None else _pack(timestamp_ms) + value) for key, value, timestamp_ms, _ in records]
+    return [(key, None if value is None else _pack(timestamp_ms) + value) for key, value, timestamp_ms, *_ in records]
 
 
 def timestamped(value: bytes | None, timestamp_ms: int) -> bytes | None:

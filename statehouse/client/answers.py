@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure
 from statehouse.keys.columns import KeyColumn, KeyColumns
@@ -87,6 +88,7 @@ class Stamp:
         processor_age_ms: time since the processor last reported for the store's query; None for a store that no
             processor feeds.
         input_backlog: records of the query's sources that the processor had not processed then.
+        moment: the batch that the answer is of, and `position` is where it ends; None unless the read asked for one.
 
     """
 
@@ -100,6 +102,7 @@ class Stamp:
     since_ms: int | None = None
     processor_age_ms: int | None = None
     input_backlog: int | None = None
+    moment: MomentToken | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from statehouse.client.answers import (
     WindowPage,
 )
 from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, reason_name
 from statehouse.keys.columns import KeyColumn
@@ -80,6 +81,7 @@ def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
         at_least=at_least.to_proto() if at_least else None,
         max_processor_age_ms=bounds.max_processor_age_ms,
         max_input_backlog=bounds.max_input_backlog,
+        moment=None if bounds.moment is None else bounds.moment.to_proto(),
     )
 
 
@@ -146,6 +148,7 @@ def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
         since_ms=stamp.since_ms if stamp.HasField("since_ms") else None,
         processor_age_ms=stamp.processor_age_ms if stamp.HasField("processor_age_ms") else None,
         input_backlog=stamp.input_backlog if stamp.HasField("input_backlog") else None,
+        moment=MomentToken({stamp.moment.query_id: stamp.moment.batch_id}) if stamp.HasField("moment") else None,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
+from statehouse.contract.moments import MomentBound
 from statehouse.contract.positions import Token
 from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure, Reason
@@ -19,7 +20,10 @@ from statehouse.v1 import types_pb2
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """The caller's bounds; None is unbounded. `at_least` bounds only the store partitions that it names."""
+    """The caller's bounds; None is unbounded. `at_least` bounds only the store partitions that it names.
+
+    `moment` says which batch the answer is of. The others bound the replica that shows it.
+    """
 
     active_only: bool = False
     max_lag: int | None = None
@@ -27,13 +31,14 @@ class Freshness:
     at_least: Token | None = None
     max_processor_age_ms: int | None = None
     max_input_backlog: int | None = None
+    moment: MomentBound | None = None
 
     @classmethod
     def from_proto(cls, message: types_pb2.Freshness) -> Freshness:
         """Read the wire form.
 
         Raises:
-            ValueError: a bound is negative, or `at_least` has too many positions.
+            ValueError: a bound is negative, `at_least` or `moment` names too much, or `moment` nothing.
 
         """
         if not message.ByteSize():
@@ -45,7 +50,10 @@ class Freshness:
         if any((each or 0) < 0 for each in (max_lag, max_staleness_ms, max_processor_age_ms, max_input_backlog)):
             raise ValueError("freshness bounds must not be negative")
         at_least = Token.from_proto(message.at_least) if message.HasField("at_least") else None
-        return cls(message.active_only, max_lag, max_staleness_ms, at_least, max_processor_age_ms, max_input_backlog)
+        moment = MomentBound.from_proto(message.moment) if message.HasField("moment") else None
+        return cls(
+            message.active_only, max_lag, max_staleness_ms, at_least, max_processor_age_ms, max_input_backlog, moment
+        )
 
     @property
     def suits_any(self) -> bool:

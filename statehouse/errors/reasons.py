@@ -54,6 +54,9 @@ class Reason(IntEnum):
     STORE_NOT_BUILT = errors_pb2.ERROR_REASON_STORE_NOT_BUILT
     TOPIC_CHANGED = errors_pb2.ERROR_REASON_TOPIC_CHANGED
     KEYS_MISPLACED = errors_pb2.ERROR_REASON_KEYS_MISPLACED
+    MOMENTS_UNAVAILABLE = errors_pb2.ERROR_REASON_MOMENTS_UNAVAILABLE
+    MOMENT_GONE = errors_pb2.ERROR_REASON_MOMENT_GONE
+    MOMENT_NOT_REACHED = errors_pb2.ERROR_REASON_MOMENT_NOT_REACHED
     SERDE_UNAVAILABLE = errors_pb2.ERROR_REASON_SERDE_UNAVAILABLE
     UNAUTHENTICATED = errors_pb2.ERROR_REASON_UNAUTHENTICATED
     PERMISSION_DENIED = errors_pb2.ERROR_REASON_PERMISSION_DENIED
@@ -277,6 +280,26 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             "partition can't prove a key's absence.",
             "Ask a router, which asks all partitions for `Get`, or scan; have the topic written anew with Kafka's "
             "default partitioner (murmur2; librdkafka: partitioner=murmur2_random).",
+        ),
+        Reason.MOMENTS_UNAVAILABLE: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The store can't be read as of a batch: no processor of ours writes it, or processor or node are of an "
+            "earlier version.",
+            "Read it without a moment.",
+        ),
+        Reason.MOMENT_GONE: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The replica does not keep the batch that the read is to be of: it is too old, or the replica has restored "
+            "since.",
+            "Begin again with the newest batch.",
+        ),
+        Reason.MOMENT_NOT_REACHED: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The replica has not reached a batch that the read may be of within the deadline.",
+            "Allow more time; `statehouse status` shows whether the processor and the replicas keep up.",
         ),
         Reason.SERDE_UNAVAILABLE: ReasonSpec(
             code_pb2.UNAVAILABLE,

@@ -113,6 +113,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Records of the store stand in partitions where its partitioner does not
     put them, so that one partition's answer is no proof.
     """
+    ERROR_REASON_MOMENTS_UNAVAILABLE: _ErrorReason.ValueType  # 35
+    """No replica of the store keeps batches: no processor of ours writes it, or
+    one of an earlier version does.
+    """
+    ERROR_REASON_MOMENT_GONE: _ErrorReason.ValueType  # 36
+    """The batch that the read is to be of is not kept any more."""
+    ERROR_REASON_MOMENT_NOT_REACHED: _ErrorReason.ValueType  # 37
+    """The replica has not reached a batch that the read may be of."""
     ERROR_REASON_SERDE_UNAVAILABLE: _ErrorReason.ValueType  # 40
     """The store's serde can't decode for now: the schema registry can't be
     reached, or the node has no plug-in for the serde. A raw read works.
@@ -215,6 +223,14 @@ ERROR_REASON_KEYS_MISPLACED: ErrorReason.ValueType  # 34
 """Records of the store stand in partitions where its partitioner does not
 put them, so that one partition's answer is no proof.
 """
+ERROR_REASON_MOMENTS_UNAVAILABLE: ErrorReason.ValueType  # 35
+"""No replica of the store keeps batches: no processor of ours writes it, or
+one of an earlier version does.
+"""
+ERROR_REASON_MOMENT_GONE: ErrorReason.ValueType  # 36
+"""The batch that the read is to be of is not kept any more."""
+ERROR_REASON_MOMENT_NOT_REACHED: ErrorReason.ValueType  # 37
+"""The replica has not reached a batch that the read may be of."""
 ERROR_REASON_SERDE_UNAVAILABLE: ErrorReason.ValueType  # 40
 """The store's serde can't decode for now: the schema registry can't be
 reached, or the node has no plug-in for the serde. A raw read works.

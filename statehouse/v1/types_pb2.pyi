@@ -196,6 +196,7 @@ class Freshness(_message.Message):
     AT_LEAST_FIELD_NUMBER: _builtins.int
     MAX_PROCESSOR_AGE_MS_FIELD_NUMBER: _builtins.int
     MAX_INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
+    MOMENT_FIELD_NUMBER: _builtins.int
     active_only: _builtins.bool
     """Only the active may answer. For a global store: any copy whose node is in
     touch with Kafka.
@@ -222,6 +223,13 @@ class Freshness(_message.Message):
         within the deadline. Entries of other stores and partitions are ignored.
         """
 
+    @_builtins.property
+    def moment(self) -> Global___MomentBound:
+        """Which batch the read is of. The other bounds are about the replica that
+        shows it. (A node of an earlier version ignores this and answers without:
+        the stamp says it.)
+        """
+
     def __init__(
         self,
         *,
@@ -231,10 +239,11 @@ class Freshness(_message.Message):
         at_least: Global___Positions | None = ...,
         max_processor_age_ms: _builtins.int | None = ...,
         max_input_backlog: _builtins.int | None = ...,
+        moment: Global___MomentBound | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms", "moment", b"moment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "active_only", b"active_only", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "active_only", b"active_only", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms", "moment", b"moment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_input_backlog: _TypeAlias = _typing.Literal["max_input_backlog"]  # noqa: Y015
     _WhichOneofArgType__max_input_backlog: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog"]  # noqa: Y015
@@ -254,6 +263,105 @@ class Freshness(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_staleness_ms) -> _WhichOneofReturnType__max_staleness_ms | None: ...
 
 Global___Freshness: _TypeAlias = Freshness  # noqa: Y015
+
+@_typing.final
+class Moment(_message.Message):
+    """The stores of a query as they were when one of its batches was whole."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_ID_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    query_id: _builtins.str
+    """Spark's id of the query, kept in its checkpoint."""
+    batch_id: _builtins.int
+    """Micro-batch id. A larger one is later."""
+    def __init__(
+        self,
+        *,
+        query_id: _builtins.str = ...,
+        batch_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "query_id", b"query_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Moment: _TypeAlias = Moment  # noqa: Y015
+
+@_typing.final
+class Moments(_message.Message):
+    """Moments of several queries, one of each."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def moments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Moment]:
+        """In no order."""
+
+    def __init__(
+        self,
+        *,
+        moments: _abc.Iterable[Global___Moment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moments", b"moments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Moments: _TypeAlias = Moments  # noqa: Y015
+
+@_typing.final
+class MomentBound(_message.Message):
+    """Which batch of its store's query a read is of. Moments of other queries are
+    ignored.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEWEST_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
+    EXACTLY_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    newest: _builtins.bool
+    """The newest one that all of the read can show."""
+    wait_ms: _builtins.int
+    """How long a replica may wait for it, in milliseconds; unset: within the
+    deadline.
+    """
+    @_builtins.property
+    def at_least(self) -> Global___Moments:
+        """The same, but none before this one."""
+
+    @_builtins.property
+    def exactly(self) -> Global___Moments:
+        """This one; the newest one of a query that isn't named."""
+
+    def __init__(
+        self,
+        *,
+        newest: _builtins.bool = ...,
+        at_least: Global___Moments | None = ...,
+        exactly: Global___Moments | None = ...,
+        wait_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms", "at_least", b"at_least", "bound", b"bound", "exactly", b"exactly", "newest", b"newest", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms", "at_least", b"at_least", "bound", b"bound", "exactly", b"exactly", "newest", b"newest", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wait_ms: _TypeAlias = _typing.Literal["wait_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_ms: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms"]  # noqa: Y015
+    _WhichOneofReturnType_bound: _TypeAlias = _typing.Literal["newest", "at_least", "exactly"]  # noqa: Y015
+    _WhichOneofArgType_bound: _TypeAlias = _typing.Literal["bound", b"bound"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_ms) -> _WhichOneofReturnType__wait_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_bound) -> _WhichOneofReturnType_bound | None: ...
+
+Global___MomentBound: _TypeAlias = MomentBound  # noqa: Y015
 
 @_typing.final
 class Positions(_message.Message):
@@ -331,6 +439,7 @@ class ReplicaStamp(_message.Message):
     SINCE_MS_FIELD_NUMBER: _builtins.int
     PROCESSOR_AGE_MS_FIELD_NUMBER: _builtins.int
     INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
+    MOMENT_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Changelog partition. Always set."""
     epoch: _builtins.int
@@ -368,6 +477,12 @@ class ReplicaStamp(_message.Message):
     def host(self) -> Global___Host:
         """The node that answered."""
 
+    @_builtins.property
+    def moment(self) -> Global___Moment:
+        """The batch that the answer is of; `position` is where it ends. Unset unless
+        the request asked for one.
+        """
+
     def __init__(
         self,
         *,
@@ -382,10 +497,11 @@ class ReplicaStamp(_message.Message):
         since_ms: _builtins.int | None = ...,
         processor_age_ms: _builtins.int | None = ...,
         input_backlog: _builtins.int | None = ...,
+        moment: Global___Moment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "epoch", b"epoch", "host", b"host", "input_backlog", b"input_backlog", "lag", b"lag", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "epoch", b"epoch", "host", b"host", "input_backlog", b"input_backlog", "lag", b"lag", "moment", b"moment", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "host", b"host", "input_backlog", b"input_backlog", "lag", b"lag", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "role", b"role", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "host", b"host", "input_backlog", b"input_backlog", "lag", b"lag", "moment", b"moment", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "role", b"role", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015

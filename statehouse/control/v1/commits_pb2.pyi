@@ -47,6 +47,7 @@ class Commit(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     BUSY_FIELD_NUMBER: _builtins.int
+    IS_MOMENT_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     query_id: _builtins.str
@@ -97,6 +98,11 @@ class Commit(_message.Message):
     """Whether this only says that the processor lives while its query runs a batch
     or fails. All else is as the record before has it, and as old: see `age_ms`.
     """
+    is_moment: _builtins.bool
+    """Whether `changelog_ends` are where the batch ends, and nothing of a later
+    one is before them, so that replicas can show the batch. Unset by earlier
+    versions.
+    """
     @_builtins.property
     def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
         """Source offsets that the state includes: per partition the next offset to
@@ -145,10 +151,11 @@ class Commit(_message.Message):
         failure: Global___QueryFailure | None = ...,
         heartbeat_interval_ms: _builtins.int = ...,
         busy: _builtins.bool = ...,
+        is_moment: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "age_ms", b"age_ms", "changelog", b"changelog", "committed_at_ms", b"committed_at_ms", "failure", b"failure", "figures", b"figures", "input_backlog", b"input_backlog"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "age_ms", b"age_ms", "batch_id", b"batch_id", "busy", b"busy", "changelog", b"changelog", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "failure", b"failure", "figures", b"figures", "format_version", b"format_version", "heartbeat_interval_ms", b"heartbeat_interval_ms", "idle", b"idle", "input_backlog", b"input_backlog", "no_batch", b"no_batch", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "age_ms", b"age_ms", "batch_id", b"batch_id", "busy", b"busy", "changelog", b"changelog", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "failure", b"failure", "figures", b"figures", "format_version", b"format_version", "heartbeat_interval_ms", b"heartbeat_interval_ms", "idle", b"idle", "input_backlog", b"input_backlog", "is_moment", b"is_moment", "no_batch", b"no_batch", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__age_ms: _TypeAlias = _typing.Literal["age_ms"]  # noqa: Y015
     _WhichOneofArgType__age_ms: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms"]  # noqa: Y015

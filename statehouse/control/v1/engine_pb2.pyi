@@ -71,6 +71,8 @@ class _EngineFaultKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Engin
     """The log doesn't have what is needed next."""
     ENGINE_FAULT_KIND_MEMORY: _EngineFaultKind.ValueType  # 6
     """The store would take more memory than it may."""
+    ENGINE_FAULT_KIND_MOMENT_GONE: _EngineFaultKind.ValueType  # 7
+    """The batch is not kept."""
 
 class EngineFaultKind(_EngineFaultKind, metaclass=_EngineFaultKindEnumTypeWrapper):
     """Kinds of what can be wrong."""
@@ -89,6 +91,8 @@ ENGINE_FAULT_KIND_LOST: EngineFaultKind.ValueType  # 5
 """The log doesn't have what is needed next."""
 ENGINE_FAULT_KIND_MEMORY: EngineFaultKind.ValueType  # 6
 """The store would take more memory than it may."""
+ENGINE_FAULT_KIND_MOMENT_GONE: EngineFaultKind.ValueType  # 7
+"""The batch is not kept."""
 Global___EngineFaultKind: _TypeAlias = EngineFaultKind  # noqa: Y015
 
 @_typing.final
@@ -275,6 +279,7 @@ class EngineOpen(_message.Message):
     STORES_FIELD_NUMBER: _builtins.int
     TAIL_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    MOMENT_BYTES_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """Its number."""
     path: _builtins.str
@@ -295,6 +300,10 @@ class EngineOpen(_message.Message):
     """What its entries may take in memory, where it is kept then, and gone once
     it is closed; 0: it is kept in the directory.
     """
+    moment_bytes: _builtins.int
+    """How many bytes may be written since the oldest of the batches that are
+    kept; 0: none is.
+    """
     def __init__(
         self,
         *,
@@ -306,10 +315,11 @@ class EngineOpen(_message.Message):
         stores: _builtins.int = ...,
         tail_bytes: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
+        moment_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "memory_bytes", b"memory_bytes", "path", b"path", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "store", b"store", "stores", b"stores", "tail_bytes", b"tail_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "memory_bytes", b"memory_bytes", "moment_bytes", b"moment_bytes", "path", b"path", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "store", b"store", "stores", b"stores", "tail_bytes", b"tail_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -439,8 +449,16 @@ class EngineGet(_message.Message):
 
     STORE_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """The store's number."""
+    end: _builtins.int
+    """They are read as they were at the end of a batch, which this is; absent: as
+    they are.
+    """
+    batch_id: _builtins.int
+    """The batch."""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The keys of entries of its only family."""
@@ -450,12 +468,16 @@ class EngineGet(_message.Message):
         *,
         store: _builtins.int = ...,
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        end: _builtins.int | None = ...,
+        batch_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "batch_id", b"batch_id", "end", b"end", "keys", b"keys", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+    _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
 
 Global___EngineGet: _TypeAlias = EngineGet  # noqa: Y015
 
@@ -466,18 +488,30 @@ class EngineView(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STORE_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """The store's number."""
+    end: _builtins.int
+    """It shows the store as it was at the end of a batch, which this is; absent:
+    as it is.
+    """
+    batch_id: _builtins.int
+    """The batch."""
     def __init__(
         self,
         *,
         store: _builtins.int = ...,
+        end: _builtins.int | None = ...,
+        batch_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "batch_id", b"batch_id", "end", b"end", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+    _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
 
 Global___EngineView: _TypeAlias = EngineView  # noqa: Y015
 
@@ -1003,6 +1037,7 @@ class EngineReport(_message.Message):
     FAULT_FIELD_NUMBER: _builtins.int
     STREAM_TIME_MS_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    RECORDS_END_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """The store's number."""
     position: _builtins.int
@@ -1026,6 +1061,10 @@ class EngineReport(_message.Message):
     stream_time_ms: _builtins.int
     """The largest time that the store has seen, in milliseconds; -1 before the
     first.
+    """
+    records_end: _builtins.int
+    """The offset after the last record that was written; the position if there
+    was none.
     """
     @_builtins.property
     def skipped(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineSkipped]:
@@ -1061,10 +1100,11 @@ class EngineReport(_message.Message):
         fault: Global___EngineFault | None = ...,
         stream_time_ms: _builtins.int = ...,
         segments: _abc.Iterable[_builtins.int] | None = ...,
+        records_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "first_misplaced", b"first_misplaced"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_end", b"at_end", "bytes", b"bytes", "deletes", b"deletes", "expired_segments", b"expired_segments", "fault", b"fault", "first_misplaced", b"first_misplaced", "late", b"late", "misplaced", b"misplaced", "position", b"position", "puts", b"puts", "segments", b"segments", "skipped", b"skipped", "store", b"store", "stream_time_ms", b"stream_time_ms", "took_us", b"took_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_end", b"at_end", "bytes", b"bytes", "deletes", b"deletes", "expired_segments", b"expired_segments", "fault", b"fault", "first_misplaced", b"first_misplaced", "late", b"late", "misplaced", b"misplaced", "position", b"position", "puts", b"puts", "records_end", b"records_end", "segments", b"segments", "skipped", b"skipped", "store", b"store", "stream_time_ms", b"stream_time_ms", "took_us", b"took_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

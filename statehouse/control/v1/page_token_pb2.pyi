@@ -25,6 +25,8 @@ class PageToken(_message.Message):
     LAST_KEY_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    MOMENT_QUERY_ID_FIELD_NUMBER: _builtins.int
+    MOMENT_BATCH_ID_FIELD_NUMBER: _builtins.int
     last_key: _builtins.bytes
     """Last serialized key returned. For windows and sessions: the escaped key of
     the last entry with its times. Pages are in key order over all partitions,
@@ -38,16 +40,24 @@ class PageToken(_message.Message):
     """The token's format; 0, which is never written, is the one of the first
     releases. Who doesn't read a format refuses the token.
     """
+    moment_query_id: _builtins.str
+    """Spark's id of the query whose batch all pages show; empty: each page its
+    own.
+    """
+    moment_batch_id: _builtins.int
+    """That batch."""
     def __init__(
         self,
         *,
         last_key: _builtins.bytes = ...,
         fingerprint: _builtins.int = ...,
         format_version: _builtins.int = ...,
+        moment_query_id: _builtins.str = ...,
+        moment_batch_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "format_version", b"format_version", "last_key", b"last_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "format_version", b"format_version", "last_key", b"last_key", "moment_batch_id", b"moment_batch_id", "moment_query_id", b"moment_query_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,6 +100,8 @@ const (
 	EngineFaultKind_ENGINE_FAULT_KIND_LOST EngineFaultKind = 5
 	// The store would take more memory than it may.
 	EngineFaultKind_ENGINE_FAULT_KIND_MEMORY EngineFaultKind = 6
+	// The batch is not kept.
+	EngineFaultKind_ENGINE_FAULT_KIND_MOMENT_GONE EngineFaultKind = 7
 )
 
 // Enum value maps for EngineFaultKind.
@@ -112,6 +114,7 @@ var (
 		4: "ENGINE_FAULT_KIND_CLOSED",
 		5: "ENGINE_FAULT_KIND_LOST",
 		6: "ENGINE_FAULT_KIND_MEMORY",
+		7: "ENGINE_FAULT_KIND_MOMENT_GONE",
 	}
 	EngineFaultKind_value = map[string]int32{
 		"ENGINE_FAULT_KIND_UNSPECIFIED": 0,
@@ -121,6 +124,7 @@ var (
 		"ENGINE_FAULT_KIND_CLOSED":      4,
 		"ENGINE_FAULT_KIND_LOST":        5,
 		"ENGINE_FAULT_KIND_MEMORY":      6,
+		"ENGINE_FAULT_KIND_MOMENT_GONE": 7,
 	}
 )
 
@@ -599,7 +603,10 @@ type EngineOpen struct {
 	TailBytes uint64 `protobuf:"varint,7,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
 	// What its entries may take in memory, where it is kept then, and gone once
 	// it is closed; 0: it is kept in the directory.
-	MemoryBytes   uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	MemoryBytes uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// How many bytes may be written since the oldest of the batches that are
+	// kept; 0: none is.
+	MomentBytes   uint64 `protobuf:"varint,9,opt,name=moment_bytes,json=momentBytes,proto3" json:"moment_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -686,6 +693,13 @@ func (x *EngineOpen) GetTailBytes() uint64 {
 func (x *EngineOpen) GetMemoryBytes() uint64 {
 	if x != nil {
 		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *EngineOpen) GetMomentBytes() uint64 {
+	if x != nil {
+		return x.MomentBytes
 	}
 	return 0
 }
@@ -943,7 +957,12 @@ type EngineGet struct {
 	// The store's number.
 	Store uint64 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"`
 	// The keys of entries of its only family.
-	Keys          [][]byte `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	Keys [][]byte `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	// They are read as they were at the end of a batch, which this is; absent: as
+	// they are.
+	End *int64 `protobuf:"varint,3,opt,name=end,proto3,oneof" json:"end,omitempty"`
+	// The batch.
+	BatchId       int64 `protobuf:"varint,4,opt,name=batch_id,json=batchId,proto3" json:"batch_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -992,11 +1011,30 @@ func (x *EngineGet) GetKeys() [][]byte {
 	return nil
 }
 
+func (x *EngineGet) GetEnd() int64 {
+	if x != nil && x.End != nil {
+		return *x.End
+	}
+	return 0
+}
+
+func (x *EngineGet) GetBatchId() int64 {
+	if x != nil {
+		return x.BatchId
+	}
+	return 0
+}
+
 // Opens a view.
 type EngineView struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The store's number.
-	Store         uint64 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"`
+	Store uint64 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"`
+	// It shows the store as it was at the end of a batch, which this is; absent:
+	// as it is.
+	End *int64 `protobuf:"varint,2,opt,name=end,proto3,oneof" json:"end,omitempty"`
+	// The batch.
+	BatchId       int64 `protobuf:"varint,3,opt,name=batch_id,json=batchId,proto3" json:"batch_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1034,6 +1072,20 @@ func (*EngineView) Descriptor() ([]byte, []int) {
 func (x *EngineView) GetStore() uint64 {
 	if x != nil {
 		return x.Store
+	}
+	return 0
+}
+
+func (x *EngineView) GetEnd() int64 {
+	if x != nil && x.End != nil {
+		return *x.End
+	}
+	return 0
+}
+
+func (x *EngineView) GetBatchId() int64 {
+	if x != nil {
+		return x.BatchId
 	}
 	return 0
 }
@@ -2070,7 +2122,10 @@ type EngineReport struct {
 	// first.
 	StreamTimeMs int64 `protobuf:"varint,14,opt,name=stream_time_ms,json=streamTimeMs,proto3" json:"stream_time_ms,omitempty"`
 	// The segments of time that may have entries, in order.
-	Segments      []int64 `protobuf:"varint,15,rep,packed,name=segments,proto3" json:"segments,omitempty"`
+	Segments []int64 `protobuf:"varint,15,rep,packed,name=segments,proto3" json:"segments,omitempty"`
+	// The offset after the last record that was written; the position if there
+	// was none.
+	RecordsEnd    int64 `protobuf:"varint,16,opt,name=records_end,json=recordsEnd,proto3" json:"records_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2208,6 +2263,13 @@ func (x *EngineReport) GetSegments() []int64 {
 		return x.Segments
 	}
 	return nil
+}
+
+func (x *EngineReport) GetRecordsEnd() int64 {
+	if x != nil {
+		return x.RecordsEnd
+	}
+	return 0
 }
 
 // A record that was passed over.
@@ -2355,7 +2417,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	" \x01(\tR\btokenUrl\x12\x14\n" +
 	"\x05scope\x18\v \x01(\tR\x05scope\x12*\n" +
 	"\x11block_cache_bytes\x18\f \x01(\x04R\x0fblockCacheBytes\x12,\n" +
-	"\x12write_buffer_bytes\x18\r \x01(\x04R\x10writeBufferBytes\"\x97\x02\n" +
+	"\x12write_buffer_bytes\x18\r \x01(\x04R\x10writeBufferBytes\"\xba\x02\n" +
 	"\n" +
 	"EngineOpen\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x12\n" +
@@ -2366,7 +2428,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x06stores\x18\x06 \x01(\rR\x06stores\x12\x1d\n" +
 	"\n" +
 	"tail_bytes\x18\a \x01(\x04R\ttailBytes\x12!\n" +
-	"\fmemory_bytes\x18\b \x01(\x04R\vmemoryBytes\"\xd8\x01\n" +
+	"\fmemory_bytes\x18\b \x01(\x04R\vmemoryBytes\x12!\n" +
+	"\fmoment_bytes\x18\t \x01(\x04R\vmomentBytes\"\xd8\x01\n" +
 	"\fEngineFollow\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x19\n" +
@@ -2384,13 +2447,19 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x1a\n" +
 	"\tat_end_ms\x18\x02 \x01(\x03R\aatEndMs\"#\n" +
 	"\vEngineClose\x12\x14\n" +
-	"\x05store\x18\x01 \x01(\x04R\x05store\"5\n" +
+	"\x05store\x18\x01 \x01(\x04R\x05store\"o\n" +
 	"\tEngineGet\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x12\n" +
-	"\x04keys\x18\x02 \x03(\fR\x04keys\"\"\n" +
+	"\x04keys\x18\x02 \x03(\fR\x04keys\x12\x15\n" +
+	"\x03end\x18\x03 \x01(\x03H\x00R\x03end\x88\x01\x01\x12\x19\n" +
+	"\bbatch_id\x18\x04 \x01(\x03R\abatchIdB\x06\n" +
+	"\x04_end\"\\\n" +
 	"\n" +
 	"EngineView\x12\x14\n" +
-	"\x05store\x18\x01 \x01(\x04R\x05store\"\xb3\x01\n" +
+	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x15\n" +
+	"\x03end\x18\x02 \x01(\x03H\x00R\x03end\x88\x01\x01\x12\x19\n" +
+	"\bbatch_id\x18\x03 \x01(\x03R\abatchIdB\x06\n" +
+	"\x04_end\"\xb3\x01\n" +
 	"\n" +
 	"EngineWalk\x12\x12\n" +
 	"\x04view\x18\x01 \x01(\x04R\x04view\x12\x14\n" +
@@ -2461,7 +2530,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\fH\x00R\x05value\x88\x01\x01\x12!\n" +
 	"\ftimestamp_ms\x18\x03 \x01(\x03R\vtimestampMs\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offsetB\b\n" +
-	"\x06_value\"\x9e\x04\n" +
+	"\x06_value\"\xbf\x04\n" +
 	"\fEngineReport\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x03R\bposition\x12\x15\n" +
@@ -2478,7 +2547,9 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x0ffirst_misplaced\x18\f \x01(\v2&.statehouse.control.v1.EngineMisplacedR\x0efirstMisplaced\x128\n" +
 	"\x05fault\x18\r \x01(\v2\".statehouse.control.v1.EngineFaultR\x05fault\x12$\n" +
 	"\x0estream_time_ms\x18\x0e \x01(\x03R\fstreamTimeMs\x12\x1a\n" +
-	"\bsegments\x18\x0f \x03(\x03R\bsegments\"?\n" +
+	"\bsegments\x18\x0f \x03(\x03R\bsegments\x12\x1f\n" +
+	"\vrecords_end\x18\x10 \x01(\x03R\n" +
+	"recordsEnd\"?\n" +
 	"\rEngineSkipped\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"E\n" +
@@ -2491,7 +2562,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x15ENGINE_KIND_KEY_VALUE\x10\x01\x12\x16\n" +
 	"\x12ENGINE_KIND_WINDOW\x10\x02\x12\x17\n" +
 	"\x13ENGINE_KIND_SESSION\x10\x03\x12\x19\n" +
-	"\x15ENGINE_KIND_VERSIONED\x10\x04*\xe6\x01\n" +
+	"\x15ENGINE_KIND_VERSIONED\x10\x04*\x89\x02\n" +
 	"\x0fEngineFaultKind\x12!\n" +
 	"\x1dENGINE_FAULT_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19ENGINE_FAULT_KIND_DAMAGED\x10\x01\x12\x1d\n" +
@@ -2499,7 +2570,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x16ENGINE_FAULT_KIND_FULL\x10\x03\x12\x1c\n" +
 	"\x18ENGINE_FAULT_KIND_CLOSED\x10\x04\x12\x1a\n" +
 	"\x16ENGINE_FAULT_KIND_LOST\x10\x05\x12\x1c\n" +
-	"\x18ENGINE_FAULT_KIND_MEMORY\x10\x06B\xd8\x01\n" +
+	"\x18ENGINE_FAULT_KIND_MEMORY\x10\x06\x12!\n" +
+	"\x1dENGINE_FAULT_KIND_MOMENT_GONE\x10\aB\xd8\x01\n" +
 	"\x19com.statehouse.control.v1B\vEngineProtoP\x01Z8statehouse-dataplane/gen/statehouse/control/v1;controlv1\xa2\x02\x03SCX\xaa\x02\x15Statehouse.Control.V1\xca\x02\x15Statehouse\\Control\\V1\xe2\x02!Statehouse\\Control\\V1\\GPBMetadata\xea\x02\x17Statehouse::Control::V1b\x06proto3"
 
 var (
@@ -2604,6 +2676,8 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineOrder_Measure)(nil),
 		(*EngineOrder_Tail)(nil),
 	}
+	file_statehouse_control_v1_engine_proto_msgTypes[7].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[8].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[9].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[11].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[14].OneofWrappers = []any{

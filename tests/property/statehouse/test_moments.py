@@ -1,0 +1,199 @@
+"""Moments: what is kept follows from batch ids alone, and what is shown is never another batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statehouse.contract.moments import (
+    DENSE,
+    NONE,
+    Asked,
+    Chosen,
+    CommittedMoments,
+    Missed,
+    MomentBound,
+    MomentToken,
+    again,
+    batch_in,
+    chosen,
+    covers,
+    header_value,
+    is_kept,
+    is_state_of,
+)
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import types_pb2
+
+BATCHES = st.integers(0, 700)
+TOKENS = st.builds(MomentToken, st.dictionaries(st.text(max_size=5), st.integers(0, 2**62), max_size=4))
+
+
+@given(st.integers(0, 2**62))
+def test_a_header_comes_back(batch_id: int) -> None:
+    assert batch_in([("other", b"\x01"), ("b", header_value(batch_id))]) == batch_id
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x80", b"\x01\x01", b"\x80" * 10, None])
+def test_a_damaged_header_names_no_batch(damaged: bytes | None) -> None:
+    assert batch_in([("b", damaged)]) == batch_in([]) == batch_in(None) == NONE
+
+
+@given(BATCHES, st.integers(0, 300), st.integers(0, 300))
+def test_what_is_kept_once_is_kept_until_it_goes(batch_id: int, age: int, more: int) -> None:
+    newest = batch_id + age
+    assert is_kept(batch_id, newest) or not is_kept(batch_id, newest + more)
+    assert is_kept(batch_id, newest) == (age < DENSE or (batch_id % 16 == 0 and age < 288))
+
+
+@given(BATCHES, st.integers(-2, 80), st.integers(0, 400))
+def test_a_state_stays_as_long_as_a_batch_of_it(first: int, length: int, age: int) -> None:
+    last = first + length
+    newest = last + age
+    assert covers(first, last, newest) == any(is_kept(each, newest) for each in range(first, last + 1))
+
+
+@given(TOKENS, TOKENS)
+def test_tokens_come_back_and_the_newer_one_counts(one: MomentToken, other: MomentToken) -> None:
+    assert MomentToken.parse(str(one)) == one
+    assert MomentToken.from_proto(one.to_proto()) == one
+    both = one | other
+    assert both | one == both == other | one
+    for asked in Asked:
+        bound = MomentBound(asked, MomentToken() if asked is Asked.NEWEST else one, wait_ms=7)
+        assert MomentBound.from_proto(bound.to_proto()) == bound
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        types_pb2.MomentBound(),
+        types_pb2.MomentBound(exactly=types_pb2.Moments(moments=[types_pb2.Moment(query_id="q", batch_id=-1)])),
+        types_pb2.MomentBound(
+            at_least=types_pb2.Moments(moments=[types_pb2.Moment(query_id=str(n)) for n in range(101)])
+        ),
+    ],
+)
+def test_what_names_nothing_or_too_much_is_refused(message: types_pb2.MomentBound) -> None:
+    with pytest.raises(ValueError, match=r"moment|batch"):
+        MomentBound.from_proto(message)
+
+
+@pytest.mark.parametrize("text", ["?", "abc", str(MomentToken({"q": 1}))[:-3]])
+def test_a_text_that_is_no_token_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a moment"):
+        MomentToken.parse(text)
+
+
+def committed(
+    batch_id: int, ends: Mapping[int, int], query_id: str = "q", *, is_moment: bool = True
+) -> commits_pb2.Commit:
+    """Return a record of the commits topic."""
+    return commits_pb2.Commit(
+        store="s",
+        query_id=query_id,
+        batch_id=batch_id,
+        is_moment=is_moment,
+        changelog_ends=[commits_pb2.TopicOffset(topic="t", partition=each, offset=end) for each, end in ends.items()],
+    )
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.data())
+def test_what_is_shown_is_the_batch_that_was_asked_for(sizes: list[int], data: st.DataObject) -> None:
+    """A log of batches of so many records, each followed by a marker if it has any; a replica that kept all of it."""
+    moments = CommittedMoments()
+    log: list[int | None] = []
+    ends: list[int] = []
+    for batch_id, size in enumerate(sizes):
+        log += [batch_id] * size
+        ends.append(len(log))
+        log += [None] if size else []
+        moments.take(committed(batch_id, {0: ends[-1]}))
+    position = data.draw(st.integers(0, len(log)))
+
+    def shows(batch_id: int, end: int) -> bool:
+        assert end <= position
+        return any(is_state_of(*span, batch_id, end) for span in spans(log[:position]))
+
+    least = data.draw(st.integers(0, len(sizes) + 1))
+    asked = data.draw(st.sampled_from(Asked))
+    bound = MomentBound(asked, MomentToken() if asked is Asked.NEWEST else MomentToken({"q": least}))
+    found = chosen(bound, moments.of("s"), "s", 0, position, shows)
+    reached = [batch_id for batch_id, end in enumerate(ends) if end <= position]
+    if asked is Asked.EXACTLY:
+        wanted = [least] if least in reached else []
+    else:
+        wanted = [each for each in reached if asked is Asked.NEWEST or each >= least][-1:]
+    if wanted:
+        assert found == Chosen("q", wanted[0], ends[wanted[0]])
+    else:
+        assert isinstance(found, Missed)
+        assert found.passes
+        assert found.failure.reason is Reason.MOMENT_NOT_REACHED
+
+
+def spans(log: Sequence[int | None]) -> list[tuple[int, int, int]]:
+    """Return what a replica keeps that has read a log: the batch of the newest record, and its interval of offsets."""
+    found, last, lo = [], NONE, 0
+    for offset, batch_id in enumerate(log):
+        if batch_id is None:
+            continue
+        if batch_id != last:
+            found.append((last, lo, offset))
+        last, lo = batch_id, offset + 1
+    return [*found, (last, lo, len(log))]
+
+
+def test_an_end_that_is_too_late_shows_no_other_batch() -> None:
+    """A driver that a successor has not fenced yet may be in the next batch when an end is asked for."""
+    assert not is_state_of(5, 10, 12, 4, 11)
+    assert is_state_of(4, 10, 12, 4, 11)
+    assert is_state_of(3, 10, 12, 4, 11)
+    assert not is_state_of(NONE, 10, 12, 4, 11)
+    assert is_state_of(NONE, 0, 12, 4, 11)
+
+
+def test_a_checkpoint_that_begins_anew_forgets_what_was() -> None:
+    moments = CommittedMoments()
+    moments.take(committed(7, {0: 3}))
+    moments.take(committed(7, {0: 9}))
+    assert moments.of("s").end(7, 0) == 3
+    moments.take(committed(8, {0: 4}, is_moment=False))
+    assert moments.of("s").newest == 7
+    for later in (committed(2, {0: 1}), committed(9, {0: 1}, "other")):
+        moments.take(later)
+        assert moments.of("s").end(7, 0) is None
+    moments.take(committed(1, {0: 1}, "third", is_moment=False))
+    with pytest.raises(LookupFailure, match="has not said yet"):
+        moments.of("s")
+    moments.forget("s")
+    with pytest.raises(LookupFailure, match="nothing has been committed"):
+        moments.of("s")
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=5), st.data())
+def test_parts_agree_unless_one_is_far_behind(shown: list[int], data: st.DataObject) -> None:
+    found: list[int | None] = list(shown)
+    keeps = data.draw(st.lists(st.booleans(), min_size=len(found), max_size=len(found)))
+    step = again(found)
+    if step is None:
+        assert len(set(found)) == 1
+        return
+    assert step.exactly
+    assert step.batch_id == min(shown)
+    answered = [
+        (step.batch_id if keeps[part] else None) if part in step.parts else batch_id
+        for part, batch_id in enumerate(found)
+    ]
+    then = again(answered, step.batch_id)
+    if None in answered:
+        assert then is not None
+        assert not then.exactly
+        assert then.batch_id > min(shown)
+        assert len(then.parts) == len(found)
+    else:
+        assert then is None
