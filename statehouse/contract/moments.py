@@ -350,11 +350,9 @@ def chosen(
     if exactly is not None:
         end = known.end(exactly, partition)
         if exactly > known.newest or (end is not None and end > position):
-            return _not_reached(known, store, partition, exactly)
+            return Missed(not_reached(known, store, partition, exactly), passes=True)
         if end is None or not shows(exactly, end):
-            return Missed(
-                _failed(Reason.MOMENT_GONE, "is not kept any more", known, store, partition, exactly), passes=False
-            )
+            return Missed(gone(known, store, partition, exactly), passes=False)
         return Chosen(known.query_id, exactly, end)
     least = bound.least(known.query_id)
     for tried, (batch_id, ends) in enumerate(reversed(known.batches)):
@@ -363,12 +361,17 @@ def chosen(
         end = ends.get(partition, 0)
         if end <= position and shows(batch_id, end):
             return Chosen(known.query_id, batch_id, end)
-    return _not_reached(known, store, partition, least)
+    return Missed(not_reached(known, store, partition, least), passes=True)
 
 
-def _not_reached(known: KnownMoments, store: str, partition: int, wanted: int) -> Missed:
-    failure = _failed(Reason.MOMENT_NOT_REACHED, "is not reached", known, store, partition, wanted)
-    return Missed(failure, passes=True)
+def not_reached(known: KnownMoments, store: str, partition: int, wanted: int) -> LookupFailure:
+    """Return the failure of a replica that has not reached a batch."""
+    return _failed(Reason.MOMENT_NOT_REACHED, "is not reached", known, store, partition, wanted)
+
+
+def gone(known: KnownMoments, store: str, partition: int, wanted: int) -> LookupFailure:
+    """Return the failure of a replica that does not keep a batch."""
+    return _failed(Reason.MOMENT_GONE, "is not kept any more", known, store, partition, wanted)
 
 
 def _failed(reason: Reason, what: str, known: KnownMoments, store: str, partition: int, wanted: int) -> LookupFailure:
