@@ -25,11 +25,13 @@ from query_service.stores.walk import Walk
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
 from statehouse.contract import paging
+from statehouse.contract.consistency import refuse_too_old
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import LookupFailure, Reason
 from statehouse.keys.composite import SessionKey, WindowKey
+from statehouse.runtime.clocks import process_clock
 from statehouse.serdes import shown_key, shown_value
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -69,6 +71,9 @@ class ScanHandler:
             page = _one_per_key(pages, limit, reverse=request.reverse)
         else:
             page = _in_order(pages, itemgetter(0), limit, reverse=request.reverse)
+        refuse_too_old(
+            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
+        )
         size = sum(len(key) + len(data) for key, data, _ in page.entries)
         admitted[0].replica.metrics.reads[_query(request)].add(started, size)
 
@@ -155,6 +160,10 @@ class ScanHandler:
         """
         started = time.perf_counter()
         served = self._admission.store(request.store)
+        if request.freshness.HasField("max_value_age_ms"):
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, "a count shows no values: max_value_age_ms is for reads of these"
+            )
         admitted = self._admitted(served, request)
         count = 0
         for each in admitted:
@@ -188,7 +197,11 @@ class ScanHandler:
             for store in stores
         ]
         pages = await self._pages(admitted, scans)
-        return _in_order(pages, _entry_key, limit, reverse=request.reverse), admitted
+        page = _in_order(pages, _entry_key, limit, reverse=request.reverse)
+        refuse_too_old(
+            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
+        )
+        return page, admitted
 
     async def _pages(
         self,

@@ -90,8 +90,9 @@ class _Watch:
         self._handler, self._admission = handler, handler.admission
         self._request, self._send = request, send
         self._served = self._admission.store(request.store).asked(exact=request.json_text)
-        if request.freshness.HasField("moment"):
-            raise LookupFailure(Reason.INVALID_REQUEST, "a watch shows what comes: a moment is for reads")
+        for bound in ("moment", "max_value_age_ms"):
+            if request.freshness.HasField(bound):
+                raise LookupFailure(Reason.INVALID_REQUEST, f"a watch shows what comes: {bound} is for reads")
         self._selection = _selection(request, self._served)
         self._partition = self._partition_of(request, self._served)
         if request.HasField("key"):
