@@ -185,8 +185,8 @@ func (k *keeper) measure(measures map[string]int64) {
 	}
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
-	measures["moments_kept"], measures["moments_pinned_bytes"] = int64(len(k.kept)), 0
+	measures["moments_kept"], measures["moments_written_bytes"] = int64(len(k.kept)), 0
 	if len(k.kept) > 0 {
-		measures["moments_pinned_bytes"] = k.written - k.kept[0].written
+		measures["moments_written_bytes"] = k.written - k.kept[0].written
 	}
 }

@@ -413,7 +413,7 @@ func TestNoMoreIsHeldBackThanMayBeWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if measures["moments_kept"] != 5 || measures["moments_pinned_bytes"] != 5*bytes {
+	if measures["moments_kept"] != 5 || measures["moments_written_bytes"] != 5*bytes {
 		t.Fatalf("%v", measures)
 	}
 	if entriesAt(t, r, 14, 15) == nil || entriesAt(t, r, 13, 14) != nil {
