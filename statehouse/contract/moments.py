@@ -395,22 +395,21 @@ class Again:
     exactly: bool
 
 
-def again(found: Sequence[int | None], asked: int | None = None) -> Again | None:
+def again(found: Sequence[int | None], newest: int = NONE) -> Again | None:
     """Return what is missing until all parts of a read are of one batch; None if they are.
 
     Parts answer with the newest batch that they show. All stand at or beyond the earliest of these, and are asked for
-    that. If one of them is too far beyond to have kept it, all are asked for a later one, for which the part that was
-    behind waits.
+    that. If one of them has not kept it, because it is too far beyond or has restored since, all are asked for what
+    the newest of them showed, or a later one: those that were behind wait for it.
 
     Args:
         found: the batch that each part's answer is of; None: it has not kept the one that it was asked for.
-        asked: the batch that these were asked for, None the first time.
+        newest: the newest batch that any answer has shown.
 
     """
     batches = [each for each in found if each is not None]
     if len(batches) < len(found):
-        newest = max([*batches, (asked or 0) + DENSE])
-        return Again(range(len(found)), newest - DENSE // 2, exactly=False)
+        return Again(range(len(found)), max([newest, *batches]), exactly=False)
     target = min(batches, default=NONE)
     parts = [part for part, batch_id in enumerate(found) if batch_id != target]
     return Again(parts, target, exactly=True) if parts else None
