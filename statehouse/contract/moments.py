@@ -16,7 +16,7 @@ import base64
 import binascii
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Self
@@ -156,6 +156,10 @@ class MomentToken:
             raise ValueError("not a moment: it is cut off, or too long")
         return cls.from_proto(message)
 
+    def __iter__(self) -> Iterator[str]:
+        """Yield the queries."""
+        return iter(self._batches)
+
     def batch(self, query_id: str) -> int | None:
         """Return the batch of a query, None if none is named."""
         return self._batches.get(query_id)
@@ -247,6 +251,31 @@ class MomentBound:
 
 
 NEWEST: Final = MomentBound()
+NEWEST_TEXT: Final = "newest"
+"""What people write for it, in the place of a token."""
+
+
+def bound_of_texts(moment: str | None, at_least: str | None) -> MomentBound | None:
+    """Return the bound that people write: which moment, as a token or `NEWEST_TEXT`, and none before which.
+
+    Raises:
+        ValueError: a text is no token, or both say which.
+
+    """
+    if at_least is not None:
+        if moment not in {None, NEWEST_TEXT}:
+            raise ValueError("give a moment, or one that it must not be before, not both")
+        return MomentBound(Asked.AT_LEAST, _token_of(at_least))
+    if moment is None:
+        return None
+    return NEWEST if moment == NEWEST_TEXT else MomentBound(Asked.EXACTLY, _token_of(moment))
+
+
+def _token_of(text: str) -> MomentToken:
+    token = MomentToken.parse(text)
+    if not token:
+        raise ValueError("not a moment: it names no batch")
+    return token
 
 
 @dataclass(slots=True)
