@@ -17,6 +17,7 @@ from query_service.replicas.replica import monotonic_and_wall_ms
 from query_service.states.ownership import NodeOwnership
 from statehouse.contract.assignment import Assignment
 from statehouse.contract.membership import Member
+from statehouse.contract.moments import CommittedMoments
 from statehouse.contract.placement import NO_PLACEMENTS, FleetPlacements, StorePlacement
 from statehouse.contract.processor_reports import ProcessorReports, ReportTimes, decode_commit
 from statehouse.contract.topology import assignment_topic, commits_topic, members_topic
@@ -38,8 +39,8 @@ Told = TypeVarTuple("Told")
 class ControlTopics:
     """Reads the topics on threads, and brings their records to the event loop and to the node's ownership.
 
-    `reports` has what the processor last reported for each store, and `batch_spans` the spans of its batches;
-    `commits_read` is whether they have all that was in the commits topic at the start.
+    `reports` has what the processor last reported for each store, `batch_spans` the spans of its batches, and `moments`
+    where these end; `commits_read` is whether they have all that was in the commits topic at the start.
 
     These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
     `on_assignment(assignment)` for each newer epoch, `on_report(store)` when the processor has reported for a store or
@@ -65,6 +66,7 @@ class ControlTopics:
         self.members_known = asyncio.Event()
         self.reports = ProcessorReports()
         self.batch_spans = BatchSpans()
+        self.moments = CommittedMoments()
         self.commits_read = False
         self._loop = asyncio.get_running_loop()
         self._ownership, self._skipped = ownership, skipped
@@ -178,6 +180,7 @@ class ControlTopics:
             store = (key or b"").decode(errors="replace")
             self.reports.forget(store)
             self.batch_spans.forget(store)
+            self.moments.forget(store)
             self._on_report(store)
             return
         try:
@@ -186,6 +189,7 @@ class ControlTopics:
             self._skipped.note("commits", key, error)
             return
         self.batch_spans.take(commit)
+        self.moments.take(commit)
         at_s = self._report_times.written_at_s(commit, timestamp_ms, now_s, wall_ms, silence_s)
         self.reports.take(commit, at_s)
         self._on_report(commit.store)

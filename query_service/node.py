@@ -341,6 +341,10 @@ class QueryNode:
             self._serving.due()
 
     def _reported(self, store: str) -> None:
+        for task in self._tasks.replicas.values():
+            for replica in task.stores.values():
+                if replica.spec.name == store:
+                    replica.advanced.poke()  # reads may wait for a batch that is named now
         if self._serving is not None:
             self._serving.reported(store)
 

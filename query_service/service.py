@@ -17,7 +17,7 @@ from query_service.heartbeats import Heartbeats
 from query_service.reads.batch_spans import BatchSpans
 from query_service.reads.lookups import LookupHandler, parsed_batch
 from query_service.reads.observed import ReadObserver
-from query_service.reads.position_waits import PositionNotReached, PositionWaits
+from query_service.reads.position_waits import PositionWaits, ReplicaBehind
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import StoreReplica, TaskReplica
@@ -104,7 +104,7 @@ def _waiting(
     async def at_position(self: QueryServicer, request: Any, context: HasTime) -> Any:  # noqa: ANN401 - of any method
         try:
             return await attempt(self, request, context)
-        except PositionNotReached as behind:
+        except ReplicaBehind as behind:
             deadline = self.waits.times.deadline(context, margins=_WAIT_MARGINS)
             return await self.waits.patiently(request, partial(attempt, self, request, context), behind, deadline)
 
@@ -157,7 +157,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         watch = partial(self._watches.watch, request, send_to(context))
         try:
             await watch()
-        except PositionNotReached as behind:
+        except ReplicaBehind as behind:
             deadline = Deadline.after(min(_WATCH_WAIT_S, self.waits.times.default_s))
             await self.waits.patiently(request, watch, behind, deadline)
 

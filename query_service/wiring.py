@@ -13,6 +13,7 @@ from query_service.dataplane.orders import DataPlane
 from query_service.reads.admission import Admission
 from query_service.reads.first_batch import FirstBatches
 from query_service.reads.lookups import LookupHandler
+from query_service.reads.moments import ReplicaMoments
 from query_service.reads.observed import ReadObserver
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.position_waits import PositionWaits
@@ -106,7 +107,15 @@ def new_reads(
     lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
     observer = ReadObserver(host.instance_id, lookup_log, tracing, control.batch_spans)
     first_batches = FirstBatches(control.reports.proven, lambda: control.commits_read)
-    admission = Admission(host, replicas, control.is_confirmed, control.reports.latest, partitioner(), first_batches)
+    admission = Admission(
+        host,
+        replicas,
+        control.is_confirmed,
+        control.reports.latest,
+        partitioner(),
+        first_batches,
+        ReplicaMoments(control.moments),
+    )
     open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
     lookups = LookupHandler(
         admission,

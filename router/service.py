@@ -29,7 +29,7 @@ from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Call, Dispatcher, NodeAnswer
 from router.lookups.explain import Explainer
 from router.lookups.keyed import KeyLookups
-from router.lookups.locate import keyed_call
+from router.lookups.locate import freshness_of, keyed_call
 from router.lookups.observed import LookupObserver
 from router.lookups.overload import LookupLimit
 from router.lookups.scatter import Scatter
@@ -141,7 +141,7 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
             handed = _handed(context)
             with self.lookups.limit.admitted(len(data), is_under_way=handed is not None) as place:
                 call = keyed_call(self.tables.current(), method, data)
-                if call.freshness.at_least is not None:
+                if call.freshness.may_wait:
                     place.wait_for_positions(len(data))
                 for asked in handed or ():
                     self.metrics.handed(why_handed(asked))
@@ -222,7 +222,7 @@ async def _counted(
     started_at, size = asyncio.get_running_loop().time(), request.ByteSize()
     try:
         with self.lookups.limit.admitted(size, is_under_way=is_under_way) as place:
-            if request.freshness.HasField("at_least"):
+            if freshness_of(request.freshness).may_wait:
                 place.wait_for_positions(size)
             response = await work(request, self.times.deadline(context))
     except LookupFailure as failure:

@@ -7,6 +7,7 @@ package engine
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,6 +48,7 @@ type Database struct {
 	// The segments that may have entries, in order. A segment comes before its first entry is written, and goes after
 	// its last one is dropped. So a reader that takes a snapshot and reads this then misses none that the snapshot has.
 	segments atomic.Pointer[[]int64]
+	kept     kept
 
 	// For the writer alone.
 	memtable  int
@@ -189,6 +191,11 @@ func (d *Database) Get(family Family, entry []byte, take func(value []byte)) (bo
 	defer d.end()
 	var buffer [64]byte
 	value, closer, err := d.pebble.Get(family.key(buffer[:], entry))
+	return d.taken(value, closer, err, take)
+}
+
+// taken has `take` see what a read has found.
+func (d *Database) taken(value []byte, closer io.Closer, err error, take func(value []byte)) (bool, error) {
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	}
@@ -406,6 +413,7 @@ func (d *Database) Close() error {
 		failed = d.flush()
 	}
 	d.resources.end(d, d.counted(d.pebble.Metrics()))
+	d.kept.closeAll()
 	if err := errors.Join(d.pebble.Close(), d.lock.Close()); err != nil && failed == nil {
 		failed = faultOf(d.path, err)
 	}

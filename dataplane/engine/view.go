@@ -10,6 +10,7 @@ import (
 type View struct {
 	database *Database
 	snapshot *pebble.Snapshot
+	kept     *Kept // whose snapshot it is; nil: it has its own
 	// Segments are those that may have entries, in order.
 	Segments []int64
 }
@@ -19,13 +20,26 @@ func (d *Database) View() (*View, error) {
 	if err := d.begin(); err != nil {
 		return nil, err
 	}
-	return &View{d, d.pebble.NewSnapshot(), d.Segments()}, nil
+	return &View{d, d.pebble.NewSnapshot(), nil, d.Segments()}, nil
 }
 
 // Close lets the view go.
 func (v *View) Close() {
-	_ = v.snapshot.Close() // it fails if it is closed twice
+	if v.kept == nil {
+		_ = v.snapshot.Close() // it fails if it is closed twice
+	} else {
+		v.kept.release()
+	}
 	v.database.end()
+}
+
+// Get has `take` see the value of a key, and returns whether there is one. The value is gone after that.
+//
+// An error is of type *Fault.
+func (v *View) Get(family Family, entry []byte, take func(value []byte)) (bool, error) {
+	var buffer [64]byte
+	value, closer, err := v.snapshot.Get(family.key(buffer[:], entry))
+	return v.database.taken(value, closer, err, take)
 }
 
 // State returns what was written with the newest of the entries; nil if nothing was.

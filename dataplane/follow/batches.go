@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"statehouse-dataplane/moments"
 	"statehouse-dataplane/stores"
 )
 
@@ -181,7 +182,19 @@ func (c *cursor) record() stores.Record {
 	}
 	c.data = c.data[1:] // attributes: there are none
 	timestamp, offset := c.varint(), c.varint()
-	return stores.Record{TimestampMS: timestamp, Offset: offset, Key: c.bytes(), Value: c.bytes()}
+	return stores.Record{TimestampMS: timestamp, Offset: offset, Key: c.bytes(), Value: c.bytes(), Batch: c.batch()}
+}
+
+// batch reads the headers, and returns the batch that the first of that name has.
+func (c *cursor) batch() int64 {
+	batch, isNamed := moments.None, false
+	for left := c.varint(); left > 0 && !c.isCut; left-- {
+		name, value := c.bytes(), c.bytes()
+		if !isNamed && string(name) == moments.Header {
+			batch, isNamed = moments.BatchOf(value), true
+		}
+	}
+	return batch
 }
 
 func (c *cursor) varint() int64 {

@@ -8,10 +8,22 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"statehouse-dataplane/moments"
 )
 
 // written is a record as a test writes it.
-type written struct{ key, value []byte }
+type written struct {
+	key, value []byte
+	headers    []header
+}
+
+type header struct{ name, value []byte }
+
+// ofBatch are the headers of a record that a batch wrote.
+func ofBatch(value ...byte) []header {
+	return []header{{[]byte("a"), nil}, {[]byte("b"), value}, {[]byte("b"), []byte{99}}, {nil, []byte("b")}}
+}
 
 // batchOf makes a record batch as a broker keeps it.
 func batchOf(first int64, lastDelta int32, producer int64, attributes int16, records ...written) []byte {
@@ -21,14 +33,11 @@ func batchOf(first int64, lastDelta int32, producer int64, attributes int16, rec
 		one = append(one, 0)
 		one = binary.AppendVarint(one, int64(place)) // time
 		one = binary.AppendVarint(one, int64(place)) // offset
-		for _, part := range [][]byte{record.key, record.value} {
-			if part == nil {
-				one = binary.AppendVarint(one, -1)
-			} else {
-				one = append(binary.AppendVarint(one, int64(len(part))), part...)
-			}
+		one = appendPart(appendPart(one, record.key), record.value)
+		one = binary.AppendVarint(one, int64(len(record.headers)))
+		for _, each := range record.headers {
+			one = appendPart(appendPart(one, each.name), each.value)
 		}
-		one = binary.AppendVarint(one, 0) // headers
 		body = append(binary.AppendVarint(body, int64(len(one))), one...)
 	}
 	batch := kmsg.RecordBatch{
@@ -39,6 +48,14 @@ func batchOf(first int64, lastDelta int32, producer int64, attributes int16, rec
 	return summed(batch.AppendTo(nil))
 }
 
+// appendPart appends a key or a value.
+func appendPart(to, part []byte) []byte {
+	if part == nil {
+		return binary.AppendVarint(to, -1)
+	}
+	return append(binary.AppendVarint(to, int64(len(part))), part...)
+}
+
 // summed writes the checksum into a batch.
 func summed(data []byte) []byte {
 	binary.BigEndian.PutUint32(data[crcFrom-4:], crc32.Checksum(data[crcFrom:], castagnoli))
@@ -46,11 +63,11 @@ func summed(data []byte) []byte {
 }
 
 func abortOf(offset, producer int64) []byte {
-	return batchOf(offset, 0, producer, transactional|control, written{[]byte{0, 0, 0, 0}, []byte("x")})
+	return batchOf(offset, 0, producer, transactional|control, written{[]byte{0, 0, 0, 0}, []byte("x"), nil})
 }
 
 func commitOf(offset, producer int64) []byte {
-	return batchOf(offset, 0, producer, transactional|control, written{[]byte{0, 0, 0, 1}, []byte("x")})
+	return batchOf(offset, 0, producer, transactional|control, written{[]byte{0, 0, 0, 1}, []byte("x"), nil})
 }
 
 func sent(aborted map[int64]int64, batches ...[]byte) *kmsg.FetchResponseTopicPartition {
@@ -85,12 +102,12 @@ func decode(t *testing.T, from int64, found *kmsg.FetchResponseTopicPartition) S
 
 func TestRecordsOfCommittedTransactionsAndOfNone(t *testing.T) {
 	slice := decode(t, 0, sent(map[int64]int64{7: 2},
-		batchOf(0, 1, -1, 0, written{[]byte("a"), []byte("1")}, written{[]byte("b"), nil}),
-		batchOf(2, 0, 7, transactional, written{[]byte("c"), []byte("never")}),
-		batchOf(3, 0, 8, transactional, written{[]byte("d"), []byte("4")}),
+		batchOf(0, 1, -1, 0, written{[]byte("a"), []byte("1"), nil}, written{[]byte("b"), nil, nil}),
+		batchOf(2, 0, 7, transactional, written{[]byte("c"), []byte("never"), nil}),
+		batchOf(3, 0, 8, transactional, written{[]byte("d"), []byte("4"), nil}),
 		abortOf(4, 7),
 		commitOf(5, 8),
-		batchOf(6, 0, 7, transactional, written{[]byte("e"), []byte{}}),
+		batchOf(6, 0, 7, transactional, written{[]byte("e"), []byte{}, nil}),
 		commitOf(7, 7),
 	))
 	if keysOf(slice) != "abde" || slice.Next != 8 {
@@ -106,7 +123,7 @@ func TestRecordsOfCommittedTransactionsAndOfNone(t *testing.T) {
 
 func TestARecordWithoutATimeTakesNoneFromThoseBehindIt(t *testing.T) {
 	const firstTimeAt = 27
-	batch := batchOf(0, 1, -1, 0, written{[]byte("a"), []byte("1")}, written{[]byte("b"), []byte("2")})
+	batch := batchOf(0, 1, -1, 0, written{[]byte("a"), []byte("1"), nil}, written{[]byte("b"), []byte("2"), nil})
 	binary.BigEndian.PutUint64(batch[firstTimeAt:], math.MaxUint64) // -1: the first record has none
 	slice := decode(t, 0, sent(nil, summed(batch)))
 	if first, second := slice.Records[0].TimestampMS, slice.Records[1].TimestampMS; first != -1 || second != 0 {
@@ -114,9 +131,38 @@ func TestARecordWithoutATimeTakesNoneFromThoseBehindIt(t *testing.T) {
 	}
 }
 
+func TestRecordsNameTheirBatch(t *testing.T) {
+	slice := decode(t, 0, sent(nil, batchOf(0, 4, -1, 0,
+		written{[]byte("a"), []byte("1"), ofBatch(0x80, 1)},
+		written{[]byte("b"), nil, ofBatch(0)},
+		written{[]byte("c"), []byte("3"), nil},
+		written{[]byte("d"), []byte("4"), ofBatch(0x80)},
+		written{[]byte("e"), []byte("5"), []header{{[]byte("b"), nil}}},
+	)))
+	for at, batch := range []int64{128, 0, moments.None, moments.None, moments.None} {
+		if found := slice.Records[at].Batch; found != batch {
+			t.Errorf("record %d is of batch %d, not %d", at, found, batch)
+		}
+	}
+}
+
+func TestARecordWhoseHeadersAreCutIsAnError(t *testing.T) {
+	const atCount = headBytes + 6 // behind the record's length, attributes, time, offset, and a key and a value of no bytes
+	for _, damage := range []struct{ at, to int }{{atCount, 4}, {atCount + 1, 6}, {atCount + 3, 4}} {
+		batch := batchOf(0, 0, -1, 0, written{[]byte{}, []byte{}, []header{{[]byte("b"), []byte{1}}}})
+		if decode(t, 0, sent(nil, batch)).Records[0].Batch != 1 {
+			t.Fatal("it has a batch as long as it is whole")
+		}
+		batch[damage.at] = byte(damage.to)
+		if _, err := decoded(sent(nil, summed(batch)), 0, kgo.DefaultDecompressor()); err == nil {
+			t.Errorf("a %d at %d makes no difference", damage.to, damage.at)
+		}
+	}
+}
+
 func TestReadingGoesOnBehindCompactedBatchesAndInTheMiddleOfOne(t *testing.T) {
 	slice := decode(t, 1, sent(nil,
-		batchOf(0, 2, -1, 0, written{[]byte("a"), nil}, written{[]byte("b"), nil}, written{nil, []byte("no key")}),
+		batchOf(0, 2, -1, 0, written{[]byte("a"), nil, nil}, written{[]byte("b"), nil, nil}, written{nil, []byte("no key"), nil}),
 		batchOf(3, 9, -1, 0), // compaction has left nothing of it
 	))
 	if keysOf(slice) != "b" || slice.Next != 13 || len(slice.Keyless) != 1 || slice.Keyless[0] != 2 {
@@ -125,9 +171,9 @@ func TestReadingGoesOnBehindCompactedBatchesAndInTheMiddleOfOne(t *testing.T) {
 }
 
 func TestALastBatchThatIsCutIsLeftForTheNextRequest(t *testing.T) {
-	whole := batchOf(5, 0, -1, 0, written{[]byte("b"), nil})
+	whole := batchOf(5, 0, -1, 0, written{[]byte("b"), nil, nil})
 	for size := range len(whole) {
-		slice := decode(t, 4, sent(nil, batchOf(4, 0, -1, 0, written{[]byte("a"), nil}), whole[:size]))
+		slice := decode(t, 4, sent(nil, batchOf(4, 0, -1, 0, written{[]byte("a"), nil, nil}), whole[:size]))
 		if keysOf(slice) != "a" || slice.Next != 5 {
 			t.Fatalf("%d bytes: keys %q, next %d", size, keysOf(slice), slice.Next)
 		}
@@ -135,7 +181,7 @@ func TestALastBatchThatIsCutIsLeftForTheNextRequest(t *testing.T) {
 }
 
 func TestADamagedBatchIsAnError(t *testing.T) {
-	batch := batchOf(0, 0, -1, 0, written{[]byte("a"), []byte("1")})
+	batch := batchOf(0, 0, -1, 0, written{[]byte("a"), []byte("1"), nil})
 	for at := magicAt; at < len(batch); at++ {
 		damaged := append([]byte(nil), batch...)
 		damaged[at] ^= 1
@@ -147,7 +193,7 @@ func TestADamagedBatchIsAnError(t *testing.T) {
 
 func TestABatchThatIsTooShortToBeOneIsAnError(t *testing.T) {
 	for length := 1; length < headBytes-lengthEnd; length++ {
-		batch := batchOf(0, 0, -1, 0, written{[]byte("a"), []byte("1")})
+		batch := batchOf(0, 0, -1, 0, written{[]byte("a"), []byte("1"), nil})
 		binary.BigEndian.PutUint32(batch[lengthEnd-4:], uint32(length))
 		if _, err := decoded(sent(nil, batch), 0, kgo.DefaultDecompressor()); err == nil {
 			t.Fatalf("%d bytes are one", length)
@@ -156,8 +202,9 @@ func TestABatchThatIsTooShortToBeOneIsAnError(t *testing.T) {
 }
 
 func FuzzDecoded(f *testing.F) {
-	f.Add(batchOf(0, 1, 7, transactional, written{[]byte("a"), []byte("1")}, written{nil, nil}))
+	f.Add(batchOf(0, 1, 7, transactional, written{[]byte("a"), []byte("1"), nil}, written{nil, nil, nil}))
 	f.Add(abortOf(3, 7))
+	f.Add(batchOf(0, 0, -1, 0, written{[]byte("a"), []byte("1"), ofBatch(0x80, 1)}))
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		if len(data) >= headBytes { // else no fuzzing would get beyond the checksum
 			summed(data)

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"statehouse-dataplane/moments"
 	"statehouse-dataplane/stores"
 )
 
@@ -75,7 +76,8 @@ func madeFrom(data []byte) *changelog {
 		var records []written
 		for range next() % 4 {
 			records = append(records, [4]written{
-				{fmt.Appendf(nil, "k%d", next()), []byte("v")}, {[]byte{}, nil}, {nil, []byte("v")}, {[]byte("k"), []byte{}},
+				{fmt.Appendf(nil, "k%d", next()), []byte("v"), ofBatch(0x80, byte(next()%128))},
+				{[]byte{}, nil, ofBatch(byte(next() % 128))}, {nil, []byte("v"), nil}, {[]byte("k"), []byte{}, nil},
 			}[next()%4])
 		}
 		attributes := int16(0)
@@ -142,14 +144,18 @@ func (l *changelog) add(producer int64, attributes int16, left int64, isCompress
 		if !isAborted && record.key == nil {
 			l.keyless = append(l.keyless, offset)
 		} else if !isAborted {
-			l.records = append(l.records, stores.Record{Key: record.key, Value: record.value, TimestampMS: 1_000 + int64(place), Offset: offset})
+			one := stores.Record{Key: record.key, Value: record.value, TimestampMS: 1_000 + int64(place), Offset: offset, Batch: moments.None}
+			if record.headers != nil {
+				one.Batch = moments.BatchOf(record.headers[1].value)
+			}
+			l.records = append(l.records, one)
 		}
 	}
 	l.end += count
 }
 
 func same(one, other stores.Record) bool {
-	return one.Offset == other.Offset && one.TimestampMS == other.TimestampMS && bytes.Equal(one.Key, other.Key) &&
+	return one.Offset == other.Offset && one.TimestampMS == other.TimestampMS && one.Batch == other.Batch && bytes.Equal(one.Key, other.Key) &&
 		bytes.Equal(one.Value, other.Value) && (one.Value == nil) == (other.Value == nil)
 }
 

@@ -84,7 +84,7 @@ func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer,
 	case *controlv1.EngineOrder_Get:
 		return o.get(one.Get)
 	case *controlv1.EngineOrder_View:
-		return o.view(one.View.Store)
+		return o.view(one.View)
 	case *controlv1.EngineOrder_Walk:
 		return o.walk(one.Walk)
 	case *controlv1.EngineOrder_Unview:
@@ -115,6 +115,8 @@ func told(err error) *controlv1.EngineFault {
 		}[fault.Kind]
 	case errors.Is(err, engine.ErrClosed):
 		kind = controlv1.EngineFaultKind_ENGINE_FAULT_KIND_CLOSED
+	case errors.Is(err, errMomentGone):
+		kind = controlv1.EngineFaultKind_ENGINE_FAULT_KIND_MOMENT_GONE
 	}
 	return &controlv1.EngineFault{Kind: kind, Message: err.Error()}
 }
@@ -283,10 +285,19 @@ func (o *Orders) get(order *controlv1.EngineGet) (*controlv1.EngineAnswer, error
 	if err != nil {
 		return nil, err
 	}
+	get := r.database.Get
+	if order.End != nil {
+		view, err := r.moments.at(order.BatchId, *order.End)
+		if err != nil {
+			return nil, err
+		}
+		defer view.Close()
+		get = view.Get
+	}
 	values := &controlv1.EngineValues{Values: make([]*controlv1.EngineValue, len(order.Keys))}
 	for at, key := range order.Keys {
 		value := &controlv1.EngineValue{}
-		_, err := r.database.Get(engine.Default, key, func(found []byte) { value.Value = append([]byte{}, found...) })
+		_, err := get(engine.Default, key, func(found []byte) { value.Value = append([]byte{}, found...) })
 		if err != nil {
 			return nil, err
 		}
@@ -295,12 +306,16 @@ func (o *Orders) get(order *controlv1.EngineGet) (*controlv1.EngineAnswer, error
 	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Values{Values: values}}, nil
 }
 
-func (o *Orders) view(store uint64) (*controlv1.EngineAnswer, error) {
-	r, err := o.of(store)
+func (o *Orders) view(order *controlv1.EngineView) (*controlv1.EngineAnswer, error) {
+	r, err := o.of(order.Store)
 	if err != nil {
 		return nil, err
 	}
-	view, viewed, err := r.viewed()
+	viewed := r.viewed
+	if order.End != nil {
+		viewed = func() (*engine.View, *controlv1.EngineViewed, error) { return r.viewedAt(order.BatchId, *order.End) }
+	}
+	view, shown, err := viewed()
 	if err != nil {
 		return nil, err
 	}
@@ -308,8 +323,8 @@ func (o *Orders) view(store uint64) (*controlv1.EngineAnswer, error) {
 	defer o.mutex.Unlock()
 	o.lastView++
 	o.views[o.lastView] = view
-	viewed.View = o.lastView
-	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Viewed{Viewed: viewed}}, nil
+	shown.View = o.lastView
+	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Viewed{Viewed: shown}}, nil
 }
 
 // mostWalked is the most bytes of entries in one answer; the first entry may have more.

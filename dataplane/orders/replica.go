@@ -11,6 +11,7 @@ import (
 	"statehouse-dataplane/engine"
 	"statehouse-dataplane/follow"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/moments"
 	"statehouse-dataplane/placement"
 	"statehouse-dataplane/stores"
 )
@@ -51,6 +52,7 @@ type replica struct {
 	partitions uint32
 	tailBytes  int
 	tail       tail
+	moments    keeper
 }
 
 // openReplica opens a store.
@@ -59,7 +61,10 @@ func openReplica(order *controlv1.EngineOpen, resources *engine.Resources, repor
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &replica{number: order.Store, database: database, report: report, tailBytes: int(order.TailBytes)}
+	r := &replica{
+		number: order.Store, database: database, report: report, tailBytes: int(order.TailBytes),
+		moments: keeper{database: database, most: int64(order.MomentBytes), now: time.Now},
+	}
 	var checkpoint *stores.Checkpoint
 	switch order.Kind {
 	case controlv1.EngineKind_ENGINE_KIND_KEY_VALUE:
@@ -83,6 +88,8 @@ func openReplica(order *controlv1.EngineOpen, resources *engine.Resources, repor
 	if checkpoint != nil {
 		r.checkpoint, r.position, state.Checkpoint = *checkpoint, checkpoint.Position, database.State()
 	}
+	r.checkpoint.RecordsEnd = recordsEnd(r.checkpoint)
+	r.moments.live = r.live()
 	return r, state, nil
 }
 
@@ -94,6 +101,23 @@ func opened(order *controlv1.EngineOpen, resources *engine.Resources) (*engine.D
 	return engine.Open(order.Path, resources, int(order.Stores))
 }
 
+// recordsEnd returns the offset after the last record that a checkpoint covers; its position if that isn't known.
+func recordsEnd(checkpoint stores.Checkpoint) *int64 {
+	if checkpoint.RecordsEnd == nil {
+		return &checkpoint.Position
+	}
+	return checkpoint.RecordsEnd
+}
+
+// live returns which batches the store is the state of.
+func (r *replica) live() span {
+	last := moments.None
+	if r.checkpoint.Batch != nil {
+		last = *r.checkpoint.Batch
+	}
+	return span{last, *r.checkpoint.RecordsEnd, r.position}
+}
+
 // measures returns what the store takes, by the names of the node's metrics. The error is ErrClosed.
 func (r *replica) measures() (map[string]int64, error) {
 	measures, err := r.database.Measures()
@@ -102,6 +126,9 @@ func (r *replica) measures() (map[string]int64, error) {
 		// There are no files on a disk, and what their entries take is counted.
 		delete(measures, "sst_bytes")
 		delete(measures, "pending_compaction_bytes")
+	}
+	if err == nil {
+		r.moments.measure(measures)
 	}
 	return measures, err
 }
@@ -120,8 +147,13 @@ func (r *replica) begin(order *controlv1.EngineFollow) error {
 	}
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
+	if checkpoint.Position == r.position { // it may have been written before the last record was
+		checkpoint.Batch, checkpoint.RecordsEnd = r.checkpoint.Batch, r.checkpoint.RecordsEnd
+	}
+	checkpoint.RecordsEnd = recordsEnd(checkpoint)
 	r.checkpoint = checkpoint
 	r.position, r.partitions = checkpoint.Position, order.PartitionCount
+	r.moments.begin(r.live(), !order.Restores)
 	r.readable.Store(r.position)
 	r.place = follow.Place{Topic: order.Topic, ID: follow.ID(order.TopicId), Partition: int32(order.Partition)}
 	r.tail = tail{start: r.position, end: r.position}
@@ -135,7 +167,7 @@ func (r *replica) begin(order *controlv1.EngineFollow) error {
 func (r *replica) Take(slice follow.Slice) error {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	report := &controlv1.EngineReport{Store: r.number, Position: slice.Next, AtEnd: slice.AtEnd}
+	report := &controlv1.EngineReport{Store: r.number, AtEnd: slice.AtEnd}
 	for _, offset := range slice.Keyless {
 		report.Skipped = append(report.Skipped, &controlv1.EngineSkipped{Offset: offset, Reason: "a record without a key"})
 	}
@@ -144,44 +176,67 @@ func (r *replica) Take(slice follow.Slice) error {
 		report.Fault = told(err)
 	} else {
 		r.tail.take(slice)
-		r.readable.Store(slice.Next)
 	}
+	r.readable.Store(r.position)
+	report.Position, report.RecordsEnd, report.StreamTimeMs = r.position, *r.checkpoint.RecordsEnd, r.checkpoint.StreamTimeMS
 	report.Segments = r.database.Segments()
 	r.report(report)
 	return err
 }
 
-// write is called with the mutex held.
+// write writes a slice, batch by batch if they are kept. It is called with the mutex held.
 func (r *replica) write(slice follow.Slice, report *controlv1.EngineReport) error {
-	r.position = slice.Next
-	report.StreamTimeMs = r.checkpoint.StreamTimeMS
-	if len(slice.Records) == 0 {
-		return nil
+	for left := slice.Records; len(left) > 0; {
+		part := left[:r.moments.cut(left)]
+		left = left[len(part):]
+		next := slice.Next
+		if len(left) > 0 {
+			next = part[len(part)-1].Offset + 1
+		}
+		if err := r.moments.writes(part[0]); err != nil {
+			return err
+		}
+		size, err := r.writePart(part, next, report)
+		r.moments.wrote(r.live(), size)
+		if err != nil {
+			return err
+		}
 	}
+	r.position = slice.Next
+	r.moments.wrote(r.live(), 0)
+	return nil
+}
+
+// writePart writes records at once, up to the offset that is needed next, and returns how many bytes they have.
+func (r *replica) writePart(records []stores.Record, next int64, report *controlv1.EngineReport) (int64, error) {
+	last := records[len(records)-1]
+	end := last.Offset + 1
 	checkpoint := r.checkpoint
-	checkpoint.Position = slice.Next
-	r.check(slice.Records, &checkpoint, report)
-	for _, record := range slice.Records {
+	checkpoint.Position, checkpoint.Batch, checkpoint.RecordsEnd = next, &last.Batch, &end
+	r.check(records, &checkpoint, report)
+	size := int64(0)
+	for _, record := range records {
 		if record.Value == nil {
 			report.Deletes++
 		} else {
 			report.Puts++
 		}
-		report.Bytes += uint64(len(record.Key) + len(record.Value))
+		size += int64(len(record.Key) + len(record.Value))
 	}
+	report.Bytes += uint64(size)
 	began := time.Now()
-	applied, err := r.store.Apply(slice.Records, &checkpoint)
+	applied, err := r.store.Apply(records, &checkpoint)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	report.TookUs = uint32(time.Since(began).Microseconds())
-	report.Late, report.ExpiredSegments = uint32(applied.Late), uint32(applied.ExpiredSegments)
+	report.TookUs += uint32(time.Since(began).Microseconds())
+	report.Late += uint32(applied.Late)
+	report.ExpiredSegments += uint32(applied.ExpiredSegments)
 	for _, each := range applied.Unreadable {
-		report.Skipped = append(report.Skipped, &controlv1.EngineSkipped{Offset: slice.Records[each.Index].Offset, Reason: each.Reason})
+		report.Skipped = append(report.Skipped, &controlv1.EngineSkipped{Offset: records[each.Index].Offset, Reason: each.Reason})
 	}
-	report.StreamTimeMs = checkpoint.StreamTimeMS
-	r.checkpoint = checkpoint
-	return nil
+	r.checkpoint, r.position = checkpoint, next
+	return size, nil
 }
 
 // check counts the records that stand elsewhere than the partitioner puts them. See query_service/replicas/placement.py.
@@ -190,6 +245,7 @@ func (r *replica) check(records []stores.Record, checkpoint *stores.Checkpoint, 
 		return
 	}
 	timed, isTimed := r.store.(*stores.TimedStore)
+	found := int64(0)
 	for _, record := range records {
 		plain := len(record.Key) - r.suffix
 		if plain < 0 {
@@ -199,16 +255,16 @@ func (r *replica) check(records []stores.Record, checkpoint *stores.Checkpoint, 
 		if expected == uint32(r.place.Partition) || isTimed && !timed.IsReadable(record.Key) {
 			continue
 		}
+		found++
 		if report.Misplaced++; report.Misplaced == 1 {
 			report.FirstMisplaced = &controlv1.EngineMisplaced{Offset: record.Offset, Expected: expected}
 		}
 	}
-	if report.Misplaced > 0 {
-		all := int64(report.Misplaced)
+	if found > 0 {
 		if checkpoint.Misplaced != nil {
-			all += *checkpoint.Misplaced
+			found += *checkpoint.Misplaced
 		}
-		checkpoint.Misplaced = &all
+		checkpoint.Misplaced = &found
 	}
 }
 
@@ -243,6 +299,7 @@ func (r *replica) noted(atEndMS int64) (stores.Checkpoint, []byte, error) {
 	defer r.mutex.Unlock()
 	checkpoint := r.checkpoint
 	checkpoint.Position, checkpoint.AtEndMS = r.position, atEndMS
+	r.moments.look()
 	if _, err := r.store.Apply(nil, &checkpoint); err != nil {
 		return checkpoint, nil, err
 	}
@@ -260,6 +317,33 @@ func (r *replica) viewed() (*engine.View, *controlv1.EngineViewed, error) {
 	}
 	shown := &controlv1.EngineViewed{Position: r.position, StreamTimeMs: r.checkpoint.StreamTimeMS, Segments: view.Segments}
 	return view, shown, nil
+}
+
+// viewedAt returns a view of the store as it was at the end of a batch, and what it shows. It waits for no write.
+func (r *replica) viewedAt(batch, end int64) (*engine.View, *controlv1.EngineViewed, error) {
+	view, err := r.moments.at(batch, end)
+	if err != nil {
+		return nil, nil, err
+	}
+	shown, err := shownIn(view)
+	if err != nil {
+		view.Close()
+		return nil, nil, err
+	}
+	return view, shown, nil
+}
+
+// shownIn returns what a view shows.
+func shownIn(view *engine.View) (*controlv1.EngineViewed, error) {
+	checkpoint := stores.Checkpoint{StreamTimeMS: -1}
+	state, err := view.State()
+	if err == nil && state != nil {
+		err = json.Unmarshal(state, &checkpoint)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("a checkpoint: %w", err)
+	}
+	return &controlv1.EngineViewed{Position: checkpoint.Position, StreamTimeMs: checkpoint.StreamTimeMS, Segments: view.Segments}, nil
 }
 
 // latest returns records of the tail from an offset on, `most` of them at most.

@@ -25,6 +25,8 @@ type Record struct {
 	// TimestampMS is the event time in milliseconds since 1970, or -1.
 	TimestampMS int64
 	Offset      int64
+	// Batch is the batch that wrote it; moments.None if it names none.
+	Batch int64
 }
 
 // Applied says what came of a batch of records.

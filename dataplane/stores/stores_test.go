@@ -188,7 +188,7 @@ func TestAKeyValueStoreIsTheLatestValueOfEachKey(t *testing.T) {
 			sometimesKeep(t, random, s.Keep)
 			var records []Record
 			for range random.IntN(8) {
-				record := Record{oddBytes(random, 3), valueOr(random, step), int64(random.IntN(100) - 1), position}
+				record := Record{Key: oddBytes(random, 3), Value: valueOr(random, step), TimestampMS: int64(random.IntN(100) - 1), Offset: position}
 				position++
 				records = append(records, record)
 				if record.Value == nil {

@@ -13,6 +13,7 @@ from query_service.dataplane.orders import DataPlane
 from query_service.stores.catalog import refuse_impossible
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.engine_store import EngineStore
+from query_service.stores.kept_moments import moment_bytes
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.versioned import VersionedStore
 from query_service.stores.windows import SESSIONS, WINDOWS, K, TimedStore
@@ -149,6 +150,7 @@ def open_in_data_plane(
         stores=stores,
         tail_bytes=tail_bytes,
         memory_bytes=0 if spec.is_persistent else memory_bytes,
+        moment_bytes=moment_bytes(spec, memory_bytes),
     )
     engine = DataPlaneEngine(plane, opening)
     store = _KINDS[spec.kind].reader(spec, engine)

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 
 from query_service.states.faults import Fault, TaskFault
 from query_service.states.heartbeat_repeater import BLOCKED_MAX_S
-from query_service.stores.engine import StoreClosed, StoreUnusable
+from query_service.stores.engine import MomentGone, StoreClosed, StoreUnusable
 from statehouse.control.v1 import engine_pb2, serving_pb2
 from statehouse.errors import StatehouseError
 
@@ -39,6 +39,8 @@ def error_of(fault: engine_pb2.EngineFault) -> Exception:
         return StoreClosed(fault.message)
     if fault.kind == engine_pb2.ENGINE_FAULT_KIND_DAMAGED:
         return StoreUnusable(fault.message)
+    if fault.kind == engine_pb2.ENGINE_FAULT_KIND_MOMENT_GONE:
+        return MomentGone(fault.message)
     if (known := _FAULTS.get(fault.kind)) is not None:
         return TaskFault(fault.message, known)
     return DataPlaneFailed(fault.message)
@@ -105,7 +107,7 @@ class DataPlane:
         """Have an order carried out, and return the answer. Not on the event loop: it waits, and would do so for ever.
 
         Raises:
-            StoreClosed, StoreUnusable, TaskFault: what the data plane found.
+            StoreClosed, StoreUnusable, TaskFault, MomentGone: what the data plane found.
             DataPlaneFailed: it is gone, doesn't answer, or met a defect.
 
         """

@@ -9,12 +9,14 @@ from typing import Final
 
 from query_service.reads.first_batch import FirstBatches
 from query_service.reads.fleet_view import FleetView, ServedStore
+from query_service.reads.moments import Admitted, ReplicaMoments
 from query_service.reads.position_waits import PositionNotReached
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.states.ownership import claimed_role
 from statehouse.contract import consistency, paging
 from statehouse.contract.consistency import ANY, Freshness, ReplicaFreshness
 from statehouse.contract.membership import TaskState
+from statehouse.contract.moments import CommittedMoments, MomentBound
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.placement import Claim, refusal
 from statehouse.contract.processor_reports import ProcessorReport
@@ -42,7 +44,7 @@ class Admission:
 
     `host` is this node as others reach it. `is_confirmed` returns whether the node has been in touch with Kafka within
     the session timeout. `reports` has what the processor last reported, by store. `partition_of` does what
-    `partition_for` does. `first_batches` tells which stores are built.
+    `partition_for` does. `first_batches` tells which stores are built, `moments` which batch a replica shows.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Admission:
         reports: Mapping[str, ProcessorReport],
         partition_of: Partitioner = partition_for,
         first_batches: FirstBatches | None = None,
+        moments: ReplicaMoments | None = None,
     ) -> None:
         self.view = FleetView()
         self._host = host
@@ -61,17 +64,16 @@ class Admission:
         self._reports = reports
         self._partition_of = partition_of
         self._first_batches = first_batches or FirstBatches()
+        self._moments = moments or ReplicaMoments(CommittedMoments())
         self._head = lru_cache(HEADS_MAX)(self._serialized_head)
 
-    def admit_key(
-        self, request: KeyedRequest, claim: Claim = Claim.WHOLE
-    ) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
-        """Return the store, the serialized key, the replica and its stamp for a request about one key.
+    def admit_key(self, request: KeyedRequest, claim: Claim = Claim.WHOLE) -> tuple[ServedStore, bytes, Admitted]:
+        """Return the store, the serialized key, and who answers a request about one key.
 
         In a global store the key may also be in one of the `other_partitions`. `claim`: the least that the answer says.
 
         Raises:
-            PositionNotReached, LookupFailure: as in `store`, `prove` and `admit`; INVALID_KEY; INVALID_REQUEST, as in
+            ReplicaBehind, LookupFailure: as in `store`, `prove` and `admit`; INVALID_KEY; INVALID_REQUEST, as in
                 `partition`.
 
         """
@@ -82,7 +84,7 @@ class Admission:
         else:
             partition = self._partition_of(key, served.spec.partition_count)
         self.prove(served, claim, forwarding)
-        return served, key, *self.admit(served, partition, request.freshness, forwarding)
+        return served, key, self.admit(served, partition, request.freshness, forwarding)
 
     def prove(self, served: ServedStore, claim: Claim, forwarding: types_pb2.Forwarding) -> None:
         """Refuse to claim of a key what its partition doesn't prove, as records of the store may be elsewhere.
@@ -112,8 +114,8 @@ class Admission:
 
     def other_partitions(
         self, served: ServedStore, first: int, request: query_service_pb2.GetRequest
-    ) -> Iterator[tuple[StoreReplica, types_pb2.ReplicaStamp]]:
-        """Yield the replica and stamp of each partition of a scattered store except `first`."""
+    ) -> Iterator[Admitted]:
+        """Yield who answers for each partition of a scattered store except `first`."""
         for partition in range(served.spec.partition_count):
             if partition != first:
                 yield self.admit(served, partition, request.freshness, request.forwarding)
@@ -200,11 +202,14 @@ class Admission:
         partition: int,
         freshness: types_pb2.Freshness,
         forwarding: types_pb2.Forwarding,
-    ) -> tuple[StoreReplica, types_pb2.ReplicaStamp]:
+        moment: types_pb2.MomentBound | None = None,
+    ) -> Admitted:
         """Return the replica that may answer, and its stamp, taken before the read.
 
+        A `moment` takes the place of the one in `freshness`.
+
         Raises:
-            PositionNotReached: the replica may answer once it has reached a position of the bound.
+            ReplicaBehind: the replica may answer once it has reached a position or a batch of the bound.
             LookupFailure: the partition is not held, restoring, in error or outside the bound; or its store is not
                 built yet; or too many routers have passed the request on.
 
@@ -232,9 +237,11 @@ class Admission:
             broken = consistency.violation(bound, known, served.spec.name, partition)
             if broken is not None:
                 raise self._outside(bound, broken, task, replica, position)
-        return replica, _stamp(
-            self.head(replica, assignment.epoch, claimed), position, lag, staleness_ms, age_ms, backlog
-        )
+        stamp = _stamp(self.head(replica, assignment.epoch, claimed), position, lag, staleness_ms, age_ms, backlog)
+        wanted = bound.moment if moment is None else MomentBound.from_proto(moment)
+        if wanted is None:
+            return Admitted(replica, stamp)
+        return self._moments.admitted(bound, wanted, task, replica, stamp)
 
     def standing(self, served: ServedStore, partition: int) -> tuple[TaskReplica, StoreReplica]:
         """Return the task and the replica that may answer for a partition, whatever bounds a caller has.

@@ -16,9 +16,10 @@ from query_service.reads.admission import Admission
 from query_service.reads.decoded_values import decoded_value
 from query_service.reads.disk_reads import DiskReads, HasLeft
 from query_service.reads.fleet_view import ServedStore
+from query_service.reads.moments import Admitted, agreed
 from query_service.reads.open_scans import OpenScans, gave_up
 from query_service.reads.page_responses import shown_within, within_message
-from query_service.reads.position_waits import PositionNotReached
+from query_service.reads.position_waits import ReplicaBehind
 from query_service.reads.store_queries import arguments_of, before_history, of_kind, refuse_negative, wrong_kind
 from query_service.reads.time_ranges import TimeRange, refuse_exchanged, sessions_in, windows_in
 from query_service.replicas.replica import StoreReplica
@@ -31,6 +32,7 @@ from query_service.stores.versioned import BeforeHistory, Version, VersionedStor
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse.contract import paging
+from statehouse.contract.consistency import refuse_too_old
 from statehouse.contract.placement import Claim
 from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, internal_error, shown
@@ -38,6 +40,7 @@ from statehouse.keys import ordered as ordered_keys
 from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.runtime.background import as_error
 from statehouse.runtime.batches import too_large
+from statehouse.runtime.clocks import process_clock
 from statehouse.serdes import FetchNeeded, json_value, shown_value
 from statehouse.serdes.wire import framed, refuse_too_many, refuse_too_much, result_of
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -69,8 +72,12 @@ class _Asked:
     request: query_service_pb2.GetRequest
     served: ServedStore
     key: bytes
-    replica: StoreReplica
-    stamp: types_pb2.ReplicaStamp
+    admitted: Admitted
+
+    @property
+    def replica(self) -> StoreReplica:
+        """The replica that answers."""
+        return self.admitted.replica
 
 
 class LookupHandler:
@@ -135,6 +142,7 @@ class LookupHandler:
                 asked.append(_Asked(place, lookup, *self._admission.admit_key(lookup, Claim.FOUND)))
             except BaseException as caught:  # noqa: BLE001 - this lookup fails alone; a defect is logged
                 results[place] = self._failed(as_error(caught), lookup.store)
+        asked = self._agreed(asked, results)
         # Those of one replica are read together.
         asked.sort(key=lambda each: (each.served.spec.name, each.replica.partition, each.place))
         # Routers and clients that put lookups together say which epoch they go by.
@@ -157,6 +165,26 @@ class LookupHandler:
         if len(response) > self._max_message_bytes:
             raise too_large(self._max_message_bytes)
         return response
+
+    def _agreed(self, asked: list[_Asked], results: dict[int, bytes]) -> list[_Asked]:
+        """Return the lookups of a batch so that those that ask for a moment are of the same one."""
+        open_to = [each for each in asked if each.admitted.moment is not None]
+        if not open_to:
+            return asked
+
+        def again(part: int, moment: types_pb2.MomentBound) -> Admitted:
+            each = open_to[part]
+            partition, request = each.replica.partition, each.request
+            return self._admission.admit(each.served, partition, request.freshness, request.forwarding, moment)
+
+        try:
+            admitted = agreed([each.admitted for each in open_to], again)
+        except LookupFailure as failure:
+            for each in open_to:
+                results[each.place] = self._failed(failure, each.request.store)
+            return [each for each in asked if each.place not in results]
+        now = {each.place: replace(each, admitted=one) for each, one in zip(open_to, admitted, strict=True)}
+        return [now.get(each.place, each) for each in asked]
 
     async def _read_all(
         self, request: query_service_pb2.BatchGetRequest, asked: Sequence[_Asked], results: dict[int, bytes]
@@ -193,12 +221,14 @@ class LookupHandler:
         if isinstance(found, Exception):
             raise found
         served, request, replica = asked.served, asked.request, asked.replica
-        best = (found, asked.stamp)
+        best = (found, asked.admitted.stamp)
         if self._admission.is_scattered(served):
             best = await self._anywhere(asked, best)
         found, stamp = best
         if found is None:
             self._admission.prove(served, Claim.ABSENT, request.forwarding)
+        if found is not None:
+            refuse_too_old(request.freshness, served.spec.name, [found[1]], process_clock().now_ms())
         replica.lookups += 1
         replica.metrics.reads[ReadKind.GET].add(started, 0 if found is None else len(found[0]))
         if found is None:
@@ -218,18 +248,18 @@ class LookupHandler:
         """
         best = own
         others = self._admission.other_partitions(asked.served, asked.replica.partition, asked.request)
-        for replica, stamp in others:
-            other = replace(asked, replica=replica, stamp=stamp)
+        for admitted in others:
+            other = replace(asked, admitted=admitted)
             (found,) = await self._disk.run(asked.request, partial(_read, [other], self._max_message_bytes))
             if isinstance(found, Exception):
                 raise found
-            best = _later(best, (found, stamp))
+            best = _later(best, (found, admitted.stamp))
         return best
 
     def _failed(self, error: Exception, store: str) -> bytes:
         """Return the result of an entry that failed, and count it."""
-        if isinstance(error, PositionNotReached):
-            # The answers to the other entries must not wait for this entry's position.
+        if isinstance(error, ReplicaBehind):
+            # The answers to the other entries must not wait for this entry's position or batch.
             error = LookupFailure(Reason.WOULD_WAIT, error.message, error.metadata)
         elif isinstance(error, FetchNeeded):
             error = LookupFailure(Reason.WOULD_WAIT, f"the value's schema is not known here yet: {error}")
@@ -251,9 +281,13 @@ class LookupHandler:
 
         """
         started = time.perf_counter()
-        served, key, replica, stamp = self._admission.admit_key(request)
+        served, key, admitted = self._admission.admit_key(request)
+        replica, stamp = admitted.replica, admitted.stamp
         store = of_kind(replica, TimedStore, "FetchWindows", WINDOW)
-        page = await self._timed_page(replica, store, key, request, windows_in(request))
+        page = await self._timed_page(admitted, store, key, request, windows_in(request))
+        refuse_too_old(
+            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
+        )
         replica.lookups += 1
         replica.metrics.reads[ReadKind.FETCH_WINDOWS].add(started, _size(page))
         response = query_service_pb2.FetchWindowsResponse(replica=stamp)
@@ -278,9 +312,13 @@ class LookupHandler:
 
         """
         started = time.perf_counter()
-        served, key, replica, stamp = self._admission.admit_key(request)
+        served, key, admitted = self._admission.admit_key(request)
+        replica, stamp = admitted.replica, admitted.stamp
         store = of_kind(replica, TimedStore, "FetchSessions", SESSION)
-        page = await self._timed_page(replica, store, key, request, sessions_in(request))
+        page = await self._timed_page(admitted, store, key, request, sessions_in(request))
+        refuse_too_old(
+            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
+        )
         replica.lookups += 1
         replica.metrics.reads[ReadKind.FETCH_SESSIONS].add(started, _size(page))
         response = query_service_pb2.FetchSessionsResponse(replica=stamp)
@@ -305,11 +343,12 @@ class LookupHandler:
 
         """
         started = time.perf_counter()
-        served, key, replica, stamp = self._admission.admit_key(request, Claim.FOUND)
+        served, key, admitted = self._admission.admit_key(request, Claim.FOUND)
+        replica, stamp = admitted.replica, admitted.stamp
         store = of_kind(replica, VersionedStore, "GetAsOf")
         refuse_negative("as_of_ms", request.as_of_ms)
         try:
-            version = await self._disk.run(request, lambda _has_left: _version(store, key, request))
+            version = await self._disk.run(request, lambda _has_left: _version(admitted, store, key, request))
         except BeforeHistory as error:
             raise before_history(error) from error
         except StoreClosed as error:
@@ -319,6 +358,7 @@ class LookupHandler:
         if version is None:
             self._admission.prove(served, Claim.ABSENT, request.forwarding)
             return query_service_pb2.GetAsOfResponse(found=False, replica=stamp)
+        refuse_too_old(request.freshness, served.spec.name, [version.timestamp_ms], process_clock().now_ms())
         value = decoded_value(served, version.value, raw=request.raw)
         return query_service_pb2.GetAsOfResponse(
             found=True, value=value, timestamp_ms=version.timestamp_ms, replica=stamp
@@ -332,7 +372,8 @@ class LookupHandler:
 
         """
         started = time.perf_counter()
-        served, key, replica, stamp = self._admission.admit_key(request)
+        served, key, admitted = self._admission.admit_key(request)
+        replica, stamp = admitted.replica, admitted.stamp
         store = of_kind(replica, VersionedStore, "GetHistory")
         first_ms = request.from_ms if request.HasField("from_ms") else None
         last_ms = request.to_ms if request.HasField("to_ms") else None
@@ -342,11 +383,14 @@ class LookupHandler:
         left = paging.after_page(history_range(key, reverse=request.reverse), request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes
         try:
-            page, start_ms = await self._open_scans.run(
-                [replica], lambda walk: store.history(key, left, first_ms, last_ms, limit, max_bytes, walk)
+            page, start_ms = await self._open_scans.read(
+                admitted, lambda walk: store.history(key, left, first_ms, last_ms, limit, max_bytes, walk)
             )
         except BeforeHistory as error:
             raise before_history(error) from error
+        refuse_too_old(
+            request.freshness, served.spec.name, (each.timestamp_ms for each in page.entries), process_clock().now_ms()
+        )
         replica.lookups += 1
         replica.metrics.reads[ReadKind.GET_HISTORY].add(started, sum(len(version.value) for version in page.entries))
         response = query_service_pb2.GetHistoryResponse(replica=stamp, history_start_ms=start_ms)
@@ -370,7 +414,8 @@ class LookupHandler:
 
         """
         started = time.perf_counter()
-        _, key, replica, stamp = self._admission.admit_key(request)
+        _, key, admitted = self._admission.admit_key(request)
+        replica, stamp = admitted.replica, admitted.stamp
         store, spec, name = replica.store, replica.spec, request.query
         if not isinstance(store, CustomQueries):
             raise wrong_kind(replica, "QueryStore")
@@ -405,7 +450,7 @@ class LookupHandler:
 
     async def _timed_page(
         self,
-        replica: StoreReplica,
+        admitted: Admitted,
         store: TimedStore[K],
         key: bytes,
         request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest,
@@ -415,8 +460,8 @@ class LookupHandler:
         prefix = ordered_keys.escaped(key)
         keys = paging.after_page(paging.KeyRange(prefix, paging.after_prefix(prefix), request.reverse), request)
         limit = paging.page_size(request)
-        return await self._open_scans.run(
-            [replica],
+        return await self._open_scans.read(
+            admitted,
             lambda walk: store.scan_with_timestamps(
                 keys, span.accept, span.first_ms, span.last_ms, limit, self._max_page_bytes, walk
             ),
@@ -448,9 +493,13 @@ def _read(asked: Sequence[_Asked], most_bytes: int, has_left: HasLeft) -> list[_
     outcomes: list[_Found | Exception] = []
     while len(outcomes) < len(asked) and most_bytes >= 0 and not (outcomes and has_left()):
         rest = asked[len(outcomes) :]
-        replica = rest[0].replica
-        together = [each.key for each in rest[: _at_once(replica)] if each.replica is replica]
-        found = _each(replica, together)
+        first = rest[0].admitted
+        together = [
+            each.key
+            for each in rest[: _at_once(first.replica)]
+            if each.replica is first.replica and each.admitted.moment == first.moment
+        ]
+        found = _each(first, together)
         most_bytes -= sum(len(each[0]) for each in found if isinstance(each, tuple))
         outcomes += found
     return outcomes
@@ -462,21 +511,25 @@ def _at_once(replica: StoreReplica) -> int:
     return 1 if isinstance(store, KeyValueStore) and not store.reads_engine else _AT_ONCE
 
 
-def _version(store: VersionedStore, key: bytes, request: query_service_pb2.GetAsOfRequest) -> Version | None:
+def _version(
+    admitted: Admitted, store: VersionedStore, key: bytes, request: query_service_pb2.GetAsOfRequest
+) -> Version | None:
     """Return the version that a request asks for."""
-    return store.get_as_of(key, request.as_of_ms) if request.HasField("as_of_ms") else store.get(key)
+    with admitted.reading():
+        return store.get_as_of(key, request.as_of_ms) if request.HasField("as_of_ms") else store.get(key)
 
 
-def _each(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found | Exception]:
+def _each(admitted: Admitted, keys: Sequence[bytes]) -> Sequence[_Found | Exception]:
     """Read keys together. If that fails, read each of them by itself, so that each has its own outcome."""
     try:
-        return _latest(replica, keys)
+        with admitted.reading():
+            return _latest(admitted.replica, keys)
     except StoreClosed:
-        return [gave_up(replica)] * len(keys)
+        return [gave_up(admitted.replica)] * len(keys)
     except BaseException as caught:  # noqa: BLE001 - it is the outcome
         if len(keys) == 1:
             return [as_error(caught)]
-        return [outcome for key in keys for outcome in _each(replica, (key,))]
+        return [outcome for key in keys for outcome in _each(admitted, (key,))]
 
 
 def _latest(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found]:

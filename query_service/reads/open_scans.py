@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from query_service.reads.moments import Admitted
 from query_service.replicas.replica import StoreReplica
 from query_service.states.lifecycle import StoreState
 from query_service.stores.engine import StoreClosed
@@ -82,6 +83,15 @@ class OpenScans:
         except StoreClosed as error:
             closing = (each for each in replicas if each.state is StoreState.CLOSING)
             raise gave_up(next(closing, replicas[0])) from error
+
+    async def read(self, admitted: Admitted, read: Callable[[Walk], T]) -> T:
+        """Run a read of one replica, of the batch that it was admitted for; raise as `run` does."""
+
+        def of_moment(walk: Walk) -> T:
+            with admitted.reading():
+                return read(walk)
+
+        return await self.run([admitted.replica], of_moment)
 
     def close(self) -> None:
         """Cancel all walks. Their threads end soon afterwards."""

@@ -1,5 +1,7 @@
 """Waits for positions: if the caller has seen more than this replica has, the read waits until the replica has it too.
 
+So it does for the batch that it is to be of.
+
 Nothing polls: replication wakes the waiting reads. After a wait everything is checked again, as for a new request.
 """
 
@@ -18,7 +20,18 @@ from statehouse.runtime.held_bytes import HasSize, HeldBytes
 T = TypeVar("T")
 
 
-class PositionNotReached(LookupFailure):
+class ReplicaBehind(LookupFailure):
+    """The replica may answer a little later. `wait_ms` bounds how long a read may wait for it; None: its deadline."""
+
+    replica: StoreReplica
+    wait_ms: int | None = None
+
+    def is_over(self) -> bool:
+        """Whether it may answer now, or its task's state or role has changed."""
+        raise NotImplementedError
+
+
+class PositionNotReached(ReplicaBehind):
     """The replica may answer once it has reached a position of the bound."""
 
     def __init__(self, message: str, task: TaskReplica, replica: StoreReplica, position: int, wanted: int) -> None:
@@ -35,12 +48,33 @@ class PositionNotReached(LookupFailure):
         self._task, self._role, self._wanted = task, task.role, wanted
 
     def is_over(self) -> bool:
-        """Whether the replica has reached the position, or its task's state or role has changed."""
+        """See ReplicaBehind."""
         return (
             self.replica.position >= self._wanted
             or self._task.state is not TaskState.RUNNING
             or self._task.role is not self._role
         )
+
+
+class MomentNotReached(ReplicaBehind):
+    """The replica may answer once it shows a batch that the read may be of."""
+
+    def __init__(
+        self,
+        failure: LookupFailure,
+        task: TaskReplica,
+        replica: StoreReplica,
+        is_reached: Callable[[], bool],
+        wait_ms: int | None,
+    ) -> None:
+        """Take over the failure of a replica."""
+        super().__init__(failure.reason, failure.message, failure.metadata)
+        self.replica, self.wait_ms = replica, wait_ms
+        self._task, self._role, self._is_reached = task, task.role, is_reached
+
+    def is_over(self) -> bool:
+        """See ReplicaBehind."""
+        return self._task.state is not TaskState.RUNNING or self._task.role is not self._role or self._is_reached()
 
 
 class PositionWaits:
@@ -61,21 +95,23 @@ class PositionWaits:
         return len(self._open)
 
     async def patiently(
-        self, request: HasSize, attempt: Callable[[], Awaitable[T]], behind: PositionNotReached, deadline: Deadline
+        self, request: HasSize, attempt: Callable[[], Awaitable[T]], behind: ReplicaBehind, deadline: Deadline
     ) -> T:
         """Repeat an attempt for a request that failed with `behind`, each time after a wait, and return its result.
 
         Raises:
-            LookupFailure: POSITION_NOT_REACHED, the deadline is reached; OVERLOADED, too many requests wait, or too
-                large ones; NODE_SHUTTING_DOWN; or another failure of the attempt.
+            LookupFailure: POSITION_NOT_REACHED or MOMENT_NOT_REACHED, the deadline is reached; OVERLOADED, too many
+                requests wait, or too large ones; NODE_SHUTTING_DOWN; or another failure of the attempt.
 
         """
+        if behind.wait_ms is not None:
+            deadline = Deadline(min(deadline.at, Deadline.after(behind.wait_ms / 1000).at))
         with self._requests.hold(request.ByteSize()):
             while True:
                 is_last = not await self._changed(behind, deadline)
                 try:
                     return await attempt()
-                except PositionNotReached as again:
+                except ReplicaBehind as again:
                     if is_last:
                         raise
                     behind = again
@@ -86,7 +122,7 @@ class PositionWaits:
         for wait in self._open:
             wait.reschedule(asyncio.get_running_loop().time())
 
-    async def _changed(self, behind: PositionNotReached, deadline: Deadline) -> bool:
+    async def _changed(self, behind: ReplicaBehind, deadline: Deadline) -> bool:
         """Wait until another attempt is worth it; False if the deadline comes first."""
         self._refuse_when_stopping()
         if len(self._open) >= self._max_waits:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import ServedStore
+from query_service.reads.moments import Admitted, agreed
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.page_responses import serialized_page
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
@@ -24,11 +25,13 @@ from query_service.stores.walk import Walk
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
 from statehouse.contract import paging
+from statehouse.contract.consistency import refuse_too_old
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import LookupFailure, Reason
 from statehouse.keys.composite import SessionKey, WindowKey
+from statehouse.runtime.clocks import process_clock
 from statehouse.serdes import shown_key, shown_value
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -57,8 +60,8 @@ class ScanHandler:
         keys = key_range(request, served.key_serde)
         admitted = self._admitted(served, request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
-        scans = [_scan_of(replica, request) for replica, _ in admitted]
-        stores = [replica.store for replica, _ in admitted]
+        scans = [_scan_of(each.replica, request) for each in admitted]
+        stores = [each.replica.store for each in admitted]
         _refuse_gaps(keys, stores)
         try:
             pages = await self._pages(admitted, [partial(scan, keys, limit, max_bytes) for scan in scans])
@@ -68,8 +71,11 @@ class ScanHandler:
             page = _one_per_key(pages, limit, reverse=request.reverse)
         else:
             page = _in_order(pages, itemgetter(0), limit, reverse=request.reverse)
+        refuse_too_old(
+            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
+        )
         size = sum(len(key) + len(data) for key, data, _ in page.entries)
-        admitted[0][0].metrics.reads[_query(request)].add(started, size)
+        admitted[0].replica.metrics.reads[_query(request)].add(started, size)
 
         def show(found: tuple[bytes, bytes, int]) -> query_service_pb2.Entry:
             key, data, timestamp_ms = found
@@ -79,7 +85,7 @@ class ScanHandler:
                 timestamp_ms=shown_timestamp(timestamp_ms),
             )
 
-        stamps = [stamp for _, stamp in admitted]
+        stamps = [each.stamp for each in admitted]
         return await serialized_page(request, page, stamps, show, itemgetter(0), self._max_message_bytes)
 
     async def scan_windows(self, request: query_service_pb2.ScanWindowsRequest) -> bytes:
@@ -96,7 +102,7 @@ class ScanHandler:
         served = self._admission.store(request.store).asked(exact=request.json_text)
         page, admitted = await self._timed_page(served, request, WINDOW, windows_in(request))
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
-        admitted[0][0].metrics.reads[ReadKind.SCAN_WINDOWS].add(started, size)
+        admitted[0].replica.metrics.reads[ReadKind.SCAN_WINDOWS].add(started, size)
 
         def show(found: tuple[WindowKey, bytes, int]) -> query_service_pb2.KeyedWindow:
             entry, data, timestamp_ms = found
@@ -111,7 +117,7 @@ class ScanHandler:
                 sequence=entry.sequence,
             )
 
-        stamps = [stamp for _, stamp in admitted]
+        stamps = [each.stamp for each in admitted]
         return await serialized_page(request, page, stamps, show, _entry_key, self._max_message_bytes)
 
     async def scan_sessions(self, request: query_service_pb2.ScanSessionsRequest) -> bytes:
@@ -128,7 +134,7 @@ class ScanHandler:
         served = self._admission.store(request.store).asked(exact=request.json_text)
         page, admitted = await self._timed_page(served, request, SESSION, sessions_in(request))
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
-        admitted[0][0].metrics.reads[ReadKind.SCAN_SESSIONS].add(started, size)
+        admitted[0].replica.metrics.reads[ReadKind.SCAN_SESSIONS].add(started, size)
 
         def show(found: tuple[SessionKey, bytes, int]) -> query_service_pb2.KeyedSession:
             entry, data, timestamp_ms = found
@@ -142,7 +148,7 @@ class ScanHandler:
                 ),
             )
 
-        stamps = [stamp for _, stamp in admitted]
+        stamps = [each.stamp for each in admitted]
         return await serialized_page(request, page, stamps, show, _entry_key, self._max_message_bytes)
 
     async def count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
@@ -154,18 +160,23 @@ class ScanHandler:
         """
         started = time.perf_counter()
         served = self._admission.store(request.store)
+        if request.freshness.HasField("max_value_age_ms"):
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, "a count shows no values: max_value_age_ms is for reads of these"
+            )
         admitted = self._admitted(served, request)
         count = 0
-        for replica, _ in admitted:
-            if request.exact:
-                count += await self._open_scans.run([replica], replica.store.exact_count)
+        for each in admitted:
+            replica = each.replica
+            if request.exact or each.moment is not None:  # what is kept is the number of what there is now
+                count += await self._open_scans.read(each, replica.store.exact_count)
             elif replica.is_elsewhere:
                 count += await self._open_scans.run([replica], partial(_approximate, replica))
             else:
                 count += replica.store.approximate_count()
-        admitted[0][0].metrics.reads[ReadKind.COUNT].add(started, 0)
+        admitted[0].replica.metrics.reads[ReadKind.COUNT].add(started, 0)
         return query_service_pb2.CountResponse(
-            count=count, exact=request.exact, replicas=[stamp for _, stamp in admitted]
+            count=count, exact=request.exact, replicas=[each.stamp for each in admitted]
         )
 
     async def _timed_page(
@@ -174,44 +185,54 @@ class ScanHandler:
         request: paging.TimedRangeRequest,
         kind: str,
         span: TimeRange[Any],
-    ) -> tuple[RangePage[tuple[Any, bytes, int]], list[tuple[StoreReplica, types_pb2.ReplicaStamp]]]:
-        """Read a page of entries by key and time; return it with the replicas that were read, and their stamps."""
+    ) -> tuple[RangePage[tuple[Any, bytes, int]], Sequence[Admitted]]:
+        """Read a page of entries by key and time; return it with who was read."""
         keys = entry_key_range(request, served.key_serde)
         admitted = self._admitted(served, request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
         query = request.DESCRIPTOR.name.removesuffix("Request")
-        stores = [of_kind(replica, TimedStore, query, kind) for replica, _ in admitted]
+        stores = [of_kind(each.replica, TimedStore, query, kind) for each in admitted]
         scans = [
             partial(store.scan_with_timestamps, keys, span.accept, span.first_ms, span.last_ms, limit, max_bytes)
             for store in stores
         ]
         pages = await self._pages(admitted, scans)
-        return _in_order(pages, _entry_key, limit, reverse=request.reverse), admitted
+        page = _in_order(pages, _entry_key, limit, reverse=request.reverse)
+        refuse_too_old(
+            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
+        )
+        return page, admitted
 
     async def _pages(
         self,
-        admitted: Sequence[tuple[StoreReplica, types_pb2.ReplicaStamp]],
+        admitted: Sequence[Admitted],
         scans: Sequence[Callable[[Walk], RangePage[T]]],
     ) -> list[RangePage[T]]:
-        """Read a page of each replica, between two writes, and stamp it with the position that it shows."""
+        """Read a page of each replica, of its batch or between two writes, and stamp it with the position of that."""
 
         def read(walk: Walk) -> list[RangePage[T]]:
             pages = []
-            for (replica, stamp), scan in zip(admitted, scans, strict=True):
-                page, position = replica.at_rest(walk, partial(scan, walk))
-                _move(stamp, position)
+            for each, scan in zip(admitted, scans, strict=True):
+                if each.moment is not None:
+                    with each.reading():
+                        pages.append(scan(walk))
+                    continue
+                page, position = each.replica.at_rest(walk, partial(scan, walk))
+                _move(each.stamp, position)
                 pages.append(page)
             return pages
 
-        return await self._open_scans.run([replica for replica, _ in admitted], read)
+        return await self._open_scans.run([each.replica for each in admitted], read)
 
     def _admitted(
         self, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest
-    ) -> list[tuple[StoreReplica, types_pb2.ReplicaStamp]]:
-        return [
-            self._admission.admit(served, partition, request.freshness, request.forwarding)
-            for partition in self._admission.partitions(served, request)
-        ]
+    ) -> Sequence[Admitted]:
+        partitions = self._admission.partitions(served, request)
+
+        def admit(place: int, moment: types_pb2.MomentBound | None = None) -> Admitted:
+            return self._admission.admit(served, partitions[place], request.freshness, request.forwarding, moment)
+
+        return agreed([admit(place) for place in range(len(partitions))], admit)
 
 
 def _approximate(replica: StoreReplica, _walk: Walk) -> int:

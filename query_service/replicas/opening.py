@@ -23,6 +23,7 @@ from query_service.stores.catalog import layout_of, open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.contract.moments import NONE
 from statehouse.contract.topology import Role, StoreSpec
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.partitioner import partitioner
@@ -108,6 +109,7 @@ class StoreOpener:
                 layout=layout_of(spec, store),
                 misplaced=0,
                 placed_by=spec.partition_count,
+                records_end=0,
             ).by(clock.boot_id, clock.offset_ms)
         else:
             store, checkpoint = kept
@@ -122,6 +124,7 @@ class StoreOpener:
             since_ms=now_ms if spec.ephemeral else None,
             restored_to=None if spec.ephemeral else changelog.end_offset,
             restored_in_full=kept is None and not spec.ephemeral,
+            log_start=changelog.first_offset,
             ends_valid_s=self._settings.session_timeout_ms / 1000,
             partition_of=self._partition_of,
             on_misplaced=self._on_misplaced,
@@ -146,7 +149,10 @@ class StoreOpener:
                 log.info("store opened", **facts, position=start.position, reason=start.reason)
                 if start.fault is not None:
                     self._metrics.fault(start.fault, FaultOutcome.PASSED_OVER)
-                return store, replace(checkpoint, position=start.position)
+                if start.position != checkpoint.position:
+                    # What it was before the records that have expired is no batch's state.
+                    checkpoint = replace(checkpoint, position=start.position, batch=NONE, records_end=start.position)
+                return store, checkpoint
             store.close()
             fault, reason = start.fault or Fault.NO_STATE, start.reason
         except StoreUnusable as error:

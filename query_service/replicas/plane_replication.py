@@ -101,6 +101,7 @@ def _progress(report: engine_pb2.EngineReport) -> Progress:
     first = report.first_misplaced
     return Progress(
         report.position,
+        report.records_end,
         puts=report.puts,
         deletes=report.deletes,
         size=report.bytes,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, TypeVar
 
 import structlog
 
 from query_service.dataplane.engine import KeptRecords
 from query_service.disk.directory import TaskDirectory, store_folder
+from query_service.replicas.exact_ranges import ExactRanges
 from query_service.replicas.placement import PlacementCheck
 from query_service.replicas.tail import READ_AT_ONCE_S, Compaction, Tail
 from query_service.replicas.tail_feed import TailFeed
@@ -23,10 +26,14 @@ from query_service.states.confirmation import Confirmation, KnownEnd
 from query_service.states.faults import Fault, TaskFault
 from query_service.states.lifecycle import StoreState, can_follow, next_state
 from query_service.states.task_events import NodeTask
-from query_service.stores.base import ChangelogRecord, StateStore
+from query_service.stores.base import Applied, ChangelogRecord, StateStore
+from query_service.stores.engine import KeepsMoments, MomentGone
+from query_service.stores.engine_store import EngineStore
+from query_service.stores.kept_moments import keeps_moments
 from query_service.stores.walk import Walk
 from query_service.telemetry.metrics import ReplicaMetrics
 from statehouse.contract.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
+from statehouse.contract.moments import NONE, Chosen, is_state_of
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.placement import log_number
 from statehouse.contract.topology import AnyTaskId, Role, StoreSpec
@@ -41,6 +48,7 @@ _MISPLACED_LOG_S = 60.0
 """A replica warns of misplaced records immediately, and then at most this often: a topic may consist of them."""
 
 _READ_ON = frozenset({StoreState.RESTORED, StoreState.FOLLOWING})
+_BATCH: Final = attrgetter("batch")
 
 
 class LogLost(TaskFault):
@@ -53,12 +61,14 @@ class LogLost(TaskFault):
 class Progress:
     """What the data plane has read of a log and written to a store.
 
-    `position` is the next offset that the store needs. The other numbers are of the records since the one before: those
-    with a value and tombstones; bytes of their keys and values; for how long they were written. `first_misplaced`: the
-    offset of the first of the misplaced ones, and where it should be.
+    `position` is the next offset that the store needs, `records_end` the one after its newest record. The other numbers
+    are of the records since the position before: those with a value and tombstones; bytes of their keys and values; for
+    how long they were written. `first_misplaced`: the offset of the first of the misplaced ones, and where it should
+    be.
     """
 
     position: int
+    records_end: int
     puts: int = 0
     deletes: int = 0
     size: int = 0
@@ -108,6 +118,7 @@ class StoreReplica:
         since_ms: int | None = None,
         restored_to: int | None = None,
         restored_in_full: bool = False,
+        log_start: int = 0,
         ends_valid_s: float | None = None,
         partition_of: Partitioner = partition_for,
         on_misplaced: Callable[[], None] = lambda: None,
@@ -127,6 +138,7 @@ class StoreReplica:
             since_ms: wall clock when an ephemeral store began, empty, to follow its updates.
             restored_to: end of the log when the store was opened; None if nothing is restored.
             restored_in_full: whether the store is empty and is restored from the start of the log.
+            log_start: first offset of the log when the store was opened.
             ends_valid_s: how long after its request a known end tells the lag; None means for ever.
             partition_of: does what `partition_for` does.
             on_misplaced: called on the writing thread when the first misplaced record is found, and now and then after.
@@ -159,7 +171,13 @@ class StoreReplica:
         self.on_end_known: Callable[[], object] = lambda: None  # called when `last_end` has changed, on any thread
         self._tombstones_kept_ms = tombstones_kept_ms
         self._ends_valid_s = ends_valid_s
+        if checkpoint.records_end is None:  # an earlier version wrote it: where the newest record is isn't known
+            checkpoint = replace(checkpoint, batch=NONE, records_end=checkpoint.position)
         self._checkpoint = checkpoint
+        self._moments: KeepsMoments | None = None
+        if isinstance(store, EngineStore) and keeps_moments(spec):
+            self._moments = store.moments
+        self._exact = ExactRanges(log_start)
         self._placement = PlacementCheck(spec, partition, partition_of)
         self._on_misplaced, self._misplaced_logged_at = on_misplaced, -math.inf
         # It may be newer than the checkpoint. The next checkpoint saves it, and its position has then reached that end.
@@ -183,6 +201,11 @@ class StoreReplica:
     def is_elsewhere(self) -> bool:
         """Whether its entries are in the data plane, so that each read of them has to wait."""
         return self._pinned is not None
+
+    @property
+    def keeps_moments(self) -> bool:
+        """Whether it can show the store as it was at the end of a batch."""
+        return self._moments is not None
 
     @property
     def topic_partition(self) -> tuple[str, int]:
@@ -230,6 +253,7 @@ class StoreReplica:
             if not can_follow(self.state, StoreState.LOST):
                 return
             self.state, self.loss = StoreState.LOST, loss
+        self._exact.clear()  # the log may be another one, with other records at these offsets
         self.on_lost()
 
     def lag(self, now: float) -> int | None:
@@ -276,14 +300,11 @@ class StoreReplica:
         at_once = self._was_just_at_end()
         misplaced = self._placement.misplaced(records)
         with self._write_lock:
-            checkpoint = self._checkpoint_at(position)
-            if misplaced:
-                checkpoint = replace(checkpoint, misplaced=(checkpoint.misplaced or 0) + len(misplaced))
+            before = self._checkpoint
             began = time.monotonic()
-            applied = self.store.apply(records, checkpoint)
+            applied = self._write(records, position, len(misplaced))
             took_s = time.monotonic() - began
-            self._checkpoint = replace(checkpoint, stream_time_ms=applied.stream_time_ms)
-        self.position = position
+        self._move(before, position, at_once=at_once)
         self.late += applied.late
         is_restoring = self.state is StoreState.RESTORING
         self.had_records = self.had_records or (bool(records) and records[0].offset < self.restored_to)
@@ -295,21 +316,65 @@ class StoreReplica:
         self._extend_tail(records, position, at_once=at_once)
         return applied.unreadable
 
+    def _write(self, records: Sequence[ChangelogRecord], position: int, misplaced: int) -> Applied:
+        """Write records, and keep what is there before the first one of each batch; a restore only writes."""
+        if self._moments is None or self.state not in _READ_ON:
+            return self._write_part(records, position, misplaced)
+        written = Applied(stream_time_ms=self._checkpoint.stream_time_ms)
+        begin = 0
+        for batch, grouped in groupby(records, _BATCH):
+            part = list(grouped)
+            before = self._checkpoint
+            if batch != before.batch:
+                self._moments.keep(before.batch, _records_end(before), part[0].offset)
+            end = begin + len(part)
+            applied = self._write_part(part, position if end == len(records) else part[-1].offset + 1, misplaced)
+            misplaced = 0
+            written.unreadable += [(begin + index, reason) for index, reason in applied.unreadable]
+            written.late += applied.late
+            written.expired_segments += applied.expired_segments
+            written.stream_time_ms = applied.stream_time_ms
+            begin = end
+        return written if records else self._write_part((), position, misplaced)
+
+    def _write_part(self, records: Sequence[ChangelogRecord], position: int, misplaced: int) -> Applied:
+        checkpoint = self._checkpoint_at(position)
+        if records:
+            checkpoint = replace(checkpoint, batch=records[-1].batch, records_end=records[-1].offset + 1)
+        if misplaced:
+            checkpoint = replace(checkpoint, misplaced=(checkpoint.misplaced or 0) + misplaced)
+        applied = self.store.apply(records, checkpoint)
+        self._checkpoint = replace(checkpoint, stream_time_ms=applied.stream_time_ms)
+        return applied
+
+    def _move(self, before: Checkpoint, position: int, *, at_once: bool) -> None:
+        """Raise the position from that of a checkpoint. `at_once` is what `_was_just_at_end` said."""
+        is_whole = at_once or self.tail.compaction.lag_ms is None
+        self._exact.moved(_records_end(before), before.position, position, at_once=is_whole and self.state in _READ_ON)
+        self.position = position
+
     def advanced_to(self, progress: Progress) -> None:
         """Note what the data plane has read and written. Only the event loop calls this, and nobody calls `apply`."""
         assert self._feed is not None  # noqa: S101 - a defect of the caller's
         self._confirm()
         at_once = self.state in _READ_ON and self._was_just_at_end()
         with self._swap_lock:  # a save may wait for the data plane, whose answer the event loop brings
-            checkpoint = replace(self._checkpoint_at(progress.position), stream_time_ms=progress.stream_time_ms)
+            before = self._checkpoint
+            checkpoint = replace(
+                self._checkpoint_at(progress.position),
+                stream_time_ms=progress.stream_time_ms,
+                records_end=progress.records_end,
+                # Only the data plane knows the newest record's.
+                batch=before.batch if progress.records_end == before.records_end else NONE,
+            )
             if progress.misplaced:
                 checkpoint = replace(checkpoint, misplaced=(checkpoint.misplaced or 0) + progress.misplaced)
             self._checkpoint = checkpoint
-        before, self.position = self.position, progress.position
+        self._move(before, progress.position, at_once=at_once)
         self.late += progress.late
         records = progress.puts + progress.deletes
         is_restoring = self.state is StoreState.RESTORING
-        self.had_records = self.had_records or (records > 0 and before < self.restored_to)
+        self.had_records = self.had_records or (records > 0 and before.position < self.restored_to)
         if records:
             self.metrics.wrote(progress.puts, progress.deletes, progress.size, progress.took_s, restoring=is_restoring)
             self.metrics.dropped(progress.late, progress.expired_segments)
@@ -361,6 +426,42 @@ class StoreReplica:
             walk.on_begin = locked.close
             return read(), position
 
+    def is_exact(self, end: int) -> bool:
+        """Whether the state at an offset that it has reached was all that the log then had."""
+        if end in self._exact:
+            return True
+        self._confirm()
+        if self.loss is not None or self.state is StoreState.RESTORING or not self._was_just_at_end():
+            return False
+        present = self._checkpoint
+        self._exact.found_at_end(_records_end(present), present.position)
+        return end in self._exact
+
+    @contextmanager
+    def at(self, chosen: Chosen) -> Iterator[None]:
+        """Have this thread's reads of the store be as of a batch. It may wait for a write.
+
+        Raises:
+            MomentGone: the batch is not kept, or not any more. A read within the context may raise it, too.
+            StoreClosed: the store is closed.
+
+        """
+        if self._moments is None:
+            raise MomentGone(f"store {self.spec.name} keeps no batches")
+        with ExitStack() as shown:
+            try:
+                shown.enter_context(self._moments.moment(chosen.batch_id, chosen.end))
+            except MomentGone:
+                # The newest one is kept as soon as somebody reads it, as it may be the newest for long.
+                with self._write_lock:
+                    present = self._checkpoint
+                    records_end = _records_end(present)
+                    if not is_state_of(present.batch, records_end, present.position, chosen.batch_id, chosen.end):
+                        raise
+                    self._moments.keep(present.batch, records_end, present.position)
+                    shown.enter_context(self._moments.moment(chosen.batch_id, chosen.end))
+            yield
+
     def note_skipped(self, offset: int, reason: str) -> None:
         """Count and log a record that was skipped."""
         self.skipped += 1
@@ -378,8 +479,9 @@ class StoreReplica:
         if position > self.position:
             at_once = self._was_just_at_end()
             with self._write_lock:
+                before = self._checkpoint
                 self._checkpoint = self._checkpoint_at(position)
-            self.position = position
+            self._move(before, position, at_once=at_once)
             self._extend_tail((), position, at_once=at_once)
 
     def _checkpoint_at(self, position: int) -> Checkpoint:
@@ -408,7 +510,7 @@ class StoreReplica:
         with self._write_lock:
             with self._swap_lock:
                 self._checkpoint = checkpoint = self._checkpoint_at(self._checkpoint.position)
-            if self.store.checkpoint() != checkpoint:
+            if not _is_saved(checkpoint, self.store.checkpoint()):
                 began = time.monotonic()
                 self.store.apply((), checkpoint)
                 ended = time.monotonic()
@@ -493,6 +595,18 @@ class TaskReplica:
     def global_report(self) -> GlobalReport:
         """Return the heartbeat's report of a copy of a global store."""
         return GlobalReport(self.state, {store.partition: _reported(store) for store in self.stores.values()})
+
+
+def _records_end(checkpoint: Checkpoint) -> int:
+    """Return the offset after the newest record of a state; a replica's checkpoint has it."""
+    return 0 if checkpoint.records_end is None else checkpoint.records_end
+
+
+def _is_saved(checkpoint: Checkpoint, saved: Checkpoint | None) -> bool:
+    """Whether a store has a checkpoint. What its newest record is doesn't change without the position."""
+    return (
+        saved is not None and replace(saved, batch=checkpoint.batch, records_end=checkpoint.records_end) == checkpoint
+    )
 
 
 def _reported(store: StoreReplica) -> StorePosition:

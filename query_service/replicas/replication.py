@@ -22,6 +22,7 @@ from query_service.replicas.replica import LogLost, StoreReplica, monotonic_and_
 from query_service.replicas.topic_watch import TopicWatch
 from query_service.states.faults import Fault
 from query_service.stores.base import ChangelogRecord
+from statehouse.contract.moments import batch_in
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets
@@ -287,7 +288,8 @@ def _apply(replica: StoreReplica, messages: list[Message]) -> None:
         if key is None:
             replica.note_skipped(message.offset(), "a record without a key")
         else:
-            records.append(ChangelogRecord(key, message.value(), message.timestamp()[1], message.offset()))
+            batch = batch_in(message.headers())
+            records.append(ChangelogRecord(key, message.value(), message.timestamp()[1], message.offset(), batch))
     for index, reason in replica.apply(records, messages[-1].offset() + 1):
         replica.note_skipped(records[index].offset, reason)
 

@@ -88,7 +88,7 @@ class Tail:
     """The latest records, up to `max_bytes`. One thread extends the tail, any thread reads it."""
 
     def __init__(self, max_bytes: int, compaction: Compaction, position: int) -> None:
-        self._max_bytes, self._compaction = max_bytes, compaction
+        self._max_bytes, self.compaction = max_bytes, compaction
         self._lock = threading.Lock()
         self._records: list[ChangelogRecord] = []
         self._first = 0  # index of the first record that is still kept
@@ -119,7 +119,7 @@ class Tail:
         with self._lock:
             whole = self.end
             if at_once_from > whole:
-                provable = self._compaction.whole_from(whole, records, now_ms, self._newest_ms)
+                provable = self.compaction.whole_from(whole, records, now_ms, self._newest_ms)
                 whole = min(provable, at_once_from)
             if whole != self.end:
                 self._forget(whole)

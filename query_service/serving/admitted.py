@@ -140,7 +140,12 @@ def admitted(  # noqa: PLR0911 - each return is an obstacle
 def _bound(request: ReadRequest) -> Freshness | None:
     """Return a plain read's bound; None if it isn't plain."""
     bound = request.freshness
-    if not _is_plain(request) or bound.HasField("moment") or len(bound.at_least.positions) > _POSITIONS_MAX:
+    if (
+        not _is_plain(request)
+        or bound.HasField("moment")
+        or bound.HasField("max_value_age_ms")
+        or len(bound.at_least.positions) > _POSITIONS_MAX
+    ):
         return None
     try:
         return Freshness.from_proto(request.freshness)

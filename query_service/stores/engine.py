@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault, TaskFault
@@ -29,6 +29,10 @@ class StoreUnusable(TaskFault):
 
 class StoreClosed(StatehouseError):
     """The store was closed during the read: the node gave the task up."""
+
+
+class MomentGone(StatehouseError):
+    """The store is not kept as it was at the end of a batch, or not any more."""
 
 
 class EngineView(Protocol):
@@ -100,3 +104,30 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Wait until the last view is left, then release files and memory."""
+
+
+@runtime_checkable
+class KeepsMoments(Protocol):
+    """An engine that keeps its entries as they were at the ends of batches: see `statehouse.contract.moments`."""
+
+    def keep(self, last: int, lo: int, hi: int) -> None:
+        """Keep the entries as they are. The thread that writes calls this, between two writes.
+
+        Args:
+            last: the batch that the newest record names.
+            lo: the offset after that record.
+            hi: up to this offset no other record is. A later call with the same `lo` may raise it.
+
+        """
+
+    def moment(self, batch_id: int, end: int) -> AbstractContextManager[None]:
+        """Have this thread read the entries as they were at the end of a batch, which is at the offset `end`.
+
+        Raises:
+            MomentGone: it is not kept. In the data plane a read within the context may raise it, too.
+            StoreClosed: the engine is closed.
+
+        """
+
+    def shown_time_ms(self) -> int | None:
+        """Return the stream time of the entries that this thread is shown; None if it reads them as they are."""

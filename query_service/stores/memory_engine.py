@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, islice
 
 from sortedcontainers import SortedDict
@@ -13,6 +13,8 @@ from sortedcontainers import SortedDict
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault, TaskFault
 from query_service.stores.engine import EngineView, StoreClosed, Writes
+from query_service.stores.kept_moments import KeptMoments, moment_bytes_in_memory
+from statehouse.contract.moments import NONE
 
 # Memory that an entry takes beside its bytes: two bytes objects, a dictionary slot, a slot in the sorted list.
 _ENTRY_OVERHEAD = 200
@@ -30,6 +32,7 @@ class MemoryEngine:
     """A sorted dictionary per family. While views are open, a write gives each view the old values of its keys.
 
     So a walk of any length holds the lock for only a few entries at a time, and the writer need not wait for its end.
+    Moments are kept alike, but each has only the old values of the keys that were written before the next one.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -40,13 +43,20 @@ class MemoryEngine:
         self._lock = threading.Condition()
         self._views: set[_MemoryView] = set()
         self._closed = False
+        self._moments: KeptMoments[_MemoryMoment] = KeptMoments(self._lock, moment_bytes_in_memory(budget_bytes))
+        self._chain: list[_MemoryMoment] = []  # those that are kept, and those that are only still read
+        self.moment: Callable[[int, int], AbstractContextManager[None]] = self._moments.show
+        self.shown_time_ms = self._moments.shown_time_ms
 
     def families(self) -> frozenset[str]:
         """Return the names of the families."""
-        return frozenset(self._families)
+        shown = self._moments.shown
+        return frozenset(self._families) if shown is None else shown.families()
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, None if the key or its family does not exist."""
+        if (shown := self._moments.shown) is not None:
+            return shown.get(family, key)
         entries = self._families.get(family)
         return None if entries is None else entries.get(key)
 
@@ -69,6 +79,9 @@ class MemoryEngine:
             StoreClosed: the engine is closed.
 
         """
+        if (shown := self._moments.shown) is not None:
+            yield shown
+            return
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
@@ -96,18 +109,32 @@ class MemoryEngine:
                     f"{size} bytes where the budget is {self._budget_bytes}: raise memory_store_max_bytes, or make the "
                     "store persistent"
                 )
+            held_back = 0
             for family, entries in writes.items():
                 into = self._families.setdefault(family, SortedDict())
                 views = [view for view in self._views if view.shows(family, into)]
                 for key, value in entries:
                     for view in views:
                         view.keep(family, key)
+                    if self._chain:
+                        held_back += self._chain[-1].remember(family, key, into.get(key))
                     if value is None:
                         into.pop(key, None)
                     else:
                         into[key] = value
                 self._sizes[family] = self._sizes.get(family, 0) + added[family]
             self._checkpoint = checkpoint
+            self._moments.note_write(checkpoint.batch, held_back)
+
+    def keep(self, last: int, lo: int, hi: int) -> None:
+        """Keep the entries as they are now, as `KeepsMoments.keep` says."""
+        self._moments.keep(last, lo, hi, self._begin_moment)
+
+    def _begin_moment(self) -> _MemoryMoment:
+        stream_time_ms = -1 if self._checkpoint is None else self._checkpoint.stream_time_ms
+        moment = _MemoryMoment(self._families, self._chain, self._lock, stream_time_ms)
+        self._chain.append(moment)
+        return moment
 
     def _added(self, family: str, entries: Collection[tuple[bytes, bytes | None]]) -> int:
         """Return the number of bytes by which the writes would make a family grow."""
@@ -123,8 +150,12 @@ class MemoryEngine:
     def drop(self, family: str) -> None:
         """Remove a family."""
         with self._lock:
-            self._families.pop(family, None)
+            dropped = self._families.pop(family, None)
             self._sizes.pop(family, None)
+            if self._chain and dropped:
+                newest = self._chain[-1]
+                held_back = sum(newest.remember(family, key, value) for key, value in dropped.items())
+                self._moments.note_write(NONE, held_back)
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint written."""
@@ -136,17 +167,22 @@ class MemoryEngine:
 
     def open_views(self) -> int:
         """Return how many views are open."""
-        return len(self._views)
+        return len(self._views) + self._moments.readers
 
     def statistics(self) -> Mapping[str, int]:
         """Return the size and the budget, in bytes."""
-        return {"memory_bytes": sum(self._sizes.values()), "memory_budget_bytes": self._budget_bytes}
+        return {
+            "memory_bytes": sum(self._sizes.values()),
+            "memory_budget_bytes": self._budget_bytes,
+            **self._moments.statistics(),
+        }
 
     def close(self) -> None:
         """Wait until the last view is left, then remove everything."""
         with self._lock:
             self._closed = True
-            self._lock.wait_for(lambda: not self._views)
+            self._moments.close()
+            self._lock.wait_for(lambda: self.open_views() == 0)
             self._families = {}
             self._sizes = {}
 
@@ -172,36 +208,95 @@ class _MemoryView:
 
     def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a range, as `EngineView.entries` says."""
-        if family not in self._families or (stop is not None and start >= stop):
+        if family not in self._families:
             return
-        last: bytes | None = None
-        while True:
-            taken = self._take(family, start, stop, last, reverse=reverse)
-            for key, value in taken:
-                if value is not None:
-                    yield key, value
-            if len(taken) < _ENTRIES_A_TURN:
-                return
-            last = taken[-1][0]
+        layers = [self._before[family], self._families[family]]
+        yield from _walk(self._lock, lambda: layers, start, stop, reverse=reverse)
 
-    def _take(
-        self, family: str, start: bytes, stop: bytes | None, last: bytes | None, *, reverse: bool
-    ) -> list[tuple[bytes, bytes | None]]:
-        """Return the next keys of a range, after `last`, with their values at the view's moment; None: no value."""
-        low, high, inclusive = start, stop, (True, False)
-        if last is not None:
-            low, high, inclusive = (start, last, (True, False)) if reverse else (last, stop, (False, False))
+
+class _MemoryMoment:
+    """Entries as they were at a moment: those of now, except keys that were written since.
+
+    For a key that was written since, the first moment from this one on that has an old value of it has the right one.
+    """
+
+    def __init__(
+        self,
+        families: Mapping[str, SortedDict],
+        chain: list[_MemoryMoment],
+        lock: threading.Condition,
+        stream_time_ms: int,
+    ) -> None:
+        """`families`, `chain`: the engine's own. The chain has all moments in the order of time, this one, too."""
+        self._present, self._chain, self._lock = families, chain, lock
+        self._names = frozenset(families)
+        self.before: dict[str, SortedDict] = {}
+        self.stream_time_ms = stream_time_ms
+
+    def remember(self, family: str, key: bytes, value: bytes | None) -> int:
+        """Keep the value of a key that is about to be written; None: it has none. Return the bytes that this takes."""
+        before = self.before.setdefault(family, SortedDict())
+        if key in before:
+            return 0
+        before[key] = value
+        return _size(key, value or b"")
+
+    def families(self) -> frozenset[str]:
+        """Return the names of the families that there were."""
+        return self._names
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value that a key had, None if it had none."""
         with self._lock:
-            present, before = self._families[family], self._before[family]
-            keys = heapq.merge(
-                present.irange(low, high, inclusive, reverse),
-                before.irange(low, high, inclusive, reverse),
-                reverse=reverse,
-            )
-            return [
-                (key, before[key] if key in before else present[key])
+            return next((layer[key] for layer in self._layers(family) if key in layer), None)
+
+    def _layers(self, family: str) -> list[SortedDict]:
+        """Return what has a family's entries; of a key the first value counts. The caller holds the lock."""
+        since = self._chain[self._chain.index(self) :]
+        layers = [moment.before[family] for moment in since if family in moment.before]
+        return [*layers, self._present[family]] if family in self._present else layers
+
+    def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a range, as `EngineView.entries` says."""
+        return _walk(self._lock, lambda: self._layers(family), start, stop, reverse=reverse)
+
+    def release(self) -> None:
+        """Leave the old values to the moment before, which needs those that it lacks."""
+        place = self._chain.index(self)
+        del self._chain[place]
+        if place > 0:
+            for family, before in self.before.items():
+                for key, value in before.items():
+                    self._chain[place - 1].remember(family, key, value)
+
+
+def _walk(
+    lock: threading.Condition,
+    layers: Callable[[], Sequence[SortedDict]],
+    start: bytes,
+    stop: bytes | None,
+    *,
+    reverse: bool,
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of a range: for each key what the first of the layers has that has it; None: no value."""
+    if stop is not None and start >= stop:
+        return
+    low, high, inclusive = start, stop, (True, False)
+    while True:
+        with lock:
+            present = layers()
+            keys = heapq.merge(*(each.irange(low, high, inclusive, reverse) for each in present), reverse=reverse)
+            taken = [
+                (key, next(each[key] for each in present if key in each))
                 for key, _ in islice(groupby(keys), _ENTRIES_A_TURN)
             ]
+        for key, value in taken:
+            if value is not None:
+                yield key, value
+        if len(taken) < _ENTRIES_A_TURN:
+            return
+        last = taken[-1][0]
+        low, high, inclusive = (start, last, (True, False)) if reverse else (last, stop, (False, False))
 
 
 def _size(key: bytes, value: bytes) -> int:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from rocksdict import AccessType, Rdict, RdictIter, ReadOptions, WriteBatch
 
 from query_service.states.checkpoint import Checkpoint, UnknownFormat
 from query_service.states.faults import Fault, TaskFault
 from query_service.stores.engine import EngineView, StoreClosed, StoreUnusable, Writes
+from query_service.stores.kept_moments import DISK_BYTES, KeptMoments
 from query_service.stores.resources import StoreResources
 from statehouse.errors import LookupFailure, Reason
 
@@ -26,6 +29,8 @@ _CHECKPOINT_KEY = b"checkpoint"
 _SPARES = tuple(f"statehouse-spare-{nth}" for nth in range(8))
 _BUILT_IN = frozenset({"default", _META, *_SPARES})
 _DAMAGED = "DAMAGED"
+# A walk over a moment has its iterator to itself for so many entries at a time.
+_ENTRIES_A_TURN: Final = 128
 # Messages of RocksDB and the system when they refuse an operation although the content may be intact. RocksDB's binding
 # reports errors only as text.
 _FULL = ("No space left", "quota exceeded")
@@ -91,6 +96,8 @@ class RocksDBEngine:
         self._doomed: dict[str, Rdict] = {}
         self._spares_due = set(_SPARES) - known
         self._closed = False
+        self._moments: KeptMoments[_RocksDBMoment] = KeptMoments(self._lock, DISK_BYTES)
+        self.shown_time_ms = self._moments.shown_time_ms
 
     def _stored_checkpoint(self) -> Checkpoint | None:
         """Read the checkpoint. If it can't be read, close the database, so that it can be wiped."""
@@ -123,10 +130,13 @@ class RocksDBEngine:
 
     def families(self) -> frozenset[str]:
         """Return the names of the families; "default" always exists."""
-        return frozenset(self._families) | {"default"}
+        shown = self._moments.shown
+        return frozenset(self._families) | {"default"} if shown is None else shown.families()
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, None if the key or its family does not exist; LookupFailure if it is damaged."""
+        if (shown := self._moments.shown) is not None:
+            return shown.get(family, key)
         handle = self._handle_to_read(family)
         try:
             value: bytes | None = None if handle is None else handle.get(key)
@@ -146,6 +156,8 @@ class RocksDBEngine:
             LookupFailure: one of the entries is damaged.
 
         """
+        if (shown := self._moments.shown) is not None:
+            return [shown.get(family, key) for key in keys]
         with self._held_open():
             handle = self._handle_to_read(family)
             try:
@@ -185,20 +197,39 @@ class RocksDBEngine:
             StoreClosed: the engine is closed.
 
         """
+        if (shown := self._moments.shown) is not None:
+            yield shown
+            return
         with self._held_open():
             with self._writing if len(families) > 1 else nullcontext(), self._lock:
-                view = _RocksDBView(
-                    {
-                        name: (self._db if name == "default" else self._families[name]).iter(ReadOptions())
-                        for name in families
-                        if name == "default" or name in self._families
-                    },
-                    self._note_failure,
-                )
+                view = _RocksDBView(self._iterators(families), self._note_failure)
             try:
                 yield view
             finally:
                 view.release()
+
+    def _iterators(self, families: Collection[str]) -> dict[str, RdictIter]:
+        """Return an iterator for each family that there is; each shows it as it is now. The caller holds the lock."""
+        return {
+            name: (self._db if name == "default" else self._families[name]).iter(ReadOptions())
+            for name in families
+            if name == "default" or name in self._families
+        }
+
+    def keep(self, last: int, lo: int, hi: int) -> None:
+        """Keep the entries as they are now, as `KeepsMoments.keep` says."""
+        self._moments.keep(last, lo, hi, self._begin_moment)
+
+    def _begin_moment(self) -> _RocksDBMoment:
+        stream_time_ms = -1 if self._checkpoint is None else self._checkpoint.stream_time_ms
+        iterators = self._iterators({*self._families, "default"})
+        return _RocksDBMoment(iterators, stream_time_ms, self._note_failure, self._bury)
+
+    @contextmanager
+    def moment(self, batch_id: int, end: int) -> Iterator[None]:
+        """Show this thread a moment, as `KeepsMoments.moment` says."""
+        with self._held_open(), self._moments.show(batch_id, end):
+            yield
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
         """Write one batch. After a crash of the process the write-ahead log has all of it, or nothing.
@@ -228,6 +259,8 @@ class RocksDBEngine:
                 else:
                     batch.put(key, value, handle)
         batch.put(_CHECKPOINT_KEY, checkpoint.to_json().encode(), self._handles[_META])
+        # Not after it: until the store knows the new stream time as well, this is not to wait for readers.
+        self._moments.note_write(checkpoint.batch, batch.size_in_bytes())
         try:
             with self._writing:
                 self._db.write(batch)
@@ -244,6 +277,7 @@ class RocksDBEngine:
         if family not in self._handles:
             with self._lock:
                 if family in self._doomed:
+                    self._moments.clear()
                     self._lock.wait_for(lambda: self._views == 0)
                     self._bury()
                 while self._spares_due:
@@ -253,7 +287,7 @@ class RocksDBEngine:
         return self._handles[family]
 
     def drop(self, family: str) -> None:
-        """Drop the column family as soon as no view is open: a view's iterators would read freed memory."""
+        """Drop the column family as soon as no view is open and no moment has it: they would read freed memory."""
         with self._lock:
             handle = self._families.pop(family, None)
             self._handles.pop(family, None)
@@ -262,12 +296,12 @@ class RocksDBEngine:
                 self._bury()
 
     def _bury(self) -> None:
-        """Drop the doomed families if no view is open. RocksDB deletes whole files. The caller holds the lock."""
-        if self._views == 0:
-            for family, handle in self._doomed.items():
-                handle.close()
-                self._db.drop_column_family(family)
-            self._doomed.clear()
+        """Drop the doomed families that nobody can read. RocksDB deletes whole files. The caller holds the lock."""
+        if self._views > 0:
+            return
+        for family in self._doomed.keys() - self._moments.families():
+            self._doomed.pop(family).close()
+            self._db.drop_column_family(family)
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint written, None if nothing was ever written."""
@@ -291,10 +325,11 @@ class RocksDBEngine:
             if self._closed:
                 return {}
             opened = [self._db, self._meta, *self._families.values()]
-            return {
+            properties = {
                 name: sum(handle.property_int_value(rocksdb_property) or 0 for handle in opened)
                 for name, rocksdb_property in _PROPERTIES.items()
             }
+            return {**properties, **self._moments.statistics()}
 
     def close(self) -> None:
         """Wait until the last view is left, then close the database.
@@ -305,6 +340,7 @@ class RocksDBEngine:
         """
         with self._lock:
             self._closed = True
+            self._moments.close()
             self._lock.wait_for(lambda: self._views == 0)
             self._handles.clear()  # a handle keeps the database, and its lock, open
             opened = [*self._families.values(), self._meta, self._db]
@@ -341,6 +377,55 @@ class _RocksDBView:
         walk = (_backward if reverse else _forward)(entries, start, stop, self._on_failure)
         self._walks.append(walk)
         return walk
+
+
+class _RocksDBMoment:
+    """Iterators made at one moment, which is kept. One reader at a time uses them."""
+
+    def __init__(
+        self,
+        iterators: dict[str, RdictIter],
+        stream_time_ms: int,
+        on_failure: Callable[[Exception], None],
+        on_release: Callable[[], None],
+    ) -> None:
+        self._iterators, self._on_failure, self._on_release = iterators, on_failure, on_release
+        self._using = threading.Lock()
+        self.stream_time_ms = stream_time_ms
+
+    def families(self) -> frozenset[str]:
+        """Return the names of the families that there were."""
+        return frozenset(self._iterators)
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value that a key had, None if it had none."""
+        taken = self._take(family, key, key + b"\0", reverse=False)
+        return taken[0][1] if taken else None
+
+    def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a range, as `EngineView.entries` says."""
+        while stop is None or start < stop:
+            taken = self._take(family, start, stop, reverse=reverse)
+            yield from taken
+            if len(taken) < _ENTRIES_A_TURN:
+                return
+            if reverse:
+                stop = taken[-1][0]
+            else:
+                start = taken[-1][0] + b"\0"
+
+    def _take(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> list[tuple[bytes, bytes]]:
+        """Return the first entries of a range."""
+        if family not in self._iterators:
+            return []
+        walk = _backward if reverse else _forward
+        with self._using, closing(walk(self._iterators[family], start, stop, self._on_failure)) as entries:
+            return list(islice(entries, _ENTRIES_A_TURN))
+
+    def release(self) -> None:
+        """Release the iterators, and with them the files that they show."""
+        self._iterators.clear()
+        self._on_release()
 
 
 def _forward(

@@ -17,9 +17,11 @@ STORE_STATISTICS: Mapping[str, str] = MappingProxyType(
         "table_reader_bytes": "memory of open files' readers that is not in the block cache",
         "memory_bytes": "estimated memory of an in-memory store's entries",
         "memory_budget_bytes": "memory_store_max_bytes, of an in-memory store",
+        "moments_kept": "batches whose ends the store is kept at",
+        "moments_written_bytes": "bytes written since the oldest of them",
     }
 )
-"""Statistics of a store partition: stores on disk have the first four, in-memory stores the other two.
+"""Statistics of a store partition: stores on disk have the first four, in-memory stores the next two.
 
 In the data plane nobody counts the readers of files, and in-memory stores have memtables.
 """

@@ -73,7 +73,7 @@ class VersionedStore(EngineStore):
     @property
     def history_start_ms(self) -> int:
         """Earliest time that an as-of read may ask for."""
-        return max(0, self._stream_time_ms - self._history_retention_ms)
+        return max(0, self._shown_time_ms() - self._history_retention_ms)
 
     def apply(self, records: Sequence[ChangelogRecord], checkpoint: Checkpoint) -> Applied:
         """Add versions. As in Kafka Streams, versions older than the history are dropped and counted as late."""

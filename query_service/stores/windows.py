@@ -170,7 +170,7 @@ class TimedStore(EngineStore, Generic[K]):
 
     def _live_ms(self, time_ms: int) -> int:
         """Return the first time from `time_ms` on whose entries are not expired. Ask within the view that is read."""
-        return max(time_ms, self._segments.horizon_ms(self._stream_time_ms))
+        return max(time_ms, self._segments.horizon_ms(self._shown_time_ms()))
 
     def entries_of(
         self, key: bytes, first_ms: int, last_ms: int, *, limit: int = 1_000, reverse: bool = False

@@ -90,13 +90,15 @@ class _Watch:
         self._handler, self._admission = handler, handler.admission
         self._request, self._send = request, send
         self._served = self._admission.store(request.store).asked(exact=request.json_text)
+        for bound in ("moment", "max_value_age_ms"):
+            if request.freshness.HasField(bound):
+                raise LookupFailure(Reason.INVALID_REQUEST, f"a watch shows what comes: {bound} is for reads")
         self._selection = _selection(request, self._served)
         self._partition = self._partition_of(request, self._served)
         if request.HasField("key"):
             self._admission.prove(self._served, Claim.WHOLE, request.forwarding)
-        self._replica, self._stamp = self._admission.admit(
-            self._served, self._partition, request.freshness, request.forwarding
-        )
+        admitted = self._admission.admit(self._served, self._partition, request.freshness, request.forwarding)
+        self._replica, self._stamp = admitted.replica, admitted.stamp
         self._watched: WatchedKeys = watched_keys(self._served.spec, self._replica.store, self._selection)
         # The key must have a single value, and a single partition where it can be.
         self._says_absent = self._served.spec.kind in {KEY_VALUE, VERSIONED} and not self._served.spec.is_global
@@ -288,8 +290,9 @@ class _Watch:
         """
         if self._selection.key is not None:
             self._admission.prove(self._served, Claim.FOUND, self._request.forwarding)
-        replica, self._stamp = self._admission.admit(self._served, self._partition, _ANY, self._request.forwarding)
-        if replica is not self._replica:
+        admitted = self._admission.admit(self._served, self._partition, _ANY, self._request.forwarding)
+        self._stamp = admitted.stamp
+        if admitted.replica is not self._replica:
             raise self._ended()
 
     def _ended(self) -> LookupFailure:

@@ -27,6 +27,7 @@ PASSING: Final = frozenset(
         Reason.UNKNOWN_ADDRESS,
         Reason.UNKNOWN_STORE,
         Reason.POSITION_NOT_REACHED,
+        Reason.MOMENT_NOT_REACHED,
         Reason.STORE_NOT_BUILT,
     }
 )
@@ -48,6 +49,12 @@ _BEYOND_BOUND: Final = frozenset(
 Until then a node that was frozen or cut off refuses lookups that it can answer a moment later. A node that is still cut
 off from Kafka refuses again, so each is asked only once more.
 """
+
+_NOT_REACHED: Final = {Reason.POSITION_NOT_REACHED: "position", Reason.MOMENT_NOT_REACHED: "newest"}
+"""Failures of replicas that are behind what the caller wants to see, and where each says how far it is."""
+
+NO_MOMENT: Final = frozenset({Reason.MOMENT_GONE, Reason.MOMENTS_UNAVAILABLE})
+"""Failures of replicas that will never show the batch. Another one may."""
 
 
 @dataclass(slots=True)
@@ -128,10 +135,12 @@ class AttemptLog:
 
     @property
     def furthest(self) -> LookupFailure | None:
-        """The failure of the furthest replica among those that had not reached the position."""
+        """The failure of the furthest replica among those that had not reached the position, or the batch."""
         said = [*self.latest.values(), *(first for _, first in self.failures.values())]
-        behind = [failure for failure in said if failure.reason is Reason.POSITION_NOT_REACHED]
-        return max(behind, key=lambda failure: int(failure.metadata.get("position", "0")), default=None)
+        behind = [failure for failure in said if failure.reason in _NOT_REACHED]
+        return max(
+            behind, key=lambda failure: int(failure.metadata.get(_NOT_REACHED[failure.reason], "0")), default=None
+        )
 
     @property
     def passes(self) -> bool:
@@ -150,11 +159,11 @@ class AttemptLog:
         """
         if self.has_late:
             return True
-        reasons = {failure.reason for failure in self.latest.values()}
-        if not reasons <= PASSING | _BEYOND_BOUND:
+        reasons = {failure.reason for failure in self.latest.values()} - NO_MOMENT
+        if not reasons or not reasons <= PASSING | _BEYOND_BOUND:
             return False
         if reasons & _BEYOND_BOUND:
             return rounds < _ROUNDS
-        if Reason.POSITION_NOT_REACHED in reasons:
+        if reasons & _NOT_REACHED.keys():
             return True
         return rounds < (_HAND_OVER_ROUNDS if len(self.epochs) > 1 else _ROUNDS)

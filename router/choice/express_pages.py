@@ -14,6 +14,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from statehouse.contract.paging import bound_of_page
 from statehouse.contract.scan_ranges import key_range
 from statehouse.control.v1 import express_pb2
 from statehouse.errors import LookupFailure
@@ -75,13 +76,16 @@ def _plain(request: bytes) -> query_service_pb2.ScanRequest | None:
 
 
 def _is_readable(asked: query_service_pb2.ScanRequest, form: express_pb2.KeyForm.ValueType) -> bool:
-    """Whether the proxy can read the range, and the router wouldn't refuse it. Only text has the order of its bytes."""
+    """Whether the proxy can read the range, and the router wouldn't refuse it. Only text has the order of its bytes.
+
+    A token that names a batch bounds the page, though the request has no bounds.
+    """
     bounds = [getattr(asked, name) for name in ("from_key", "to_key", "prefix") if asked.HasField(name)]
     is_text = form == express_pb2.KEY_FORM_TEXT
     if any(each.WhichOneof("key") == "text" for each in bounds) and not is_text:
         return False
     try:
         key_range(asked, StringSerde() if is_text else BytesSerde())
+        return bound_of_page(asked) is None
     except LookupFailure:
         return False
-    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router.choice.attempt_log import AttemptLog
+from router.choice.attempt_log import NO_MOMENT, AttemptLog
 from router.choice.candidates import Eligibility, Suspicion, Verdict, judge
 from router.fleet.table import PartitionRoutes, RoutingTable
 from statehouse.contract.consistency import Freshness
@@ -17,11 +17,16 @@ _SUMMARY = {
     Reason.STORE_NOT_BUILT: "nothing has been committed into the store yet ({where})",
     Reason.TOPIC_CHANGED: "the store's topic is not as it must be ({where})",
     Reason.POSITION_NOT_REACHED: "no replica that was asked has reached the position ({where})",
+    Reason.MOMENT_NOT_REACHED: "no replica that was asked has reached a batch that the read may be of ({where})",
+    Reason.MOMENT_GONE: "no replica keeps the batch that the read is to be of ({where})",
+    Reason.MOMENTS_UNAVAILABLE: "no replica shows the store as of a batch ({where})",
     Reason.DEADLINE_EXCEEDED: "the deadline passed before a replica answered ({where})",
 }
 
 _OF_STORE = frozenset({Reason.STORE_NOT_BUILT, Reason.TOPIC_CHANGED})
 """Reasons that hold for a store at every node: no replica is missing, and another node would change nothing."""
+
+_HOW_FAR = ("position", "query_id", "newest", "wanted")
 
 
 def summed_up(
@@ -37,7 +42,7 @@ def summed_up(
     reasons = {failure.reason for failure in attempt_log.latest.values()}
     furthest = attempt_log.furthest
     if furthest is not None:
-        reason = Reason.POSITION_NOT_REACHED
+        reason = furthest.reason
     elif is_late:
         reason = Reason.DEADLINE_EXCEEDED
     elif reasons == {Reason.OVERLOADED}:
@@ -45,6 +50,8 @@ def summed_up(
         reason = Reason.OVERLOADED
     elif len(reasons) == 1 and reasons <= _OF_STORE:
         (reason,) = reasons
+    elif reasons and reasons <= NO_MOMENT:
+        reason = Reason.MOMENT_GONE if Reason.MOMENT_GONE in reasons else Reason.MOMENTS_UNAVAILABLE
     else:
         reason = Reason.NO_REPLICA_AVAILABLE
     where = f"store {routes.store}, partition {routes.partition}, epoch {routes.epoch}"
@@ -60,7 +67,7 @@ def summed_up(
         parts.append(f"the retry budget had nothing left for a {attempt_log.refused}")
         metadata["retry_budget_refused"] = attempt_log.refused
     if furthest is not None:
-        metadata |= {name: furthest.metadata[name] for name in ("position", "wanted") if name in furthest.metadata}
+        metadata |= {name: furthest.metadata[name] for name in _HOW_FAR if name in furthest.metadata}
     candidates = _candidates(routes, bound, suspects, attempt_log)
     message = "; ".join(part for part in parts if part)
     return LookupFailure(reason, message, metadata, route=routes.route(), candidates=candidates)

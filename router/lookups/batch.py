@@ -4,6 +4,9 @@ A node gets one BatchGet with everything it can answer; what does not fit into o
 never failed. When a whole call fails, its entries are grouped again by their next candidates, as ksqlDB's rounds
 do. When one entry fails in a way that another replica may help with, it goes on alone, like a Get.
 
+Entries that ask for a moment show one batch of each query, the newest that all of them can show; the others are asked
+again until they do.
+
 Once the results are more than the answer's message holds, nothing further is asked or kept: a short request could else
 have the router hold gigabytes.
 """
@@ -11,9 +14,9 @@ have the router hold gigabytes.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from google.protobuf.message import DecodeError
@@ -30,12 +33,16 @@ from router.lookups.dispatch import Call
 from router.lookups.keyed import KeyLookups
 from router.lookups.locate import keyed_call
 from router.lookups.overload import LookupLimit, OpenLookups
+from router.lookups.stamps import too_old
 from router.telemetry.metrics import RouterMetrics
+from statehouse.contract.agreement import Agreement, ask_for, batch_shown, is_gone
+from statehouse.contract.moments import MomentBound
 from statehouse.errors import LookupFailure, Reason
 from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
 from statehouse.runtime.batches import chunks, is_too_big, kept_within, too_large
 from statehouse.serdes.wire import framed, lookups_of, result_of
+from statehouse.v1 import query_service_pb2, types_pb2
 
 _GROUP_ROUNDS = 2
 _AT_ONCE = 32
@@ -52,6 +59,20 @@ class _BatchEntry:
     """A node refused this entry alone, or would have made it wait: it goes on like a Get."""
     result: bytes = b""
     outcome: str = "OK"
+
+    @property
+    def moment(self) -> types_pb2.Moment | None:
+        """The batch that the entry's answer is of; None if there is no answer, or it is of none."""
+        response = query_service_pb2.BatchGetResult.FromString(self.result).response
+        return response.replica.moment if response.replica.HasField("moment") else None
+
+    def ask_again(self, bound: MomentBound) -> None:
+        """Begin anew, for another batch."""
+        request = query_service_pb2.GetRequest.FromString(self.call.body)
+        ask_for(request.freshness, bound)
+        freshness = replace(self.call.freshness, moment=bound)
+        self.call = replace(self.call, body=request.SerializeToString(), freshness=freshness)
+        self.failures, self.goes_alone, self.result, self.outcome = {}, False, b"", "OK"
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +113,10 @@ class _AnswerCapacity:
             return
         self._left -= len(result)
         entry.result, entry.outcome = result, outcome
+
+    def give_back(self, entry: _BatchEntry) -> None:
+        """Make room for another result in the place of an entry's."""
+        self._left += len(entry.result)
 
     def refuse(self, entry: _BatchEntry) -> None:
         """End an entry for which there is no room."""
@@ -154,14 +179,11 @@ class BatchGetter:
                 room.take(refusal)
                 entries.append(refusal)
         pending = [entry for entry in entries if isinstance(entry, _BatchEntry)]
-        if patient := [len(entry.call.body) for entry in pending if entry.call.freshness.at_least is not None]:
+        if patient := [len(entry.call.body) for entry in pending if entry.call.freshness.may_wait]:
             place.wait_for_positions(sum(patient), len(patient))
-        calls = _made_already(table, entries, handed)
-        for _ in range(_GROUP_ROUNDS):
-            await self._grouped_round(pending, room, deadline, calls)
-            calls = []
-            pending = [entry for entry in pending if not entry.result]
-        await map_bounded(lambda entry: self._alone(entry, room, deadline), pending, at_once=_AT_ONCE)
+        await self._ask_all(pending, room, deadline, _made_already(table, entries, handed))
+        for query_id, its in _of_queries(pending).items():
+            await self._agree(query_id, its, room, deadline)
         outcomes = Counter((entry.call.store, entry.outcome) for entry in entries if isinstance(entry, _BatchEntry))
         for (store, outcome), lookups in outcomes.items():
             self._metrics.lookups(store, outcome, lookups)
@@ -169,6 +191,50 @@ class BatchGetter:
                 self._on_failed(store, outcome, lookups)
         results = [entry if isinstance(entry, bytes) else entry.result for entry in entries]
         return framed(self._with_refusals(results) if room.is_exceeded else results)
+
+    async def _ask_all(
+        self,
+        pending: Sequence[_BatchEntry],
+        room: _AnswerCapacity,
+        deadline: Deadline,
+        calls: Sequence[_GroupCall] = (),
+    ) -> None:
+        """Give each entry a result."""
+        for _ in range(_GROUP_ROUNDS):
+            await self._grouped_round(pending, room, deadline, calls)
+            calls = []
+            pending = [entry for entry in pending if not entry.result]
+        await map_bounded(lambda entry: self._alone(entry, room, deadline), pending, at_once=_AT_ONCE)
+
+    async def _agree(
+        self, query_id: str, entries: Sequence[_BatchEntry], room: _AnswerCapacity, deadline: Deadline
+    ) -> None:
+        """Ask for entries again until all show the same batch of their query."""
+        bounds = [entry.call.freshness.moment for entry in entries]
+        agreement = Agreement[_BatchEntry](query_id, [bound for bound in bounds if bound is not None])
+        asked = entries
+        while True:
+            for entry in asked:
+                moment, failure = entry.moment, failure_in(entry.result)
+                if failure is not None and not is_gone(failure):
+                    agreement.leaves(entry)
+                else:
+                    name = f"store {entry.call.store}, partition {entry.call.partition}"
+                    agreement.shows(entry, name, None if moment is None else batch_shown(moment, query_id))
+            try:
+                step = agreement.next()
+            except LookupFailure as failure:
+                for entry in agreement.parts:
+                    room.give_back(entry)
+                    room.end(entry, result_of(failure), failure.reason.name)
+                return
+            if step is None:
+                return
+            asked, bound = step
+            for entry in asked:
+                room.give_back(entry)
+                entry.ask_again(bound)
+            await self._ask_all(asked, room, deadline)
 
     def _with_refusals(self, results: list[bytes]) -> list[bytes]:
         """Replace results with refusals, as many as it takes for all to fit into the answer."""
@@ -258,6 +324,8 @@ class BatchGetter:
             return unreadable
         for entry, result in zip(entries, found, strict=True):
             failure = failure_in(result)
+            if failure is None and entry.call.freshness.moment is not None and _shows_none(result):
+                failure = too_old(entry.call.store, node.instance_id)
             if failure is None:
                 room.end(entry, result)
             elif failure.reason in {Reason.WOULD_WAIT, Reason.KEYS_MISPLACED}:
@@ -296,3 +364,19 @@ def _made_already(
         if node is not None and each.was_made_to(node.instance_id, node.target) and len(its) == each.lookups:
             calls.append(_GroupCall(node, its, each))
     return calls
+
+
+def _shows_none(result: bytes) -> bool:
+    """Whether an answer is of no batch, though one was asked for."""
+    return not query_service_pb2.BatchGetResult.FromString(result).response.replica.HasField("moment")
+
+
+def _of_queries(entries: Sequence[_BatchEntry]) -> dict[str, list[_BatchEntry]]:
+    """Return the entries that must agree on a batch, by query: not those that ask for exactly one."""
+    found: defaultdict[str, list[_BatchEntry]] = defaultdict(list)
+    for entry in entries:
+        bound = entry.call.freshness.moment
+        moment = None if bound is None else entry.moment
+        if bound is not None and moment is not None and bound.exactly(moment.query_id) is None:
+            found[moment.query_id].append(entry)
+    return found

@@ -17,9 +17,9 @@ What a failure means decides what follows:
 - Rounds in which a candidate ran out of time don't count towards these limits: a node that thaws has said nothing yet.
 - A new epoch reaches one process after the other: the old active may have stepped down before the new one knows. So a
   lookup that has met two epochs asks again for some seconds.
-- While a replica has not reached the caller's position, and no failure is worse, the candidates are asked again as long
-  as there is time. In each such round the nodes wait, and give up a little before the attempt does. Lookups that want
-  as much wait along with the first one (`joined_waits.py`).
+- While a replica has not reached the caller's position, or batch, and no failure is worse, the candidates are asked
+  again as long as there is time. In each such round the nodes wait, and give up a little before the attempt does.
+  Lookups that want as much of a position wait along with the first one (`joined_waits.py`).
 - A node that answered OVERLOADED is not asked again.
 - A lookup that would fail, though all its failures pass on their own, is held for some seconds (`hold.py`).
 
@@ -54,9 +54,11 @@ from router.choice.round_robin import RoundRobin
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import PartitionRoutes, RoutedNode, RoutedReplica
 from router.lookups.joined_waits import JoinedWaits
+from router.lookups.stamps import checked
 from router.telemetry.metrics import RouterMetrics
 from statehouse.contract.consistency import ANY, Freshness, not_reached
 from statehouse.contract.epochs import is_newer
+from statehouse.contract.moments import Asked
 from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure, Reason
 from statehouse.link.handed import HandedLookup
@@ -134,6 +136,10 @@ class _Round:
         at_least = self.call.freshness.at_least
         return at_least is not None and not has_reported(replica, at_least, self.routes)
 
+    def may_be_late(self, replica: RoutedReplica) -> bool:
+        """Whether a replica that is well may wait: for a position, or for a batch, of which no report says anything."""
+        return self.call.freshness.moment is not None or self.waits(replica)
+
     def behind(self, replica: RoutedReplica) -> LookupFailure | None:
         """Return what is known of the position of a replica that must wait; None if it is to be asked alone.
 
@@ -164,8 +170,13 @@ class _Round:
         return handed
 
     def kind(self, replica: RoutedReplica) -> CallKind | None:
-        """The kind of call for the answer times; None if the replica may take any time."""
-        return None if self.waits(replica) else self.call.kind
+        """The kind of call for the answer times; None if the replica may take any time.
+
+        A replica hardly ever waits for its newest batch.
+        """
+        moment = self.call.freshness.moment
+        may_take_long = self.waits(replica) or (moment is not None and moment.asked is not Asked.NEWEST)
+        return None if may_take_long else self.call.kind
 
     def record(self, replica: RoutedReplica, *, is_hedge: bool) -> AttemptRecord | None:
         """Return the record of a call, if they are recorded."""
@@ -240,7 +251,8 @@ class Dispatcher:
 
         Raises:
             LookupFailure: a node's failure that is final; NO_REPLICA_AVAILABLE; OVERLOADED, if every candidate is;
-                POSITION_NOT_REACHED, if a candidate has not reached the position; or DEADLINE_EXCEEDED.
+                POSITION_NOT_REACHED or MOMENT_NOT_REACHED, if a candidate has not reached it; MOMENT_GONE or
+                MOMENTS_UNAVAILABLE, if every candidate says so; or DEADLINE_EXCEEDED.
 
         """
         self._budget.lookup(asyncio.get_running_loop().time())
@@ -396,7 +408,7 @@ class Dispatcher:
         timeout_s = self._timeout_s(round_, replica)
         is_lenient = timeout_s < min(_LEAST_SHARE_S, self._attempt_timeout_s)
         # A node waits for a position as long as its deadline allows, and reports in time that it has not reached it.
-        deadline = Deadline.after(timeout_s) if round_.waits(replica) else round_.deadline
+        deadline = Deadline.after(timeout_s) if round_.may_be_late(replica) else round_.deadline
         handed = round_.take_handed(replica)
         if handed is not None:
             waited_s = asyncio.get_running_loop().time() - handed.sent_at
@@ -416,6 +428,8 @@ class Dispatcher:
             round_.under_way -= 1
             if record is not None:
                 round_.attempt_log.ended(record, asyncio.get_running_loop().time(), outcome)
+        if isinstance(outcome, bytes):
+            outcome = checked(call.method, call.store, call.freshness, node.instance_id, outcome)
         self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
         return outcome
 
@@ -436,7 +450,7 @@ class Dispatcher:
     def _timeout_s(self, round_: _Round, replica: RoutedReplica) -> float:
         remaining_s = round_.deadline.remaining_s
         patience_s = self._attempt_timeout_s * 2.0 ** round_.attempt_log.times_late(replica.instance_id)
-        if round_.waits(replica):
+        if round_.may_be_late(replica):
             patience_s = max(patience_s, self._attempt_timeout_s * min(2.0 ** (round_.number - 1), _LONGEST_WAIT))
         candidates_left = 1 + round_.unasked
         if round_.call.is_patient:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
 from google.protobuf.message import DecodeError
 
 from router.fleet.table import PartitionRoutes, RoutingTable
 from router.lookups.dispatch import Call
 from statehouse.contract.consistency import ANY, Freshness
-from statehouse.contract.paging import serialized_key
+from statehouse.contract.paging import bound_of_page, serialized_key
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
+
+# Methods about one key whose answers are pages.
+_PAGED: Final[Mapping[str, Any]] = {
+    "FetchWindows": query_service_pb2.FetchWindowsRequest,
+    "FetchSessions": query_service_pb2.FetchSessionsRequest,
+    "GetHistory": query_service_pb2.GetHistoryRequest,
+}
 
 
 def parse_keyed(data: bytes) -> query_service_pb2.GetRequest:
@@ -80,4 +91,15 @@ def keyed_call(table: RoutingTable, method: str, data: bytes) -> Call:
     request = parse_keyed(data)
     routes = locate(table, request)
     freshness = freshness_of(request.freshness) if request.HasField("freshness") else ANY
+    if method in _PAGED:
+        freshness = _of_walk(_PAGED[method], data, freshness)
     return Call(method, routes.store, routes.partition, data, freshness)
+
+
+def _of_walk(kind: Any, data: bytes, freshness: Freshness) -> Freshness:  # noqa: ANN401 - a type of requests
+    """Return the bounds of a page: the pages after the first one show the batch that its token names."""
+    try:
+        request = kind.FromString(data)
+    except DecodeError:
+        return freshness  # which the node says
+    return replace(freshness, moment=bound_of_page(request)) if request.page_token else freshness

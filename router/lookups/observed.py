@@ -6,27 +6,19 @@ Most lookups leave neither, and cost nothing here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from router.choice.attempt_log import AttemptLog, AttemptRecord
 from router.lookups.dispatch import Call, NodeAnswer
+from router.lookups.stamps import stamps_in
 from statehouse.errors import LookupFailure
 from statehouse.observability.lookup_log import LookupLog, shown_key
 from statehouse.observability.tracing import OpenSpan, Tracing
 from statehouse.rpc.traced import caller_of, span_attributes, span_name
 from statehouse.v1 import query_service_pb2, types_pb2
 
-_RESPONSES: Final[Mapping[str, Any]] = {
-    "Get": query_service_pb2.GetResponse,
-    "FetchWindows": query_service_pb2.FetchWindowsResponse,
-    "FetchSessions": query_service_pb2.FetchSessionsResponse,
-    "GetAsOf": query_service_pb2.GetAsOfResponse,
-    "GetHistory": query_service_pb2.GetHistoryResponse,
-    "QueryStore": query_service_pb2.QueryStoreResponse,
-}
 _REFUSALS_SHOWN: Final = 5
 CANCELLED: Final = "CANCELLED"
 
@@ -176,7 +168,7 @@ def _end(
 
 def _stamp_in(method: str, answer: bytes) -> types_pb2.ReplicaStamp | None:
     try:
-        stamp: types_pb2.ReplicaStamp = _RESPONSES[method].FromString(answer).replica
+        (stamp,) = stamps_in(method, answer)
     except DecodeError:
         return None
     return stamp

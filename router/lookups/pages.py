@@ -12,13 +12,19 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.keys.composite import WindowKey
 from statehouse.runtime.batches import BatchCapacity, fits, fitting
 from statehouse.serdes import Serde
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 
 # What framing adds to an entry, rounded up.
 _ENTRY_OVERHEAD: Final = 8
 
 
-def joined(request: RangeRequest, pages: Sequence[bytes], max_bytes: int, key_serde: Serde) -> bytes:
+def joined(
+    request: RangeRequest,
+    pages: Sequence[bytes],
+    max_bytes: int,
+    key_serde: Serde,
+    moment: types_pb2.Moment | None = None,
+) -> bytes:
     """Return the page, serialized, that nodes' serialized pages make together.
 
     Args:
@@ -26,6 +32,7 @@ def joined(request: RangeRequest, pages: Sequence[bytes], max_bytes: int, key_se
         pages: their entries come with keys, except from nodes of earlier versions.
         max_bytes: of its entries together; the first one may exceed it.
         key_serde: the store's.
+        moment: the batch that all of them show, if the request asked for one.
 
     Raises:
         LookupFailure: INTERNAL, a page has no entries though there are more, or is of a node that is too old for the
@@ -49,7 +56,7 @@ def joined(request: RangeRequest, pages: Sequence[bytes], max_bytes: int, key_se
         del entries[kept:]
     return frames_pb2.PageFrames(
         entries=entries,
-        next_page_token=next_page_token(request, page.items[len(entries) - 1][0]) if has_more else "",
+        next_page_token=next_page_token(request, page.items[len(entries) - 1][0], moment) if has_more else "",
         replicas=[stamp for each in frames for stamp in each.replicas],
     ).SerializeToString()
 

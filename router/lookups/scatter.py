@@ -8,13 +8,16 @@ a partition may have more than it returned.
 For a page a node is called once for all partitions whose first candidate it is. If it can't answer for all of them,
 each is read by its own call, like a lookup, so that a failure names its partition. Counts may take long: they use one
 call for each partition, so that a failed call loses as little as possible.
+
+If the caller asks for a moment, partitions are read again until all show the same batch. A page's token names it, so
+that all pages show the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from router.calls.concurrency import map_bounded
@@ -26,14 +29,17 @@ from router.fleet.table import RoutedNode, StoreRoutes
 from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher, naming
 from router.lookups.locate import freshness_of, refuse_forwarded
 from router.lookups.pages import joined
+from router.lookups.stamps import checked, stamps_in
 from router.telemetry.metrics import RouterMetrics
+from statehouse.contract.agreement import Agreement, ask_for, batch_shown, is_gone
 from statehouse.contract.consistency import Freshness
-from statehouse.contract.paging import RangeRequest, page_size
+from statehouse.contract.moments import Asked, MomentBound
+from statehouse.contract.paging import RangeRequest, bound_of_page, page_size
 from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.errors import LookupFailure, Reason
 from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 
 PartitionRequest = RangeRequest | query_service_pb2.CountRequest
 
@@ -65,6 +71,12 @@ class _Scope:
     def is_page(self) -> bool:
         return self.request is not query_service_pb2.CountRequest
 
+    def of_batch(self, bound: MomentBound) -> _Scope:
+        """Return the same for another batch."""
+        request = self.request.FromString(self.body)
+        ask_for(request.freshness, bound)
+        return replace(self, body=request.SerializeToString(), freshness=replace(self.freshness, moment=bound))
+
 
 @dataclass(frozen=True, slots=True)
 class _Group:
@@ -75,8 +87,18 @@ class _Group:
     handed: HandedLookup | None = None
 
 
+class _Answer:
+    """A node's answer for some partitions, and what it shows of each."""
+
+    def __init__(self, scope: _Scope, data: bytes) -> None:
+        self.data = data
+        self.moments = {stamp.partition: stamp.moment for stamp in stamps_in(scope.method, data)}
+
+
 def _scope(store: StoreRoutes, request: PartitionRequest, body: bytes) -> _Scope:
     freshness = freshness_of(request.freshness)
+    if not isinstance(request, query_service_pb2.CountRequest) and request.page_token:
+        freshness = replace(freshness, moment=bound_of_page(request))
     partitions: Sequence[int] | None = None if store.spec.is_global else range(len(store.partitions))
     if request.HasField("partition"):
         partitions = [store.partition(request.partition).partition]
@@ -113,8 +135,8 @@ class Scatter:
             key_range(request, store.key_serde)
         else:
             entry_key_range(request, store.key_serde)
-        pages = await self._read_page(store, request, deadline, handed)
-        return joined(request, pages, self._max_entry_bytes, store.key_serde)
+        pages, moment = await self._read_page(store, request, deadline, handed)
+        return joined(request, pages, self._max_entry_bytes, store.key_serde, moment)
 
     async def count(
         self, request: query_service_pb2.CountRequest, deadline: Deadline
@@ -131,6 +153,7 @@ class Scatter:
             answers = [await self._ask_copy(scope, deadline)]
         else:
             answers = await self._ask_each(scope, scope.partitions, deadline)
+            answers, _ = await self._agreed(scope, answers, lambda again, its: self._ask_each(again, its, deadline))
         counts = [query_service_pb2.CountResponse.FromString(answer) for answer in answers]
         return query_service_pb2.CountResponse(
             count=sum(part.count for part in counts),
@@ -144,8 +167,8 @@ class Scatter:
 
     async def _read_page(
         self, store: StoreRoutes, request: RangeRequest, deadline: Deadline, handed: Sequence[HandedLookup]
-    ) -> list[bytes]:
-        """Return nodes' pages that together cover all partitions, or the one the request names.
+    ) -> tuple[list[bytes], types_pb2.Moment | None]:
+        """Return nodes' pages that together cover all partitions, or the one the request names, and what they show.
 
         Raises:
             LookupFailure: INVALID_REQUEST; or a partition failed, and the message names it.
@@ -161,10 +184,55 @@ class Scatter:
         asked.page_size = page_size(request)
         scope = _scope(store, request, asked.SerializeToString())
         if scope.partitions is None:
-            return [await self._ask_copy(scope, deadline)]
+            return [await self._ask_copy(scope, deadline)], None
         groups = _made_already(self._tables.current().nodes, scope.partitions, handed) if handed else []
         begun = {partition for group in groups for partition in group.partitions}
         groups += self._by_node(scope, [each for each in scope.partitions if each not in begun])
+        answers = await self._ask_groups(scope, deadline, groups)
+        return await self._agreed(
+            scope, answers, lambda again, its: self._ask_groups(again, deadline, self._by_node(again, its))
+        )
+
+    async def _agreed(
+        self, scope: _Scope, answers: list[bytes], ask: Callable[[_Scope, Sequence[int]], Awaitable[list[bytes]]]
+    ) -> tuple[list[bytes], types_pb2.Moment | None]:
+        """Return answers that show the same batch, if the request asks for one, and which.
+
+        `ask` reads partitions again, for another batch.
+
+        Raises:
+            LookupFailure: MOMENT_NOT_REACHED, there is no such batch; or a partition failed, and the message names it.
+
+        """
+        bound = scope.freshness.moment
+        if bound is None:
+            return answers, None
+        found = asked = [_Answer(scope, answer) for answer in answers]
+        moment = next(iter(found[0].moments.values()))
+        agreement = Agreement[int](moment.query_id, [] if bound.asked is Asked.EXACTLY else [bound])
+        while True:
+            for answer in asked:
+                for partition, shown in answer.moments.items():
+                    agreement.shows(partition, f"partition {partition}", batch_shown(shown, moment.query_id))
+            step = agreement.next()
+            if step is None:
+                return [answer.data for answer in found], next(iter(found[0].moments.values()))
+            differing, bound = step
+            # An answer for several partitions can be replaced only as a whole.
+            kept = [answer for answer in found if answer.moments.keys().isdisjoint(differing)]
+            read = sorted({each for answer in found if answer not in kept for each in answer.moments})
+            try:
+                asked = [_Answer(scope, answer) for answer in await ask(scope.of_batch(bound), read)]
+            except LookupFailure as failure:
+                if not is_gone(failure):
+                    raise
+                asked = []
+                for partition in read:
+                    agreement.shows(partition, f"partition {partition}", None)
+            else:
+                found = kept + asked
+
+    async def _ask_groups(self, scope: _Scope, deadline: Deadline, groups: Sequence[_Group]) -> list[bytes]:
         answers = await map_bounded(partial(self._ask_group, scope, deadline), groups, at_once=_AT_ONCE)
         return [answer for group in answers for answer in group]
 
@@ -191,11 +259,16 @@ class Scatter:
             + query_service_pb2.ScanRequest(partitions=partitions).SerializeToString()
             + self._tables.current().page_forwarding
         )
+        if scope.freshness.moment is not None:
+            deadline = Deadline.after(timeout_s)  # the node says in time that it would wait for longer
         outcome = await self._calls.make(node, scope.method, body, deadline, timeout_s, kind=None, handed=group.handed)
+        if isinstance(outcome, bytes):
+            outcome = checked(scope.method, scope.store.spec.name, scope.freshness, node.instance_id, outcome)
         self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
         if isinstance(outcome, bytes):
             return [outcome]
-        failed_before = {node.instance_id: outcome} if outcome.reason in OF_NODE else {}
+        is_nodes = outcome.reason in OF_NODE or outcome.reason is Reason.MOMENTS_UNAVAILABLE
+        failed_before = {node.instance_id: outcome} if is_nodes else {}
         return await self._ask_each(scope, partitions, deadline, failed_before)
 
     async def _ask_copy(self, scope: _Scope, deadline: Deadline) -> bytes:

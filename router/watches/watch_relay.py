@@ -96,6 +96,8 @@ class WatchRelay:
 
     async def _watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
         refuse_forwarded(request.forwarding)
+        if request.freshness.HasField("moment"):
+            raise LookupFailure(Reason.INVALID_REQUEST, "a watch shows changes as they come, not a moment")
         table = self.tables.current()
         store = table.store(request.store)
         writing = asyncio.Lock()  # gRPC takes one message at a time; waiters get it in the order of asking

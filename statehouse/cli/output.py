@@ -22,6 +22,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure
 from statehouse.serdes.json_documents import named
@@ -286,7 +287,7 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - JSON of anything, a 
             return {name: jsonable(item) for name, item in value.items()}
         case list() | tuple():
             return [jsonable(item) for item in value]
-        case Token():
+        case Token() | MomentToken():
             return str(value)
         case LookupFailure():
             return {"reason": value.reason.name, "message": value.message, "metadata": value.metadata}

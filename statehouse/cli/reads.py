@@ -19,6 +19,7 @@ from statehouse.cli.options import ROUTER_OPTIONS, SOME_ROUTER, TimeoutOption, o
 from statehouse.cli.output import OutputFormat, OutputOption, ValueOutputOption
 from statehouse.client import Client, Freshness, KeyColumns, KeyLike
 from statehouse.client.answers import AnyKey
+from statehouse.contract.moments import MomentBound, bound_of_texts
 from statehouse.contract.positions import Token, token_of_texts
 from statehouse.errors import LookupFailure, Reason
 from statehouse.keys.columns import columns_of_texts
@@ -55,6 +56,10 @@ def _bound(name: str, unit: str, meaning: str) -> Parameter:
     return option(name, Annotated[int | None, typer.Option(min=0, metavar=unit, help=meaning, show_default=False)])
 
 
+def _moment(name: str, value: str, meaning: str) -> Parameter:
+    return option(name, Annotated[str | None, typer.Option(metavar=value, help=meaning, show_default=False)])
+
+
 _BOUNDS: Final = (
     option(
         "active_only", Annotated[bool, typer.Option("--active-only", help="Only the active replica may answer.")], False
@@ -83,7 +88,15 @@ _BOUNDS: Final = (
             ),
         ],
     ),
+    _moment(
+        "moment",
+        "newest|TOKEN",
+        "All that is read is of one batch of the store's query: the newest, or an earlier answer's, as -o json shows "
+        "it.",
+    ),
+    _moment("moment_at_least", "TOKEN", "As --moment newest, but no batch before this one."),
 )
+_TOKENS: Final = frozenset({"at_least", "moment", "moment_at_least"})
 _HEX_KEYS: Final = option(
     "hex_keys",
     Annotated[
@@ -246,8 +259,12 @@ def _made(made: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]
         if each.annotation is RouterAddress:
             found[each.name] = router_of(arguments)
         elif each.annotation is Freshness:
-            bounds = {bound.name: arguments[bound.name] for bound in _BOUNDS}
-            found[each.name] = Freshness(**bounds | {"at_least": token(arguments["at_least"])})
+            bounds = {bound.name: arguments[bound.name] for bound in _BOUNDS if bound.name not in _TOKENS}
+            found[each.name] = Freshness(
+                **bounds,
+                at_least=token(arguments["at_least"]),
+                moment=_moment_bound(arguments["moment"], arguments["moment_at_least"]),
+            )
         elif _is_group(each.annotation):
             found[each.name] = each.annotation(**_made(each.annotation, arguments))
         else:
@@ -317,6 +334,20 @@ def _from_hex(name: str, given: str | None) -> bytes | None:
         hint = {"key": "KEY", "from_key": "--from", "to_key": "--to"}.get(name, f"--{name}")
         message = f"{given!r} is not bytes in hex: two digits for each, without blanks"
         raise typer.BadParameter(message, param_hint=hint) from None
+
+
+def _moment_bound(moment: str | None, at_least: str | None) -> MomentBound | None:
+    """Read the values of `--moment` and `--moment-at-least`.
+
+    Raises:
+        typer.BadParameter: one is no token, or both say which batch.
+
+    """
+    try:
+        return bound_of_texts(moment, at_least)
+    except ValueError as error:
+        hint = "--moment" if at_least is None else "--moment-at-least"
+        raise typer.BadParameter(str(error), param_hint=hint) from None
 
 
 def token(given: list[str] | None) -> Token | None:

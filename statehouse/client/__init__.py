@@ -49,10 +49,17 @@ from statehouse.client.answers import (
     Window,
     WindowPage,
 )
-from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient, AsyncReadSession
-from statehouse.client.synchronous import Client, ReadSession
+from statehouse.client.asynchronous import (
+    DEFAULT_TARGET,
+    DEFAULT_TIMEOUT_S,
+    AsyncClient,
+    AsyncMomentReads,
+    AsyncReadSession,
+)
+from statehouse.client.synchronous import Client, MomentReads, ReadSession
 from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.contract.consistency import Freshness
+from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.contract.positions import Token
 from statehouse.keys.columns import KeyColumns
 from statehouse.rpc.credentials import ClientTls
@@ -62,7 +69,9 @@ __all__ = (
     "DEFAULT_TARGET",
     "DEFAULT_TIMEOUT_S",
     "Answer",
+    "Asked",
     "AsyncClient",
+    "AsyncMomentReads",
     "AsyncReadSession",
     "AsyncWatch",
     "Attempt",
@@ -85,6 +94,9 @@ __all__ = (
     "KeyedWindow",
     "Location",
     "Lookup",
+    "MomentBound",
+    "MomentReads",
+    "MomentToken",
     "Node",
     "Page",
     "Partition",

@@ -107,7 +107,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one lookup. The fields from `partition` to `since_ms`, and the last two, are those of `Stamp`.
+    """The answer to one lookup. The fields from `partition` to `since_ms`, and the last three, are those of `Stamp`.
 
     `found` is False when a restored replica of the partition does not have the key; in an ephemeral store, when the key
     was not updated since `since_ms`. A found value may be None: JSON has a null. `timestamp_ms`: the timestamp of the
@@ -129,6 +129,7 @@ class Answer:
     token: Token = NOTHING_SEEN
     processor_age_ms: int | None = None
     input_backlog: int | None = None
+    moment: MomentToken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +146,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a scan, and who answered for each partition that was read."""
+    """A page of a scan, and who answered for each partition that was read.
+
+    `moment`: the batch that it shows, if the read asked for one; all pages of a walk show the same.
+    """
 
     entries: tuple[Entry, ...]
     replicas: tuple[Stamp, ...]
     token: Token = NOTHING_SEEN
+    moment: MomentToken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,20 +239,28 @@ class KeyedSession:
 
 @dataclass(frozen=True, slots=True)
 class WindowPage:
-    """A page of a scan of windows, and who answered for each partition that was read."""
+    """A page of a scan of windows, and who answered for each partition that was read.
+
+    `moment`: the batch that it shows, if the read asked for one; all pages of a walk show the same.
+    """
 
     windows: tuple[KeyedWindow, ...]
     replicas: tuple[Stamp, ...]
     token: Token = NOTHING_SEEN
+    moment: MomentToken | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
-    """A page of a scan of sessions, and who answered for each partition that was read."""
+    """A page of a scan of sessions, and who answered for each partition that was read.
+
+    `moment`: the batch that it shows, if the read asked for one; all pages of a walk show the same.
+    """
 
     sessions: tuple[KeyedSession, ...]
     replicas: tuple[Stamp, ...]
     token: Token = NOTHING_SEEN
+    moment: MomentToken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +274,16 @@ class QueryAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EntryCount:
-    """How many entries a store has; `exact` says whether they were counted or estimated."""
+    """How many entries a store has; `exact` says whether they were counted or estimated.
+
+    `moment`: the batch that it is of, if the read asked for one.
+    """
 
     count: int
     exact: bool
     replicas: tuple[Stamp, ...]
     token: Token = NOTHING_SEEN
+    moment: MomentToken | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from statehouse.client import conversion
@@ -12,9 +15,12 @@ from statehouse.client.answers import AnyKey, Explanation, Fleet, InputRecord, L
 from statehouse.client.connections import Connections
 from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.key_reads import KeyReads
+from statehouse.client.moments import PinnedMoment
 from statehouse.client.node_connections import NodeConnections
+from statehouse.client.reads import AsyncStateReads
 from statehouse.client.routers import Routers, closed
 from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError
 from statehouse.rpc.credentials import ClientTls, CredentialFiles
@@ -47,7 +53,8 @@ class AsyncClient(AsyncFrameReads):
 
     `freshness`: all bounds of a `Freshness` must hold. Without bounds, the active answers if it can, else the freshest
     standby; the answer says which. `at_least`: the `token` of an earlier answer. The read sees at least what that
-    answer saw, or waits for it; `Freshness.at_least` means the same. A `session` passes its token automatically.
+    answer saw, or waits for it; `Freshness.at_least` means the same. A `session` passes its token automatically. In a
+    `moment` all reads show the same batch.
     """
 
     def __init__(
@@ -92,6 +99,14 @@ class AsyncClient(AsyncFrameReads):
         """
         return AsyncReadSession(self._connections, self._timeout_s, at_least)
 
+    def moment(self, at_least: MomentToken | None = None) -> AsyncMomentReads:
+        """Begin reads of one moment: whatever is read in it is of the same batch, of each query.
+
+        That is the newest batch that the first read of the query's stores finds, and none before those that this client
+        has seen. `at_least`: nor before this, for example the `moment` of another client's reads.
+        """
+        return AsyncMomentReads(self._connections, self._timeout_s, at_least)
+
     async def locate(
         self,
         store: str,
@@ -131,7 +146,7 @@ class AsyncClient(AsyncFrameReads):
             LookupFailure: the store is unknown, the key wrong, or the router can't be reached or is not ready.
 
         """
-        bounds = self._bounds(freshness, at_least)
+        bounds = self._bounds(store, freshness, at_least)
         lookup = conversion.to_get(Lookup(store, key, bounds, raw), await self._key(store, key, timeout))
         request = fleet_service_pb2.ExplainGetRequest(lookup=lookup)
         seconds = self._seconds(timeout)
@@ -256,8 +271,53 @@ class AsyncReadSession(AsyncFrameReads):
     async def __aexit__(self, *_: object) -> None:
         """End; there is nothing to release."""
 
-    def _bounds(self, freshness: Freshness, at_least: Token | None = None) -> Freshness:
-        return super()._bounds(freshness, self.token if at_least is None else at_least | self.token)
+    def _bounds(self, store: str, freshness: Freshness, at_least: Token | None = None) -> Freshness:
+        return super()._bounds(store, freshness, self.token if at_least is None else at_least | self.token)
 
     def _saw(self, token: Token) -> None:
         self.token |= token
+
+
+class AsyncMomentReads(AsyncStateReads):
+    """Reads of one moment: all that they show, of any keys, stores and pages, is of the same batch of each query.
+
+    Which batch that is follows from the first read of a query's stores; others of that query that begin meanwhile wait
+    for it. A moment is kept for a while: if it is older, reads fail with MOMENT_GONE. Begin another one then.
+    """
+
+    def __init__(self, connections: Connections, timeout_s: float, at_least: MomentToken | None) -> None:
+        """Made by `AsyncClient.moment`."""
+        super().__init__(connections, timeout_s)
+        seen = connections.moments
+        self._pinned = PinnedMoment(seen.token if at_least is None else at_least | seen.token, seen)
+        self._first = asyncio.Lock()
+
+    @property
+    def moment(self) -> MomentToken:
+        """The batches that were shown, one of each query: for `at_least` of later moments, or other clients' reads."""
+        return self._pinned.token
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.target!r}, moment={str(self.moment)!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End; there is nothing to release."""
+
+    @asynccontextmanager
+    async def _turn(self, *stores: str) -> AsyncIterator[None]:
+        if all(map(self._pinned.is_pinned, stores)):
+            yield
+        else:
+            async with self._first:
+                yield
+
+    def _bounds(self, store: str, freshness: Freshness, at_least: Token | None = None) -> Freshness:
+        if freshness.moment is not None:
+            raise ValueError("these reads have a moment of their own: leave Freshness.moment out")
+        return replace(super()._bounds(store, freshness, at_least), moment=self._pinned.bound(store))
+
+    def _saw_moment(self, store: str, moment: MomentToken | None) -> None:
+        self._pinned.note(store, moment)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from statehouse.client.key_reads import KeyReads
+from statehouse.client.moments import SeenMoments
 from statehouse.client.routers import Routers, closed
 from statehouse.errors import UsageError
 from statehouse.rpc import forks
@@ -30,8 +31,9 @@ class _Connected:
 
 
 class Connections:
-    """The routers and lookups of a client and its sessions. `make` makes them, on the event loop that runs then.
+    """The routers and lookups of a client and its sessions, and the moments that these have seen.
 
+    `make` makes the first two, on the event loop that runs then.
     If that loop is closed, the next use connects anew, on the loop of that use.
     """
 
@@ -40,6 +42,7 @@ class Connections:
         self._make = make
         self._connected: _Connected | None = None
         self.is_closed = False
+        self.moments = SeenMoments()
 
     @property
     def router(self) -> Routers:

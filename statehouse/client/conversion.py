@@ -148,8 +148,14 @@ def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
         since_ms=stamp.since_ms if stamp.HasField("since_ms") else None,
         processor_age_ms=stamp.processor_age_ms if stamp.HasField("processor_age_ms") else None,
         input_backlog=stamp.input_backlog if stamp.HasField("input_backlog") else None,
-        moment=MomentToken({stamp.moment.query_id: stamp.moment.batch_id}) if stamp.HasField("moment") else None,
+        moment=moment_of((stamp,)),
     )
+
+
+def moment_of(stamps: Iterable[types_pb2.ReplicaStamp]) -> MomentToken | None:
+    """Return the batch that an answer from these replicas is of; None if it is of none."""
+    named = {stamp.moment.query_id: stamp.moment.batch_id for stamp in stamps if stamp.HasField("moment")}
+    return MomentToken(named) if named else None
 
 
 def token_of(store: str, stamps: Iterable[types_pb2.ReplicaStamp]) -> Token:
@@ -180,6 +186,7 @@ def _answer(
         token=token,
         processor_age_ms=stamp.processor_age_ms,
         input_backlog=stamp.input_backlog,
+        moment=stamp.moment,
     )
 
 
@@ -223,6 +230,7 @@ def from_scan(response: query_service_pb2.ScanResponse, store: str) -> Page:
         tuple(Entry(from_key(entry.key), from_value(entry.value), _timestamp(entry)) for entry in response.entries),
         tuple(map(from_stamp, response.replicas)),
         token_of(store, response.replicas),
+        moment_of(response.replicas),
     )
 
 
@@ -252,6 +260,7 @@ def from_scan_windows(response: query_service_pb2.ScanWindowsResponse, store: st
         ),
         tuple(map(from_stamp, response.replicas)),
         token_of(store, response.replicas),
+        moment_of(response.replicas),
     )
 
 
@@ -270,6 +279,7 @@ def from_scan_sessions(response: query_service_pb2.ScanSessionsResponse, store: 
         ),
         tuple(map(from_stamp, response.replicas)),
         token_of(store, response.replicas),
+        moment_of(response.replicas),
     )
 
 
@@ -311,7 +321,8 @@ def from_query_store(response: query_service_pb2.QueryStoreResponse, store: str)
 def from_count(response: query_service_pb2.CountResponse, store: str) -> EntryCount:
     """Return a count."""
     stamps = tuple(map(from_stamp, response.replicas))
-    return EntryCount(response.count, response.exact, stamps, token_of(store, response.replicas))
+    token = token_of(store, response.replicas)
+    return EntryCount(response.count, response.exact, stamps, token, moment_of(response.replicas))
 
 
 def to_position(position: WatchPosition) -> query_service_pb2.WatchPosition:

@@ -18,10 +18,13 @@ from statehouse.client.answers import Answer, AnyKey
 from statehouse.client.batches import LookupOutcome
 from statehouse.client.keys import KeyForm, needs_serde, to_key
 from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
+from statehouse.client.moments import is_unshown, shown_by, unshown
 from statehouse.client.node_connections import ConnectedRoute, NodeConnection, NodeConnections, may_help_elsewhere
 from statehouse.client.peers import Method
 from statehouse.client.routers import Routers, too_late
 from statehouse.client.store_frame import named_store
+from statehouse.contract.agreement import Agreement, ask_for, is_gone
+from statehouse.contract.moments import MomentBound
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
@@ -34,6 +37,10 @@ FORMS_KEPT_S: Final = 30.0
 _UNTOLD: Final = frozenset({"UNIMPLEMENTED", "PERMISSION_DENIED"})
 
 
+# Bounds on the moment for which replicas wait.
+_MAY_WAIT: Final = frozenset({"at_least", "exactly"})
+
+
 class _KeyedRequest(Protocol):
     """The fields that all requests about one key have in common."""
 
@@ -42,13 +49,22 @@ class _KeyedRequest(Protocol):
     @property
     def key(self) -> types_pb2.Key: ...
     @property
+    def freshness(self) -> types_pb2.Freshness: ...
+    @property
     def forwarding(self) -> types_pb2.Forwarding: ...
 
     def ClearField(self, field_name: Any, /) -> None: ...  # noqa: ANN401, N802 - protobuf's
 
 
+class _Stamped(Protocol):
+    """The field that all answers about one key have in common."""
+
+    @property
+    def replica(self) -> types_pb2.ReplicaStamp: ...
+
+
 Request = TypeVar("Request", bound=_KeyedRequest)
-Response = TypeVar("Response")
+Response = TypeVar("Response", bound=_Stamped)
 
 
 class KeyReads:
@@ -128,6 +144,8 @@ class KeyReads:
             route = self._route(request)
             if route is not None:
                 outcome = await route.get(request, give_up_at)
+                if is_unshown(request, outcome):
+                    outcome = unshown(request.store)  # a router knows others
                 if isinstance(outcome, Answer):
                     return outcome
                 if not may_help_elsewhere(outcome):
@@ -138,18 +156,62 @@ class KeyReads:
         except TimeoutError:
             target = self._router.current.target
             raise too_late(target, seconds, {"target": target}) from refusal
+        if is_unshown(request, outcome):
+            raise unshown(request.store) from refusal
         if isinstance(outcome, Answer):
             return outcome
         raise _own(outcome) from refusal
 
     async def batch_get(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> list[LookupOutcome]:
-        """Look several keys up; return one outcome per key. Too many keys are split into calls of `seconds` each."""
+        """Look several keys up; return one outcome per key. Too many keys are split into calls of `seconds` each.
+
+        Answers that are to be of a moment are of one batch of each query.
+        """
         with nullcontext() if self._spans is None else self._spans.batch(requests):
-            return await self._batch_get(requests, seconds)
+            outcomes = await self._batch_get(requests, seconds)
+            for query_id, indexes in _of_queries(requests, outcomes).items():
+                await self._agree(query_id, indexes, requests, outcomes, seconds)
+            return outcomes
+
+    async def _agree(
+        self,
+        query_id: str,
+        asked: Sequence[int],
+        requests: Sequence[query_service_pb2.GetRequest],
+        outcomes: list[LookupOutcome],
+        seconds: float,
+    ) -> None:
+        """Look keys up again until all answers are of the same batch of a query; put them in their places."""
+        bounds = [MomentBound.from_proto(requests[index].freshness.moment) for index in asked]
+        agreement = Agreement[int](query_id, bounds)
+        while True:
+            for index in asked:
+                outcome = outcomes[index]
+                if isinstance(outcome, Answer) or is_gone(outcome):
+                    moment = outcome.moment if isinstance(outcome, Answer) else None
+                    agreement.shows(
+                        index, _name(requests[index], outcome), None if moment is None else moment.batch(query_id)
+                    )
+                else:
+                    agreement.leaves(index)
+            try:
+                step = agreement.next()
+            except LookupFailure as failure:
+                for index in agreement.parts:
+                    outcomes[index] = failure
+                return
+            if step is None:
+                return
+            asked, bound = step
+            for index in asked:
+                ask_for(requests[index].freshness, bound)
+            again = await self._batch_get([requests[index] for index in asked], seconds)
+            for index, outcome in zip(asked, again, strict=True):
+                outcomes[index] = outcome
 
     async def _batch_get(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> list[LookupOutcome]:
         outcomes = await self._straight(requests, seconds)
-        rest = [index for index, request in enumerate(requests) if _is_open(outcomes.get(index))]
+        rest = [index for index, request in enumerate(requests) if _is_open(request, outcomes.get(index))]
         for index in rest:
             _for_router(requests[index])
 
@@ -158,7 +220,10 @@ class KeyReads:
 
         routed = await batches.batch_get([requests[index] for index in rest], ask, self._max_message_bytes)
         outcomes.update(zip(rest, routed, strict=True))
-        return [outcomes[index] for index in range(len(requests))]
+        return [
+            unshown(request.store) if is_unshown(request, outcomes[index]) else outcomes[index]
+            for index, request in enumerate(requests)
+        ]
 
     async def call(self, method: Method[Request, Response], request: Request, seconds: float) -> Response:
         """Make any call about one key.
@@ -177,13 +242,16 @@ class KeyReads:
         if route is not None:
             request.forwarding.epoch = route.epoch
             try:
-                return await route.connection.attempt(lambda query, s: method(query)(request, timeout=s), give_up_at)
+                return _showing(
+                    request,
+                    await route.connection.attempt(lambda query, s: method(query)(request, timeout=s), give_up_at),
+                )
             except LookupFailure as failure:
                 route.note(failure)
                 if not may_help_elsewhere(failure):
                     raise
             _for_router(request)
-        return await self._router.make(method, request, max(0.0, give_up_at - loop.time()))
+        return _showing(request, await self._router.make(method, request, max(0.0, give_up_at - loop.time())))
 
     async def close(self) -> None:
         """End; lookups under way fail."""
@@ -250,8 +318,8 @@ class KeyReads:
         return outcomes
 
     async def _through_router(self, request: query_service_pb2.GetRequest, give_up_at: float) -> LookupOutcome:
-        if request.freshness.HasField("at_least"):
-            # It may have to wait for a position, and every lookup in the same call would wait with it.
+        if request.freshness.HasField("at_least") or request.freshness.moment.WhichOneof("bound") in _MAY_WAIT:
+            # It may have to wait for a position, or a batch, and every lookup in the same call would wait with it.
             async with asyncio.timeout_at(give_up_at):
                 (outcome,) = await self._ask_router([request], give_up_at)
             return outcome
@@ -279,9 +347,36 @@ class KeyReads:
         return [conversion.from_get(response, request.store)]
 
 
-def _is_open(outcome: LookupOutcome | None) -> bool:
+def _showing(request: _KeyedRequest, response: Response) -> Response:
+    """Return an answer that shows the moment, if the request asks for one; raises as `shown_by`."""
+    shown_by(request.store, request.freshness, (response.replica,))
+    return response
+
+
+def _is_open(request: query_service_pb2.GetRequest, outcome: LookupOutcome | None) -> bool:
     """Whether the router must answer this lookup."""
-    return outcome is None or (isinstance(outcome, LookupFailure) and may_help_elsewhere(outcome))
+    if outcome is None or is_unshown(request, outcome):
+        return True
+    return isinstance(outcome, LookupFailure) and may_help_elsewhere(outcome)
+
+
+def _of_queries(
+    requests: Sequence[query_service_pb2.GetRequest], outcomes: Sequence[LookupOutcome]
+) -> dict[str, list[int]]:
+    """Return the lookups that must agree on a batch, by query: not those that ask for exactly one."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for index, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
+        if not request.freshness.HasField("moment") or not isinstance(outcome, Answer) or outcome.moment is None:
+            continue
+        (query_id,) = outcome.moment
+        if MomentBound.from_proto(request.freshness.moment).exactly(query_id) is None:
+            found[query_id].append(index)
+    return found
+
+
+def _name(request: query_service_pb2.GetRequest, outcome: LookupOutcome) -> str:
+    """Return what a lookup is of, for people."""
+    return request.store if isinstance(outcome, LookupFailure) else f"{request.store}, partition {outcome.partition}"
 
 
 def _for_router(request: _KeyedRequest) -> None:

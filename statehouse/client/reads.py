@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, wraps
 from inspect import signature
@@ -32,10 +33,12 @@ from statehouse.client.answers import (
 from statehouse.client.connections import Connections
 from statehouse.client.key_reads import KeyReads
 from statehouse.client.keys import needs_serde, prefix_key, to_key
+from statehouse.client.moments import shown_by
 from statehouse.client.peers import Method
 from statehouse.client.routers import RouterPeer, Routers
 from statehouse.client.watches import AsyncWatch, OpeningWatchCall, WatchCall
 from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, shown
 from statehouse.serdes import JsonValue
@@ -92,12 +95,12 @@ class KeyRangeFields(TypedDict):
 
 
 def _items_of(
-    pages: Callable[Concatenate[AsyncReads, Arguments], AsyncIterator[Read]],
+    pages: Callable[Concatenate[AsyncStateReads, Arguments], AsyncIterator[Read]],
     name: str,
     kind: type[Item],
     items: Callable[[Read], Iterable[Item]],
     doc: str,
-) -> Callable[Concatenate[AsyncReads, Arguments], AsyncIterator[Item]]:
+) -> Callable[Concatenate[AsyncStateReads, Arguments], AsyncIterator[Item]]:
     """Make of a method that reads pages one of that name that reads what is in them; its arguments are the same."""
 
     async def read(pages: AsyncIterator[Read]) -> AsyncIterator[Item]:
@@ -106,7 +109,7 @@ def _items_of(
                 yield item
 
     @wraps(pages)
-    def call(self: AsyncReads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> AsyncIterator[Item]:
+    def call(self: AsyncStateReads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> AsyncIterator[Item]:
         return read(pages(self, *args, **kwargs))
 
     # People read these by help().
@@ -116,13 +119,14 @@ def _items_of(
     return call
 
 
-class AsyncReads:
-    """The reads of stores.
+class AsyncStateReads:
+    """The reads of what stores hold.
 
     `timeout`: seconds for each call; each page of a scan is a call.
     `freshness`: all bounds of a `Freshness` must hold. Without bounds, the active answers if it can, else the freshest
     standby; the answer says which. `at_least`: the read sees at least what the answers with this token saw, or waits
-    for it; `Freshness.at_least` means the same.
+    for it; `Freshness.at_least` means the same. `Freshness.moment`: all that a read returns, of all keys, partitions
+    and pages, is of one batch of the store's query.
     """
 
     def __init__(self, connections: Connections, timeout_s: float) -> None:
@@ -158,16 +162,18 @@ class AsyncReads:
             LookupFailure: nobody could answer within the bounds, or the request is wrong.
 
         """
-        request = query_service_pb2.GetRequest(
-            store=store,
-            key=await self._key(store, key, timeout),
-            freshness=self._wire(store, freshness, at_least),
-            raw=raw,
-            json_text=not raw,
-        )
-        answer = await self._lookups.get(request, self._seconds(timeout))
-        self._saw(answer.token)
-        return answer
+        async with self._turn(store):
+            request = query_service_pb2.GetRequest(
+                store=store,
+                key=await self._key(store, key, timeout),
+                freshness=self._wire(store, freshness, at_least),
+                raw=raw,
+                json_text=not raw,
+            )
+            answer = await self._lookups.get(request, self._seconds(timeout))
+            self._saw(answer.token)
+            self._saw_moment(store, answer.moment)
+            return answer
 
     async def get_as_of(
         self,
@@ -187,18 +193,20 @@ class AsyncReads:
                 could answer within the bounds, or the request is wrong.
 
         """
-        request = query_service_pb2.GetAsOfRequest(
-            store=store,
-            key=await self._key(store, key, timeout),
-            as_of_ms=as_of_ms,
-            freshness=self._wire(store, freshness, at_least),
-            raw=raw,
-            json_text=not raw,
-        )
-        response = await self._lookups.call(lambda query: query.GetAsOf, request, self._seconds(timeout))
-        answer = conversion.from_get(response, store)
-        self._saw(answer.token)
-        return answer
+        async with self._turn(store):
+            request = query_service_pb2.GetAsOfRequest(
+                store=store,
+                key=await self._key(store, key, timeout),
+                as_of_ms=as_of_ms,
+                freshness=self._wire(store, freshness, at_least),
+                raw=raw,
+                json_text=not raw,
+            )
+            response = await self._lookups.call(lambda query: query.GetAsOf, request, self._seconds(timeout))
+            answer = conversion.from_get(response, store)
+            self._saw(answer.token)
+            self._saw_moment(store, answer.moment)
+            return answer
 
     async def batch_get(
         self,
@@ -208,6 +216,8 @@ class AsyncReads:
     ) -> list[Answer | LookupFailure]:
         """Look several keys up, of any stores; return one outcome per key, in their order.
 
+        Lookups with `Freshness.moment` show one batch of each query, of whichever stores they are.
+
         No failure is raised: a key that can't be answered has its failure as its outcome, and if a call fails, so has
         each of its keys. Too many keys for one call are split into several calls, one after the other, each with
         `timeout`. If `requests` have `at_least` bounds and the client's target is a node, not a router, a key whose
@@ -216,7 +226,16 @@ class AsyncReads:
         Raises:
             TypeError: the keys of a lookup's store aren't of its key's type.
         """
-        asked = [replace(each, freshness=self._bounds(each.freshness)) for each in requests]
+        lookups = list(requests)
+        async with self._turn(*(each.store for each in lookups)):
+            return await self._batch_get(lookups, timeout)
+
+    async def _batch_get(
+        self,
+        requests: Sequence[Lookup],
+        timeout: float | None,  # noqa: ASYNC109 - as above
+    ) -> list[Answer | LookupFailure]:
+        asked = [replace(each, freshness=self._bounds(each.store, each.freshness)) for each in requests]
         outcomes: dict[int, Answer | LookupFailure] = {}
         wire: dict[int, query_service_pb2.GetRequest] = {}
         keys = await self._lookups.wire_keys([(each.store, each.key) for each in asked], self._seconds(timeout))
@@ -227,9 +246,10 @@ class AsyncReads:
                 wire[index] = conversion.to_get(each, key)
         answered = await self._lookups.batch_get(list(wire.values()), self._seconds(timeout)) if wire else []
         outcomes.update(zip(wire, answered, strict=True))
-        for outcome in answered:
+        for index, outcome in zip(wire, answered, strict=True):
             if isinstance(outcome, Answer):
                 self._saw(outcome.token)
+                self._saw_moment(asked[index].store, outcome.moment)
         return [outcomes[index] for index in range(len(asked))]
 
     async def pages(
@@ -491,6 +511,102 @@ class AsyncReads:
             for version in response.versions:
                 yield conversion.from_version(version)
 
+    async def count(
+        self,
+        store: str,
+        *,
+        exact: bool = False,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> EntryCount:
+        """Count a store's entries: the storage engines' estimate, or with `exact` a count by a scan.
+
+        Raises:
+            LookupFailure: some partition could not be counted within the bounds, or the request is wrong.
+
+        """
+        async with self._turn(store):
+            request = query_service_pb2.CountRequest(
+                store=store,
+                exact=exact,
+                freshness=self._wire(store, freshness, at_least),
+            )
+            response = await self._router.make(lambda query: query.Count, request, self._seconds(timeout))
+            answer = conversion.from_count(response, store)
+            self._saw(answer.token)
+            self._saw_moment(store, shown_by(store, request.freshness, response.replicas))
+            return answer
+
+    async def _key(self, store: str, key: AnyKey, timeout_s: float | None) -> types_pb2.Key:
+        return await self._lookups.wire_key(store, key, self._seconds(timeout_s))
+
+    async def _key_range(
+        self,
+        store: str,
+        first: AnyKey | None,
+        last: AnyKey | None,
+        prefix: KeyLike | None,
+        timeout_s: float | None,
+    ) -> KeyRangeFields:
+        """Return the keys that a scan reads, in their wire form."""
+        return {
+            "from_key": None if first is None else await self._key(store, first, timeout_s),
+            "to_key": None if last is None else await self._key(store, last, timeout_s),
+            "prefix": None if prefix is None else prefix_key(prefix),
+        }
+
+    def _turn(self, *_stores: str) -> AbstractAsyncContextManager[object]:
+        """Return what a read of these stores is made within."""
+        return nullcontext()
+
+    def _bounds(self, _store: str, freshness: Freshness, at_least: Token | None = None) -> Freshness:
+        """Return the bounds of a read of a store."""
+        if at_least is None:
+            return freshness
+        return replace(freshness, at_least=at_least if freshness.at_least is None else at_least | freshness.at_least)
+
+    def _saw(self, token: Token) -> None:
+        """Note the token of an answer."""
+
+    def _saw_moment(self, store: str, moment: MomentToken | None) -> None:
+        """Note the batch that an answer about a store is of."""
+        self._connections.moments.note(store, moment)
+
+    def _wire(self, store: str, freshness: Freshness, at_least: Token | None) -> types_pb2.Freshness | None:
+        return conversion.to_freshness(self._bounds(store, freshness, at_least), store)
+
+    def _seconds(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else in_seconds(timeout_s)
+
+    async def _paged(
+        self,
+        call: Callable[[Method[PageRequest, PageResponse], PageRequest, float], Awaitable[PageResponse]],
+        method: Method[PageRequest, PageResponse],
+        request: PageRequest,
+        freshness: Freshness,
+        at_least: Token | None,
+        timeout_s: float | None,
+    ) -> AsyncIterator[PageResponse]:
+        """Read page after page, each when the caller asks for it, with the bounds of that moment; note what it saw."""
+        seconds = self._seconds(timeout_s)
+        while True:
+            async with self._turn(request.store):
+                if (bounds := self._wire(request.store, freshness, at_least)) is not None:
+                    request.freshness.CopyFrom(bounds)
+                response = await call(method, request, seconds)
+                stamps = _stamps(response)
+                self._saw(conversion.token_of(request.store, stamps))
+                self._saw_moment(request.store, shown_by(request.store, request.freshness, stamps))
+            yield response
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+
+
+class AsyncReads(AsyncStateReads):
+    """`AsyncStateReads`, and the reads that are of no moment: queries of custom stores, and watches."""
+
     async def query_store(
         self,
         store: str,
@@ -518,32 +634,8 @@ class AsyncReads:
             json_text=True,
         )
         response = await self._router.make(lambda query: query.QueryStore, request, self._seconds(timeout))
+        shown_by(store, request.freshness, (response.replica,))
         answer = conversion.from_query_store(response, store)
-        self._saw(answer.token)
-        return answer
-
-    async def count(
-        self,
-        store: str,
-        *,
-        exact: bool = False,
-        freshness: Freshness = ANY,
-        at_least: Token | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as above
-    ) -> EntryCount:
-        """Count a store's entries: the storage engines' estimate, or with `exact` a count by a scan.
-
-        Raises:
-            LookupFailure: some partition could not be counted within the bounds, or the request is wrong.
-
-        """
-        request = query_service_pb2.CountRequest(
-            store=store,
-            exact=exact,
-            freshness=self._wire(store, freshness, at_least),
-        )
-        response = await self._router.make(lambda query: query.Count, request, self._seconds(timeout))
-        answer = conversion.from_count(response, store)
         self._saw(answer.token)
         return answer
 
@@ -598,60 +690,6 @@ class AsyncReads:
     async def _begin_watch(self, peer: RouterPeer, request: query_service_pb2.WatchRequest, key: AnyKey) -> WatchCall:
         request.key.CopyFrom(await self._key(request.store, key, None))
         return peer.watch(request)
-
-    async def _key(self, store: str, key: AnyKey, timeout_s: float | None) -> types_pb2.Key:
-        return await self._lookups.wire_key(store, key, self._seconds(timeout_s))
-
-    async def _key_range(
-        self,
-        store: str,
-        first: AnyKey | None,
-        last: AnyKey | None,
-        prefix: KeyLike | None,
-        timeout_s: float | None,
-    ) -> KeyRangeFields:
-        """Return the keys that a scan reads, in their wire form."""
-        return {
-            "from_key": None if first is None else await self._key(store, first, timeout_s),
-            "to_key": None if last is None else await self._key(store, last, timeout_s),
-            "prefix": None if prefix is None else prefix_key(prefix),
-        }
-
-    def _bounds(self, freshness: Freshness, at_least: Token | None = None) -> Freshness:
-        """Return a read's bounds."""
-        if at_least is None:
-            return freshness
-        return replace(freshness, at_least=at_least if freshness.at_least is None else at_least | freshness.at_least)
-
-    def _saw(self, token: Token) -> None:
-        """Note the token of an answer."""
-
-    def _wire(self, store: str, freshness: Freshness, at_least: Token | None) -> types_pb2.Freshness | None:
-        return conversion.to_freshness(self._bounds(freshness, at_least), store)
-
-    def _seconds(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else in_seconds(timeout_s)
-
-    async def _paged(
-        self,
-        call: Callable[[Method[PageRequest, PageResponse], PageRequest, float], Awaitable[PageResponse]],
-        method: Method[PageRequest, PageResponse],
-        request: PageRequest,
-        freshness: Freshness,
-        at_least: Token | None,
-        timeout_s: float | None,
-    ) -> AsyncIterator[PageResponse]:
-        """Read page after page, each when the caller asks for it, with the bounds of that moment; note what it saw."""
-        seconds = self._seconds(timeout_s)
-        while True:
-            if (bounds := self._wire(request.store, freshness, at_least)) is not None:
-                request.freshness.CopyFrom(bounds)
-            response = await call(method, request, seconds)
-            self._saw(conversion.token_of(request.store, _stamps(response)))
-            yield response
-            if not response.next_page_token:
-                return
-            request.page_token = response.next_page_token
 
 
 def _stamps(response: Any) -> Iterable[types_pb2.ReplicaStamp]:  # noqa: ANN401 - of all partitions, or of one key

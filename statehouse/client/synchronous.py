@@ -16,11 +16,14 @@ from statehouse.client.asynchronous import (
     DEFAULT_TARGET,
     DEFAULT_TIMEOUT_S,
     AsyncClient,
+    AsyncMomentReads,
     AsyncReadSession,
 )
 from statehouse.client.frames import AsyncFrameReads
+from statehouse.client.reads import AsyncStateReads
 from statehouse.client.routers import closed
 from statehouse.client.watches import AsyncWatch, Watch
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.rpc import forks
 from statehouse.rpc.credentials import ClientTls
@@ -33,30 +36,30 @@ _SHUT_DOWN_S: Final = 1.0
 
 def _blocking(
     method: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Item]],
-) -> Callable[Concatenate[_Reads, Arguments], Item]:
+) -> Callable[Concatenate[_StateReads, Arguments], Item]:
     """Turn an awaited method into a blocking one."""
 
     @functools.wraps(method)
-    def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Item:
+    def call(self: _StateReads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Item:
         return self._run(method(self._reads, *args, **kwargs))
 
     return call
 
 
 def _iterating(
-    method: Callable[Concatenate[AsyncFrameReads, Arguments], AsyncIterator[Item]],
-) -> Callable[Concatenate[_Reads, Arguments], Iterator[Item]]:
+    method: Callable[Concatenate[Any, Arguments], AsyncIterator[Item]],
+) -> Callable[Concatenate[_StateReads, Arguments], Iterator[Item]]:
     """Turn a method that returns an asynchronous iterator into one that returns an iterator."""
 
     @functools.wraps(method)
-    def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[Item]:
+    def call(self: _StateReads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[Item]:
         return self._iterate(method(self._reads, *args, **kwargs))
 
     return call
 
 
 def _watching(
-    method: Callable[Concatenate[AsyncFrameReads, Arguments], AsyncWatch],
+    method: Callable[Concatenate[Any, Arguments], AsyncWatch],
 ) -> Callable[Concatenate[_Reads, Arguments], Watch]:
     """Turn a method that begins an asynchronous watch into one that begins a blocking one."""
 
@@ -188,10 +191,10 @@ async def _end_other_tasks() -> None:
             await asyncio.wait(late, timeout=_SHUT_DOWN_S)
 
 
-class _Reads:
-    """The reads of an `AsyncFrameReads`, with blocking calls."""
+class _StateReads:
+    """The reads of an `AsyncStateReads`, with blocking calls."""
 
-    def __init__(self, reads: AsyncFrameReads, calls: _Calls) -> None:
+    def __init__(self, reads: AsyncStateReads, calls: _Calls) -> None:
         self._reads, self._calls = reads, calls
 
     @property
@@ -199,27 +202,19 @@ class _Reads:
         """The router's address."""
         return self._reads.target
 
-    get = _blocking(AsyncFrameReads.get)
-    get_as_of = _blocking(AsyncFrameReads.get_as_of)
-    batch_get = _blocking(AsyncFrameReads.batch_get)
-    pages = _iterating(AsyncFrameReads.pages)
-    scan = _iterating(AsyncFrameReads.scan)
-    window_pages = _iterating(AsyncFrameReads.window_pages)
-    scan_windows = _iterating(AsyncFrameReads.scan_windows)
-    session_pages = _iterating(AsyncFrameReads.session_pages)
-    scan_sessions = _iterating(AsyncFrameReads.scan_sessions)
-    fetch_windows = _iterating(AsyncFrameReads.fetch_windows)
-    fetch_sessions = _iterating(AsyncFrameReads.fetch_sessions)
-    get_history = _iterating(AsyncFrameReads.get_history)
-    query_store = _blocking(AsyncFrameReads.query_store)
-    count = _blocking(AsyncFrameReads.count)
-    describe = _blocking(AsyncFrameReads.describe)
-    arrow_batches = _iterating(AsyncFrameReads.arrow_batches)
-    frame_batches = _iterating(AsyncFrameReads.frame_batches)
-    to_arrow = _blocking(AsyncFrameReads.to_arrow)
-    to_pandas = _blocking(AsyncFrameReads.to_pandas)
-
-    watch = _watching(AsyncFrameReads.watch)
+    get = _blocking(AsyncStateReads.get)
+    get_as_of = _blocking(AsyncStateReads.get_as_of)
+    batch_get = _blocking(AsyncStateReads.batch_get)
+    pages = _iterating(AsyncStateReads.pages)
+    scan = _iterating(AsyncStateReads.scan)
+    window_pages = _iterating(AsyncStateReads.window_pages)
+    scan_windows = _iterating(AsyncStateReads.scan_windows)
+    session_pages = _iterating(AsyncStateReads.session_pages)
+    scan_sessions = _iterating(AsyncStateReads.scan_sessions)
+    fetch_windows = _iterating(AsyncStateReads.fetch_windows)
+    fetch_sessions = _iterating(AsyncStateReads.fetch_sessions)
+    get_history = _iterating(AsyncStateReads.get_history)
+    count = _blocking(AsyncStateReads.count)
 
     def _run(self, work: Coroutine[Any, Any, Item]) -> Item:
         future = self._calls.begin(work)
@@ -237,6 +232,19 @@ class _Reads:
 
         while (item := self._run(following())) is not _END:
             yield item  # type: ignore[misc] # not the sentinel, so an item
+
+
+class _Reads(_StateReads):
+    """The reads of an `AsyncFrameReads`, with blocking calls."""
+
+    query_store = _blocking(AsyncFrameReads.query_store)
+    describe = _blocking(AsyncFrameReads.describe)
+    arrow_batches = _iterating(AsyncFrameReads.arrow_batches)
+    frame_batches = _iterating(AsyncFrameReads.frame_batches)
+    to_arrow = _blocking(AsyncFrameReads.to_arrow)
+    to_pandas = _blocking(AsyncFrameReads.to_pandas)
+
+    watch = _watching(AsyncFrameReads.watch)
 
 
 class Client(_Reads):
@@ -281,6 +289,10 @@ class Client(_Reads):
         """Begin a session. Each read in it sees at least what the session's earlier reads saw, on any replica."""
         return ReadSession(self._client.session(at_least), self._calls)
 
+    def moment(self, at_least: MomentToken | None = None) -> MomentReads:
+        """Begin reads of one moment: whatever is read in it is of the same batch, of each query."""
+        return MomentReads(self._client.moment(at_least), self._calls)
+
     def close(self) -> None:
         """Close the connection and end the thread; calls under way fail. Closing twice does no harm."""
         self._calls.end()
@@ -314,6 +326,28 @@ class ReadSession(_Reads):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.target!r}, token={str(self.token)!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End; there is nothing to release."""
+
+
+class MomentReads(_StateReads):
+    """`AsyncMomentReads` with blocking calls."""
+
+    def __init__(self, reads: AsyncMomentReads, calls: _Calls) -> None:
+        super().__init__(reads, calls)
+        self._of_moment = reads
+
+    @property
+    def moment(self) -> MomentToken:
+        """The batches that were shown, one of each query."""
+        return self._of_moment.moment
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.target!r}, moment={str(self.moment)!r})"
 
     def __enter__(self) -> Self:
         return self

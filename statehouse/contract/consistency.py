@@ -8,10 +8,11 @@ node decides again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from statehouse.contract.moments import MomentBound
+from statehouse.contract.moments import Asked, MomentBound
 from statehouse.contract.positions import Token
 from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure, Reason
@@ -22,7 +23,8 @@ from statehouse.v1 import types_pb2
 class Freshness:
     """The caller's bounds; None is unbounded. `at_least` bounds only the store partitions that it names.
 
-    `moment` says which batch the answer is of. The others bound the replica that shows it.
+    `moment` says which batch the answer is of, and `max_value_age_ms` bounds the age of what is in it. The others bound
+    the replica that answers.
     """
 
     active_only: bool = False
@@ -32,6 +34,7 @@ class Freshness:
     max_processor_age_ms: int | None = None
     max_input_backlog: int | None = None
     moment: MomentBound | None = None
+    max_value_age_ms: int | None = None
 
     @classmethod
     def from_proto(cls, message: types_pb2.Freshness) -> Freshness:
@@ -47,12 +50,21 @@ class Freshness:
         max_staleness_ms = message.max_staleness_ms if message.HasField("max_staleness_ms") else None
         max_processor_age_ms = message.max_processor_age_ms if message.HasField("max_processor_age_ms") else None
         max_input_backlog = message.max_input_backlog if message.HasField("max_input_backlog") else None
-        if any((each or 0) < 0 for each in (max_lag, max_staleness_ms, max_processor_age_ms, max_input_backlog)):
+        max_value_age_ms = message.max_value_age_ms if message.HasField("max_value_age_ms") else None
+        bounds = (max_lag, max_staleness_ms, max_processor_age_ms, max_input_backlog, max_value_age_ms)
+        if any((each or 0) < 0 for each in bounds):
             raise ValueError("freshness bounds must not be negative")
         at_least = Token.from_proto(message.at_least) if message.HasField("at_least") else None
         moment = MomentBound.from_proto(message.moment) if message.HasField("moment") else None
         return cls(
-            message.active_only, max_lag, max_staleness_ms, at_least, max_processor_age_ms, max_input_backlog, moment
+            message.active_only,
+            max_lag,
+            max_staleness_ms,
+            at_least,
+            max_processor_age_ms,
+            max_input_backlog,
+            moment,
+            max_value_age_ms,
         )
 
     @property
@@ -62,6 +74,11 @@ class Freshness:
         The processor's age is the same behind every replica, so it says nothing of them.
         """
         return not self.active_only and (self.max_lag is not None or self.max_staleness_ms is not None)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the caller wants to see something that a well replica may have to wait for."""
+        return self.at_least is not None or (self.moment is not None and self.moment.asked is not Asked.NEWEST)
 
 
 ANY = Freshness()
@@ -162,3 +179,24 @@ def _exceeds(known: int | None, most: int | None) -> bool:
 
 def _shown(value: int | None) -> str:
     return "unknown" if value is None else str(value)
+
+
+def refuse_too_old(freshness: types_pb2.Freshness, store: str, timestamps_ms: Iterable[int], now_ms: int) -> None:
+    """Refuse values by the times of their records, epoch milliseconds; below zero: it has none.
+
+    Raises:
+        LookupFailure: VALUE_TOO_OLD.
+
+    """
+    if not freshness.HasField("max_value_age_ms"):
+        return
+    bound = freshness.max_value_age_ms
+    oldest_ms = min(timestamps_ms, default=now_ms)
+    if oldest_ms >= 0 and now_ms - oldest_ms <= bound:
+        return
+    age = f"is {now_ms - oldest_ms} ms old" if oldest_ms >= 0 else "has no time"
+    raise LookupFailure(
+        Reason.VALUE_TOO_OLD,
+        f"a value of store {store} {age}, max_value_age_ms is {bound}",
+        {"store": store, "max_value_age_ms": str(bound)},
+    )

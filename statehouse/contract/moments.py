@@ -16,7 +16,7 @@ import base64
 import binascii
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Self
@@ -156,6 +156,10 @@ class MomentToken:
             raise ValueError("not a moment: it is cut off, or too long")
         return cls.from_proto(message)
 
+    def __iter__(self) -> Iterator[str]:
+        """Yield the queries."""
+        return iter(self._batches)
+
     def batch(self, query_id: str) -> int | None:
         """Return the batch of a query, None if none is named."""
         return self._batches.get(query_id)
@@ -247,6 +251,31 @@ class MomentBound:
 
 
 NEWEST: Final = MomentBound()
+NEWEST_TEXT: Final = "newest"
+"""What people write for it, in the place of a token."""
+
+
+def bound_of_texts(moment: str | None, at_least: str | None) -> MomentBound | None:
+    """Return the bound that people write: which moment, as a token or `NEWEST_TEXT`, and none before which.
+
+    Raises:
+        ValueError: a text is no token, or both say which.
+
+    """
+    if at_least is not None:
+        if moment not in {None, NEWEST_TEXT}:
+            raise ValueError("give a moment, or one that it must not be before, not both")
+        return MomentBound(Asked.AT_LEAST, _token_of(at_least))
+    if moment is None:
+        return None
+    return NEWEST if moment == NEWEST_TEXT else MomentBound(Asked.EXACTLY, _token_of(moment))
+
+
+def _token_of(text: str) -> MomentToken:
+    token = MomentToken.parse(text)
+    if not token:
+        raise ValueError("not a moment: it names no batch")
+    return token
 
 
 @dataclass(slots=True)
@@ -350,11 +379,9 @@ def chosen(
     if exactly is not None:
         end = known.end(exactly, partition)
         if exactly > known.newest or (end is not None and end > position):
-            return _not_reached(known, store, partition, exactly)
+            return Missed(not_reached(known, store, partition, exactly), passes=True)
         if end is None or not shows(exactly, end):
-            return Missed(
-                _failed(Reason.MOMENT_GONE, "is not kept any more", known, store, partition, exactly), passes=False
-            )
+            return Missed(gone(known, store, partition, exactly), passes=False)
         return Chosen(known.query_id, exactly, end)
     least = bound.least(known.query_id)
     for tried, (batch_id, ends) in enumerate(reversed(known.batches)):
@@ -363,12 +390,17 @@ def chosen(
         end = ends.get(partition, 0)
         if end <= position and shows(batch_id, end):
             return Chosen(known.query_id, batch_id, end)
-    return _not_reached(known, store, partition, least)
+    return Missed(not_reached(known, store, partition, least), passes=True)
 
 
-def _not_reached(known: KnownMoments, store: str, partition: int, wanted: int) -> Missed:
-    failure = _failed(Reason.MOMENT_NOT_REACHED, "is not reached", known, store, partition, wanted)
-    return Missed(failure, passes=True)
+def not_reached(known: KnownMoments, store: str, partition: int, wanted: int) -> LookupFailure:
+    """Return the failure of a replica that has not reached a batch."""
+    return _failed(Reason.MOMENT_NOT_REACHED, "is not reached", known, store, partition, wanted)
+
+
+def gone(known: KnownMoments, store: str, partition: int, wanted: int) -> LookupFailure:
+    """Return the failure of a replica that does not keep a batch."""
+    return _failed(Reason.MOMENT_GONE, "is not kept any more", known, store, partition, wanted)
 
 
 def _failed(reason: Reason, what: str, known: KnownMoments, store: str, partition: int, wanted: int) -> LookupFailure:
@@ -395,22 +427,21 @@ class Again:
     exactly: bool
 
 
-def again(found: Sequence[int | None], asked: int | None = None) -> Again | None:
+def again(found: Sequence[int | None], newest: int = NONE) -> Again | None:
     """Return what is missing until all parts of a read are of one batch; None if they are.
 
     Parts answer with the newest batch that they show. All stand at or beyond the earliest of these, and are asked for
-    that. If one of them is too far beyond to have kept it, all are asked for a later one, for which the part that was
-    behind waits.
+    that. If one of them has not kept it, because it is too far beyond or has restored since, all are asked for what
+    the newest of them showed, or a later one: those that were behind wait for it.
 
     Args:
         found: the batch that each part's answer is of; None: it has not kept the one that it was asked for.
-        asked: the batch that these were asked for, None the first time.
+        newest: the newest batch that any answer has shown.
 
     """
     batches = [each for each in found if each is not None]
     if len(batches) < len(found):
-        newest = max([*batches, (asked or 0) + DENSE])
-        return Again(range(len(found)), newest - DENSE // 2, exactly=False)
+        return Again(range(len(found)), max([newest, *batches]), exactly=False)
     target = min(batches, default=NONE)
     parts = [part for part, batch_id in enumerate(found) if batch_id != target]
     return Again(parts, target, exactly=True) if parts else None

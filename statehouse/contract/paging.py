@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import DecodeError
 
 from statehouse.contract.formats import PAGE_TOKEN, NewerFormatError
+from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.control.v1 import page_token_pb2
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, shown
 from statehouse.keys import ordered as ordered_keys
@@ -145,15 +146,42 @@ def after_prefix(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
-def next_page_token(request: PagedRequest, last_key: bytes) -> str:
-    """Return the token of the page that follows `last_key`, a serialized key or an entry key."""
+def next_page_token(request: PagedRequest, last_key: bytes, moment: types_pb2.Moment | None = None) -> str:
+    """Return the token of the page that follows `last_key`, a serialized key or an entry key.
+
+    `moment`: the batch that the page showed, if it was asked to show one. The following pages show the same.
+    """
     token = page_token_pb2.PageToken(
         last_key=last_key, fingerprint=_fingerprint(request), format_version=PAGE_TOKEN.written
     )
+    if moment is not None:
+        token.moment_query_id, token.moment_batch_id = moment.query_id, moment.batch_id
     return base64.urlsafe_b64encode(token.SerializeToString()).decode()
 
 
+def bound_of_page(request: PagedRequest) -> MomentBound | None:
+    """Return which batch a page is to show: the one that its token names, else what the request asks for.
+
+    Raises:
+        LookupFailure: INVALID_PAGE_TOKEN, or INVALID_REQUEST if what it asks for is wrong.
+
+    """
+    try:
+        asked = MomentBound.from_proto(request.freshness.moment) if request.freshness.HasField("moment") else None
+        token = _token(request) if request.page_token else None
+        if token is None or not token.moment_query_id:
+            return asked
+        of_walk = MomentToken({token.moment_query_id: token.moment_batch_id})
+    except ValueError as error:
+        raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from error
+    return MomentBound(Asked.EXACTLY, of_walk, None if asked is None else asked.wait_ms)
+
+
 def _last_key(request: PagedRequest) -> bytes:
+    return _token(request).last_key
+
+
+def _token(request: PagedRequest) -> page_token_pb2.PageToken:
     try:
         token = page_token_pb2.PageToken.FromString(base64.b64decode(request.page_token, altchars=b"-_", validate=True))
     except (DecodeError, binascii.Error, ValueError) as error:
@@ -164,7 +192,7 @@ def _last_key(request: PagedRequest) -> bytes:
         raise LookupFailure(Reason.INVALID_PAGE_TOKEN, f"{error}, or begin the scan anew") from error
     if token.fingerprint != _fingerprint(request):
         raise LookupFailure(Reason.INVALID_PAGE_TOKEN, "the page token belongs to another scan")
-    return token.last_key
+    return token
 
 
 def _fingerprint(request: PagedRequest) -> int:

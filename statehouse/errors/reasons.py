@@ -57,6 +57,7 @@ class Reason(IntEnum):
     MOMENTS_UNAVAILABLE = errors_pb2.ERROR_REASON_MOMENTS_UNAVAILABLE
     MOMENT_GONE = errors_pb2.ERROR_REASON_MOMENT_GONE
     MOMENT_NOT_REACHED = errors_pb2.ERROR_REASON_MOMENT_NOT_REACHED
+    VALUE_TOO_OLD = errors_pb2.ERROR_REASON_VALUE_TOO_OLD
     SERDE_UNAVAILABLE = errors_pb2.ERROR_REASON_SERDE_UNAVAILABLE
     UNAUTHENTICATED = errors_pb2.ERROR_REASON_UNAUTHENTICATED
     PERMISSION_DENIED = errors_pb2.ERROR_REASON_PERMISSION_DENIED
@@ -300,6 +301,12 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             True,
             "The replica has not reached a batch that the read may be of within the deadline.",
             "Allow more time; `statehouse status` shows whether the processor and the replicas keep up.",
+        ),
+        Reason.VALUE_TOO_OLD: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The value's record is older than max_value_age_ms, or has no time.",
+            "Take it as missing, or allow a greater age.",
         ),
         Reason.SERDE_UNAVAILABLE: ReasonSpec(
             code_pb2.UNAVAILABLE,

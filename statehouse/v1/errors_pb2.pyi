@@ -121,6 +121,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The batch that the read is to be of is not kept any more."""
     ERROR_REASON_MOMENT_NOT_REACHED: _ErrorReason.ValueType  # 37
     """The replica has not reached a batch that the read may be of."""
+    ERROR_REASON_VALUE_TOO_OLD: _ErrorReason.ValueType  # 38
+    """The value's record is older than the caller allows."""
     ERROR_REASON_SERDE_UNAVAILABLE: _ErrorReason.ValueType  # 40
     """The store's serde can't decode for now: the schema registry can't be
     reached, or the node has no plug-in for the serde. A raw read works.
@@ -231,6 +233,8 @@ ERROR_REASON_MOMENT_GONE: ErrorReason.ValueType  # 36
 """The batch that the read is to be of is not kept any more."""
 ERROR_REASON_MOMENT_NOT_REACHED: ErrorReason.ValueType  # 37
 """The replica has not reached a batch that the read may be of."""
+ERROR_REASON_VALUE_TOO_OLD: ErrorReason.ValueType  # 38
+"""The value's record is older than the caller allows."""
 ERROR_REASON_SERDE_UNAVAILABLE: ErrorReason.ValueType  # 40
 """The store's serde can't decode for now: the schema registry can't be
 reached, or the node has no plug-in for the serde. A raw read works.

@@ -197,6 +197,7 @@ class Freshness(_message.Message):
     MAX_PROCESSOR_AGE_MS_FIELD_NUMBER: _builtins.int
     MAX_INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
     MOMENT_FIELD_NUMBER: _builtins.int
+    MAX_VALUE_AGE_MS_FIELD_NUMBER: _builtins.int
     active_only: _builtins.bool
     """Only the active may answer. For a global store: any copy whose node is in
     touch with Kafka.
@@ -216,6 +217,11 @@ class Freshness(_message.Message):
     """
     max_input_backlog: _builtins.int
     """Largest input backlog allowed, in records. An unknown one does not qualify."""
+    max_value_age_ms: _builtins.int
+    """Largest age allowed of a value that the answer has, in milliseconds: the
+    time since its record's. An older one is refused, and so is one without a
+    time. (A node of an earlier version ignores this.)
+    """
     @_builtins.property
     def at_least(self) -> Global___Positions:
         """Positions that the replica must have reached, because the caller has
@@ -240,10 +246,11 @@ class Freshness(_message.Message):
         max_processor_age_ms: _builtins.int | None = ...,
         max_input_backlog: _builtins.int | None = ...,
         moment: Global___MomentBound | None = ...,
+        max_value_age_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms", "moment", b"moment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "_max_value_age_ms", b"_max_value_age_ms", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms", "max_value_age_ms", b"max_value_age_ms", "moment", b"moment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "active_only", b"active_only", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms", "moment", b"moment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "_max_value_age_ms", b"_max_value_age_ms", "active_only", b"active_only", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms", "max_value_age_ms", b"max_value_age_ms", "moment", b"moment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_input_backlog: _TypeAlias = _typing.Literal["max_input_backlog"]  # noqa: Y015
     _WhichOneofArgType__max_input_backlog: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog"]  # noqa: Y015
@@ -253,6 +260,8 @@ class Freshness(_message.Message):
     _WhichOneofArgType__max_processor_age_ms: _TypeAlias = _typing.Literal["_max_processor_age_ms", b"_max_processor_age_ms"]  # noqa: Y015
     _WhichOneofReturnType__max_staleness_ms: _TypeAlias = _typing.Literal["max_staleness_ms"]  # noqa: Y015
     _WhichOneofArgType__max_staleness_ms: _TypeAlias = _typing.Literal["_max_staleness_ms", b"_max_staleness_ms"]  # noqa: Y015
+    _WhichOneofReturnType__max_value_age_ms: _TypeAlias = _typing.Literal["max_value_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__max_value_age_ms: _TypeAlias = _typing.Literal["_max_value_age_ms", b"_max_value_age_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_input_backlog) -> _WhichOneofReturnType__max_input_backlog | None: ...
     @_typing.overload
@@ -261,6 +270,8 @@ class Freshness(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_processor_age_ms) -> _WhichOneofReturnType__max_processor_age_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_staleness_ms) -> _WhichOneofReturnType__max_staleness_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_value_age_ms) -> _WhichOneofReturnType__max_value_age_ms | None: ...
 
 Global___Freshness: _TypeAlias = Freshness  # noqa: Y015
 

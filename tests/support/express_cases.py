@@ -122,7 +122,22 @@ def _made_bounds(rng: random.Random) -> types_pb2.Freshness:
         bounds.at_least.positions.add(store=STORES[0], partition=0, position=7)
     if rng.random() < 0.05:
         bounds.active_only = True
+    if rng.random() < 0.1:
+        bounds.moment.CopyFrom(_made_moment(rng))
     return bounds
+
+
+def _made_moment(rng: random.Random) -> types_pb2.MomentBound:
+    """Return a bound on the batch, which keeps a read from the express way."""
+    moments = types_pb2.Moments(moments=[types_pb2.Moment(query_id="q", batch_id=rng.randrange(300))])
+    return rng.choice(
+        (
+            types_pb2.MomentBound(newest=True),
+            types_pb2.MomentBound(at_least=moments),
+            types_pb2.MomentBound(exactly=moments, wait_ms=5),
+            types_pb2.MomentBound(),
+        )
+    )
 
 
 def made_page_request(rng: random.Random, stores: Sequence[str] = (*STORES, *STORES, GLOBAL, "unknown", "")) -> bytes:
@@ -142,7 +157,14 @@ def made_page_request(rng: random.Random, stores: Sequence[str] = (*STORES, *STO
     odd = rng.random()
     if odd < 0.03:
         request.freshness.CopyFrom(
-            rng.choice((types_pb2.Freshness(), types_pb2.Freshness(max_lag=0), types_pb2.Freshness(active_only=True)))
+            rng.choice(
+                (
+                    types_pb2.Freshness(),
+                    types_pb2.Freshness(max_lag=0),
+                    types_pb2.Freshness(active_only=True),
+                    types_pb2.Freshness(moment=_made_moment(rng)),
+                )
+            )
         )
     elif odd < 0.06:
         request.forwarding.CopyFrom(
@@ -160,7 +182,8 @@ def with_token(rng: random.Random, request: bytes) -> bytes:
     asked = query_service_pb2.ScanRequest.FromString(request)
     other = query_service_pb2.ScanRequest(store=asked.store, reverse=not asked.reverse)
     of = other if rng.random() < 0.1 else asked
-    token = next_page_token(of, rng.choice((b"", b"a", b"key-3", rng.randbytes(3))))
+    moment = types_pb2.Moment(query_id="q", batch_id=rng.randrange(300)) if rng.random() < 0.1 else None
+    token = next_page_token(of, rng.choice((b"", b"a", b"key-3", rng.randbytes(3))), moment)
     asked.page_token = token if rng.random() < 0.9 else rng.choice((token[:-2], f"{token}\n", "?", f"{token}AAAA"))
     return asked.SerializeToString()
 

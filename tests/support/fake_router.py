@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from google.protobuf import json_format
 from grpc_status import rpc_status
 
 from statehouse.contract import paging
+from statehouse.contract.moments import MomentBound
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.errors import LookupFailure, Reason, unknown_store
@@ -94,6 +96,8 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         """The partitions of each store; of one that isn't here it says that there is none."""
         self.fleets: Iterator[tuple[int, list[fleet_service_pb2.NodeInfo]]] = iter(())
         self.max_batch_entries = self.max_batch_answers = 1_000
+        self.shows: Callable[[MomentBound], types_pb2.Moment] | None = None
+        """Which batch an answer is of, by what is asked for; None: it is of a version that doesn't know of any."""
 
     def Get(self, request: query_service_pb2.GetRequest, context: Any) -> query_service_pb2.GetResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)
@@ -101,7 +105,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
 
     def _got(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
         key = _text(request.key)
-        response = query_service_pb2.GetResponse(found=key in self.values, replica=STAMP)
+        response = query_service_pb2.GetResponse(found=key in self.values, replica=self._stamp(request))
         if key in self.values:
             response.value.CopyFrom(_value(self.values[key], raw=request.raw))
             response.timestamp_ms = WRITTEN_MS
@@ -121,7 +125,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             reverse=keys.reverse,
         )
         page = found[: paging.page_size(request)]
-        response = query_service_pb2.ScanResponse(replicas=[STAMP])
+        response = query_service_pb2.ScanResponse(replicas=[self._stamp(request)])
         if request.HasField("partition"):
             response.replicas[0].partition = request.partition
         for key in page:
@@ -151,7 +155,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             reverse=keys.reverse,
         )
         page = found[: paging.page_size(request)]
-        response = query_service_pb2.ScanWindowsResponse(replicas=[STAMP])
+        response = query_service_pb2.ScanWindowsResponse(replicas=[self._stamp(request)])
         for entry, key in page:
             start_ms = WindowKey.from_entry_key(entry).start_ms
             value = _value(self.values[key], raw=request.raw)
@@ -169,7 +173,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         """Every key has a window of a second at 0, one at 1,000 and one at 2,000."""
         self._take(request, request.store, context)
         starts, token = self._span_page(request, length_ms=0)
-        response = query_service_pb2.FetchWindowsResponse(replica=STAMP, next_page_token=token)
+        response = query_service_pb2.FetchWindowsResponse(replica=self._stamp(request), next_page_token=token)
         for start_ms in starts:
             value = _value(self.values[_text(request.key)], raw=request.raw)
             response.windows.add(start_ms=start_ms, end_ms=start_ms + 1_000, value=value, timestamp_ms=WRITTEN_MS)
@@ -181,7 +185,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         """Every key has a session from 0 to 500, one from 1,000 and one from 2,000."""
         self._take(request, request.store, context)
         starts, token = self._span_page(request, length_ms=500)
-        response = query_service_pb2.FetchSessionsResponse(replica=STAMP, next_page_token=token)
+        response = query_service_pb2.FetchSessionsResponse(replica=self._stamp(request), next_page_token=token)
         for start_ms in starts:
             value = _value(self.values[_text(request.key)], raw=request.raw)
             response.sessions.add(start_ms=start_ms, end_ms=start_ms + 500, value=value, timestamp_ms=WRITTEN_MS)
@@ -206,7 +210,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             reverse=keys.reverse,
         )
         page = found[: paging.page_size(request)]
-        response = query_service_pb2.ScanSessionsResponse(replicas=[STAMP])
+        response = query_service_pb2.ScanSessionsResponse(replicas=[self._stamp(request)])
         for entry, key in page:
             start_ms = SessionKey.from_entry_key(entry).start_ms
             value = _value(self.values[key], raw=request.raw)
@@ -224,7 +228,9 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         """Every key has had its value from 0, from 1,000 and from 2,000 on, each time until the next."""
         self._take(request, request.store, context)
         starts, token = self._span_page(request, length_ms=999)
-        response = query_service_pb2.GetHistoryResponse(replica=STAMP, next_page_token=token, history_start_ms=0)
+        response = query_service_pb2.GetHistoryResponse(
+            replica=self._stamp(request), next_page_token=token, history_start_ms=0
+        )
         for start_ms in starts:
             value = _value(self.values[_text(request.key)], raw=request.raw)
             end_ms = start_ms + 1_000 if start_ms < 2_000 else None
@@ -237,7 +243,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         """Every key has had its value since 1,000."""
         self._take(request, request.store, context)
         found = _text(request.key) in self.values and (not request.HasField("as_of_ms") or request.as_of_ms >= 1_000)
-        response = query_service_pb2.GetAsOfResponse(found=found, replica=STAMP)
+        response = query_service_pb2.GetAsOfResponse(found=found, replica=self._stamp(request))
         if found:
             response.value.CopyFrom(_value(self.values[_text(request.key)], raw=request.raw))
             response.timestamp_ms = 1_000
@@ -270,20 +276,22 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self._take(request, request.store, context)
         if request.json_text:
             result = {"query": request.query, **json.loads(request.arguments_text)}
-            return query_service_pb2.QueryStoreResponse(result_text=json.dumps(result), replica=STAMP)
+            return query_service_pb2.QueryStoreResponse(result_text=json.dumps(result), replica=self._stamp(request))
         value = json_value({"query": request.query, **json_format.MessageToDict(request.arguments)})
-        return query_service_pb2.QueryStoreResponse(result=value, replica=STAMP)
+        return query_service_pb2.QueryStoreResponse(result=value, replica=self._stamp(request))
 
     def Count(self, request: query_service_pb2.CountRequest, context: Any) -> query_service_pb2.CountResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)
-        return query_service_pb2.CountResponse(count=len(self.values), exact=request.exact, replicas=[STAMP])
+        return query_service_pb2.CountResponse(
+            count=len(self.values), exact=request.exact, replicas=[self._stamp(request)]
+        )
 
     def Watch(  # noqa: N802 - the service's name
         self, request: query_service_pb2.WatchRequest, context: Any
     ) -> Iterator[query_service_pb2.WatchResponse]:
         """Send `updates`, then stay, or fail with `ending`."""
         self._take(request, request.store, context)
-        yield query_service_pb2.WatchResponse(replica=STAMP)
+        yield query_service_pb2.WatchResponse(replica=self._stamp(request))
         yield from self.updates
         if self.ending is not None:
             self._abort(self.ending, context)
@@ -402,6 +410,12 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> Iterator[fleet_service_pb2.WatchFleetResponse]:
         """Have no such call, like a node: all lookups come here."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such call")
+
+    def _stamp(self, request: Any) -> types_pb2.ReplicaStamp:
+        stamp = deepcopy(STAMP)
+        if self.shows is not None and request.freshness.HasField("moment"):
+            stamp.moment.CopyFrom(self.shows(MomentBound.from_proto(request.freshness.moment)))
+        return stamp
 
     def _take(self, request: Any, store: str, context: Any) -> None:
         self.requests.append(request)

@@ -1063,8 +1063,8 @@ class EngineReport(_message.Message):
     first.
     """
     records_end: _builtins.int
-    """The offset after the last record that was written; the position if there
-    was none.
+    """The offset after the newest record that the store has; 0 if it has none.
+    If that isn't known, the position from which it was read on.
     """
     @_builtins.property
     def skipped(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineSkipped]:

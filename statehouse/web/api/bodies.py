@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from statehouse.client import conversion
 from statehouse.client.answers import Explanation, Location, Stamp
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import SERDES
@@ -84,7 +85,12 @@ class Reader:
 
 def stamp_body(stamp: Stamp) -> dict[str, Any]:
     """Return who answered, and how fresh the copy was."""
-    return dataclasses.asdict(stamp)
+    return {**dataclasses.asdict(stamp), "moment": moment_body(stamp.moment)}
+
+
+def moment_body(moment: MomentToken | None) -> str | None:
+    """Return the batch that an answer is of, as later requests give it; None if it is of none."""
+    return None if moment is None else str(moment)
 
 
 def stamp_headers(stamp: Stamp, token: Token) -> dict[str, str]:
@@ -198,7 +204,7 @@ def batch_body(
     results: Iterable[query_service_pb2.BatchGetResult], store: str, keys: Iterable[str | bytes], reader: Reader
 ) -> dict[str, Any]:
     """Return the outcomes of a batch, each an answer or a problem, in the order of the keys."""
-    outcomes, token = [], Token()
+    outcomes, token, moment = [], Token(), MomentToken()
     for result, key in zip(results, keys, strict=True):
         try:
             if not result.HasField("response"):
@@ -206,9 +212,10 @@ def batch_body(
             response = result.response
             outcomes.append({"status": 200 if response.found else 404} | answer_body(response, store, key, reader))
             token |= conversion.token_of(store, (response.replica,))
+            moment |= conversion.moment_of((response.replica,)) or MomentToken()
         except LookupFailure as failure:
             outcomes.append({**problem_of(failure), "store": store, "key": key})
-    return {"results": outcomes, "token": str(token)}
+    return {"results": outcomes, "token": str(token), "moment": moment_body(moment or None)}
 
 
 def store_body(store: fleet_service_pb2.StoreInfo) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def key_pages(items: str, item_body: ItemBody) -> ApiHandler:
             "next_page_token": response.next_page_token or None,
             "replica": bodies.stamp_body(stamp),
             "token": str(token),
+            "moment": bodies.moment_body(stamp.moment),
         }
         if isinstance(response, query_service_pb2.GetHistoryResponse):
             body["history_start_ms"] = response.history_start_ms
@@ -127,6 +128,7 @@ def store_pages(items: str, item_body: ItemBody) -> ApiHandler:
             "next_page_token": response.next_page_token or None,
             "replicas": [bodies.stamp_body(each) for each in stamps],
             "token": str(conversion.token_of(asked.store, response.replicas)),
+            "moment": bodies.moment_body(conversion.moment_of(response.replicas)),
         }
         return _page(asked, body, bodies.worst_headers(stamps))
 
@@ -149,6 +151,7 @@ async def count(asked: ApiRequest) -> Response:
         "exact": response.exact,
         "replicas": [bodies.stamp_body(each) for each in stamps],
         "token": str(conversion.token_of(asked.store, response.replicas)),
+        "moment": bodies.moment_body(conversion.moment_of(response.replicas)),
     }
     return json_response(body, headers=bodies.worst_headers(stamps))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.moments import bound_of_texts
 from statehouse.contract.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from statehouse.contract.positions import token_of_texts
 from statehouse.errors import LookupFailure, Reason, shown
@@ -95,8 +96,14 @@ BOUNDS: Final = (
         "STORE:PARTITION:POSITION.",
         repeated=True,
     ),
+    text(
+        "moment",
+        "All that is read is of one batch of the store's query: newest, or the moment of an earlier answer.",
+    ),
+    text("moment_at_least", "As moment=newest, but no batch before the moment of this earlier answer."),
 )
 """The freshness of an answer; see docs/freshness.md."""
+_TOKENS: Final = frozenset({"at_least", "moment", "moment_at_least"})
 TIMEOUT: Final = integer(
     "timeout_ms",
     "Longest wait. The default is 5000; more than 60000 counts as that.",
@@ -164,15 +171,19 @@ def freshness_of(values: Values) -> Freshness:
     """Return the bounds that a request gives.
 
     Raises:
-        LookupFailure: INVALID_REQUEST, at_least has something that is no position.
+        LookupFailure: INVALID_REQUEST, at_least has something that is no position, or a moment is none.
 
     """
-    bounds = {each.name: values[each.name] for each in BOUNDS if each.name != "at_least"}
+    bounds = {each.name: values[each.name] for each in BOUNDS if each.name not in _TOKENS}
     try:
         at_least = token_of_texts(values["at_least"])
     except ValueError as error:
         raise wrong(f"at_least: {error}", "at_least") from None
-    freshness = Freshness(at_least=at_least or None, **bounds)
+    try:
+        moment = bound_of_texts(values["moment"], values["moment_at_least"])
+    except ValueError as error:
+        raise wrong(f"moment: {error}", "moment") from None
+    freshness = Freshness(at_least=at_least or None, moment=moment, **bounds)
     return ANY if freshness == ANY else freshness
 
 

@@ -7,6 +7,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from statehouse.client.answers import Explanation, Host, Location, Stamp, Store
+from statehouse.contract.moments import MomentToken
 from statehouse.errors import Reason
 from statehouse.web.api.parameters import BATCH_KEYS_MAX
 from statehouse.web.api.problems import NO_SUCH_KEY
@@ -18,7 +19,13 @@ _INTEGER: Final[Schema] = {"type": "integer"}
 _BOOLEAN: Final[Schema] = {"type": "boolean"}
 _MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
 _MAYBE_INTEGER: Final[Schema] = {"type": ["integer", "null"]}
-_SCALARS: Final[Mapping[type, Schema]] = {str: _TEXT, int: _INTEGER, bool: _BOOLEAN, float: {"type": "number"}}
+_SCALARS: Final[Mapping[type, Schema]] = {
+    str: _TEXT,
+    int: _INTEGER,
+    bool: _BOOLEAN,
+    float: {"type": "number"},
+    MomentToken: _TEXT,
+}
 
 
 def reference(name: str) -> Schema:
@@ -46,6 +53,7 @@ def _page(name: str, item: Schema) -> Schema:
             "next_page_token": _MAYBE_TEXT,
             "replicas": _list(reference("Stamp")),
             "token": _TEXT,
+            "moment": _MAYBE_TEXT,
         },
         description="A page. next_page_token is null on the last one.",
     )
@@ -58,6 +66,7 @@ def _key_page(name: str, item: Schema, **more: Schema) -> Schema:
             "next_page_token": _MAYBE_TEXT,
             "replica": reference("Stamp"),
             "token": _TEXT,
+            "moment": _MAYBE_TEXT,
             **more,
         },
         description="A page. next_page_token is null on the last one.",
@@ -133,6 +142,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         {
             "results": _list(_object({"status": _INTEGER, "store": _TEXT, "key": reference("Key")})),
             "token": _TEXT,
+            "moment": _MAYBE_TEXT,
         },
         description="The outcomes in the order of the keys: an Answer, Absent or Problem, each with its status.",
     ),
@@ -150,7 +160,13 @@ SCHEMAS: Final[dict[str, Schema]] = {
         history_start_ms=_INTEGER,
     ),
     "Count": _object(
-        {"count": _INTEGER, "exact": _BOOLEAN, "replicas": _list(reference("Stamp")), "token": _TEXT},
+        {
+            "count": _INTEGER,
+            "exact": _BOOLEAN,
+            "replicas": _list(reference("Stamp")),
+            "token": _TEXT,
+            "moment": _MAYBE_TEXT,
+        },
     ),
     "Arguments": {"type": "object", "description": "The query's arguments by name."},
     "QueryAnswer": _object({"result": reference("Value"), "replica": reference("Stamp"), "token": _TEXT}),

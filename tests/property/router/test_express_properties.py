@@ -15,6 +15,7 @@ from router.choice.express_pages import decided_page
 from router.fleet.table import RoutedReplica, RoutingTable
 from router.lookups.locate import keyed_call
 from statehouse.contract.consistency import ANY
+from statehouse.contract.paging import bound_of_page
 from statehouse.control.v1.express_pb2 import ExpressSnapshot
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.express_cases import made_page_request, made_request, made_table, with_token
@@ -44,6 +45,7 @@ def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
         call = keyed_call(table, "Get", request)
         assert (call.store, call.partition) == (found.store, found.partition)
         assert call.freshness == ANY or call.freshness.suits_any
+        assert call.freshness.moment is None
         # What the last heartbeats say of the bound is left out: the node that is asked knows.
         bound = ANY if call.freshness == ANY else replace(call.freshness, max_lag=None, max_staleness_ms=1)
         routes = table.store(call.store).partition(call.partition)
@@ -72,10 +74,12 @@ def test_what_nodes_are_asked_for_a_page_is_what_the_router_asks_them(seed: int)
     table, suspects, snapshot = made_snapshot(rng)
     for _ in range(REQUESTS):
         request = made_page_request(rng)
-        calls = decided_page(snapshot, with_token(rng, request) if rng.random() < 0.3 else request)
+        request = with_token(rng, request) if rng.random() < 0.3 else request
+        calls = decided_page(snapshot, request)
         if calls is None:
             continue
         asked = query_service_pb2.ScanRequest.FromString(request)
+        assert bound_of_page(asked) is None
         store = table.store(asked.store)
         assert not store.spec.is_global
         groups: dict[str, list[int]] = {}

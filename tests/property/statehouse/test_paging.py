@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.contract import paging
+from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.contract.scan_ranges import key_range
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import SERDES
@@ -64,3 +67,30 @@ def test_a_token_with_a_letter_that_no_token_has_is_refused() -> None:
     with pytest.raises(LookupFailure) as refused:
         key_range(request, BYTES)
     assert refused.value.reason is Reason.INVALID_PAGE_TOKEN
+
+
+@given(st.binary(max_size=3), st.text(min_size=1, max_size=5), st.integers(0, 2**62))
+def test_the_pages_of_a_walk_show_the_batch_of_the_first(last: bytes, query_id: str, batch_id: int) -> None:
+    bounds = types_pb2.Freshness(moment=types_pb2.MomentBound(newest=True, wait_ms=5))
+    request = query_service_pb2.ScanRequest(store="s", freshness=bounds)
+    assert paging.bound_of_page(request) == MomentBound(wait_ms=5)
+    plain, moment = deepcopy(request), types_pb2.Moment(query_id=query_id, batch_id=batch_id)
+    plain.page_token = paging.next_page_token(request, last)
+    assert paging.bound_of_page(plain) == MomentBound(wait_ms=5)
+    request.page_token = paging.next_page_token(request, last, moment)
+    assert paging.bound_of_page(request) == MomentBound(Asked.EXACTLY, MomentToken({query_id: batch_id}), wait_ms=5)
+    assert key_range(request, BYTES) == key_range(plain, BYTES)
+    request.ClearField("freshness")
+    assert paging.bound_of_page(request) == MomentBound(Asked.EXACTLY, MomentToken({query_id: batch_id}))
+    plain.ClearField("freshness")
+    assert paging.bound_of_page(plain) is None
+
+
+def test_a_page_of_nothing_that_is_a_moment_is_refused() -> None:
+    request = query_service_pb2.ScanRequest(store="s", freshness=types_pb2.Freshness(moment=types_pb2.MomentBound()))
+    with pytest.raises(LookupFailure, match="moment is missing"):
+        paging.bound_of_page(request)
+    request.page_token = paging.next_page_token(request, b"", types_pb2.Moment(query_id="q", batch_id=-1))
+    request.ClearField("freshness")
+    with pytest.raises(LookupFailure, match="must not be negative"):
+        paging.bound_of_page(request)

@@ -13,7 +13,8 @@ from grpc_status import rpc_status
 
 from router.server import RouterServer
 from statehouse.contract.assignment import TaskAssignment
-from statehouse.contract.paging import next_page_token, page_size
+from statehouse.contract.moments import MomentBound
+from statehouse.contract.paging import bound_of_page, next_page_token, page_size
 from statehouse.contract.scan_ranges import key_range
 from statehouse.errors import LookupFailure, Reason
 from statehouse.errors.statuses import to_status
@@ -35,7 +36,8 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     `counts`. `gets`, `batches` and `scans` are the requests received, `times` how many seconds the callers of the gets
     would wait, `held` the calls of any kind that came while it was frozen, and `left_held` those of them whose caller
     left meanwhile. A lookup in a batch fails as `failures` says for its key; `lets_wait` has it fail because it would
-    have to wait.
+    have to wait. `kept` are the batches that it shows, of all partitions or by partition; None: it is of an earlier
+    version, and shows none. `on_shown` is called when it has shown one.
     """
 
     def __init__(self, instance_id: str) -> None:
@@ -60,6 +62,10 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.padding = 0
         self.failures: dict[str, LookupFailure] = {}
         self.lets_wait = False
+        self.kept: list[int] | dict[int, list[int]] | None = None
+        self.query_of: dict[str, str] = {}
+        self.on_shown: Callable[[], object] = int
+        self.asked_for: list[MomentBound] = []
         self.left_held = 0
         self.watches: list[query_service_pb2.WatchRequest] = []
         self.feeds: dict[int, asyncio.Queue[query_service_pb2.WatchResponse | LookupFailure]] = {}
@@ -97,7 +103,11 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.gets.append(request)
         self.times.append(context.time_remaining())
         await self._misbehave(context, request)
-        return self._answer(request)
+        try:
+            return self._answer(request)
+        except LookupFailure as failure:
+            await _abort(context, failure)
+            raise
 
     async def BatchGet(  # noqa: N802
         self, request: query_service_pb2.BatchGetRequest, context: Context
@@ -108,10 +118,12 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         results = []
         for one in request.requests:
             failure = LookupFailure(Reason.WOULD_WAIT, "not there yet") if self.lets_wait else self._failure(one)
-            if failure is None:
+            try:
+                if failure is not None:
+                    raise failure
                 results.append(query_service_pb2.BatchGetResult(response=self._answer(one)))
-            else:
-                results.append(query_service_pb2.BatchGetResult(error=failure.to_proto()))
+            except LookupFailure as why:
+                results.append(query_service_pb2.BatchGetResult(error=why.to_proto()))
         return query_service_pb2.BatchGetResponse(results=results)
 
     async def Scan(self, request: query_service_pb2.ScanRequest, context: Context) -> query_service_pb2.ScanResponse:  # noqa: N802
@@ -123,6 +135,11 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
             await _abort(context, LookupFailure(Reason.PARTITION_NOT_OWNED, f"no {min(missing)} here"))
         held = {key: value for partition in partitions for key, value in self.data[partition].items()}
         wanted = key_range(request, SERDES["string"])
+        try:
+            stamps = [self._stamp(bound_of_page(request), partition) for partition in partitions]
+        except LookupFailure as failure:
+            await _abort(context, failure)
+            raise
         keys = sorted(held, reverse=request.reverse)
         keys = [key for key in keys if key >= wanted.start and (wanted.stop is None or key < wanted.stop)]
         limit = min(page_size(request), self.page_limit)
@@ -137,7 +154,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
             ],
             entry_keys=keys[:limit],
             next_page_token=next_page_token(request, keys[limit - 1]) if len(keys) > limit else "",
-            replicas=[types_pb2.ReplicaStamp(partition=partition, host=self.host) for partition in partitions],
+            replicas=stamps,
         )
         self.change_page(page)
         return page
@@ -151,10 +168,11 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
             self.counts_cancelled += 1
             raise
         held = self.data.get(request.partition, {})
+        bound = MomentBound.from_proto(request.freshness.moment) if request.freshness.HasField("moment") else None
         return query_service_pb2.CountResponse(
             count=len(held),
             exact=request.exact,
-            replicas=[types_pb2.ReplicaStamp(partition=request.partition, host=self.host)],
+            replicas=[self._stamp(bound, request.partition)],
         )
 
     async def Watch(self, request: query_service_pb2.WatchRequest, context: Context) -> None:  # noqa: N802
@@ -198,11 +216,38 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
             await _abort(context, failure)
 
     def _answer(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
+        bound = MomentBound.from_proto(request.freshness.moment) if request.freshness.HasField("moment") else None
+        stamp = self._stamp(bound, query_id=self.query_of.get(request.key.text, "q"))
+        stamp.epoch = request.forwarding.epoch
         return query_service_pb2.GetResponse(
             found=True,
             value=types_pb2.Value(text=f"{self.instance_id}:{request.key.text}" + "." * self.padding),
-            replica=types_pb2.ReplicaStamp(host=self.host, epoch=request.forwarding.epoch),
+            replica=stamp,
         )
+
+    def _stamp(self, bound: MomentBound | None, partition: int = 0, query_id: str = "q") -> types_pb2.ReplicaStamp:
+        """Return the stamp of an answer, with the batch that it shows.
+
+        Raises:
+            LookupFailure: it shows none that the read may be of.
+
+        """
+        stamp = types_pb2.ReplicaStamp(host=self.host, partition=partition)
+        if bound is None or self.kept is None:
+            return stamp
+        self.asked_for.append(bound)
+        kept = self.kept[partition] if isinstance(self.kept, dict) else self.kept
+        exactly, least = bound.exactly(query_id), bound.least(query_id)
+        newest = max(kept, default=-1)
+        if (least if exactly is None else exactly) > newest:
+            raise LookupFailure(
+                Reason.MOMENT_NOT_REACHED, "not there yet", {"newest": str(newest), "query_id": query_id}
+            )
+        if exactly is not None and exactly not in kept:
+            raise LookupFailure(Reason.MOMENT_GONE, "not kept")
+        stamp.moment.query_id, stamp.moment.batch_id = query_id, newest if exactly is None else exactly
+        self.on_shown()
+        return stamp
 
 
 class _Freezer(grpc.aio.ServerInterceptor):

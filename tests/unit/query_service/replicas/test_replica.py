@@ -220,7 +220,7 @@ def test_what_the_data_plane_writes_leaves_a_replica_as_if_it_had_written_it_its
     for replica in (applying, told):
         replica.note_end(3, 1.0, 77)
     applying.apply([ChangelogRecord(b"k", b"value", 5, 0), ChangelogRecord(b"k", None, 6, 2)], 3)
-    told.advanced_to(Progress(3, puts=1, deletes=1, size=7))
+    told.advanced_to(Progress(3, 3, puts=1, deletes=1, size=7))
     for replica in (applying, told):
         assert (replica.position, replica.lag(2.0), replica.staleness_ms(2.0)) == (3, 0, 1_000)
         assert (replica.restored_records, replica.had_records, replica.late) == (2, False, 0)
@@ -250,7 +250,7 @@ async def test_holes_in_what_the_data_plane_reads_at_once_are_no_losses(
         replica.to(state)
     if is_just_at_end:
         replica.note_end(0, time.monotonic(), 1)
-    replica.advanced_to(Progress(6, puts=3))
+    replica.advanced_to(Progress(6, 6, puts=3))
     async with replica.watched():
         assert tail.end == 6
         assert tail.start == (0 if is_whole else 4)
@@ -264,9 +264,9 @@ async def test_a_record_that_the_data_plane_had_read_late_begins_the_tail_anew()
     replica = replica_at(0, tail, latest=latest)
     replica.to(StoreState.RESTORED)
     replica.note_end(0, time.monotonic() - 60.0, 1)
-    replica.advanced_to(Progress(6, puts=3))
+    replica.advanced_to(Progress(6, 6, puts=3))
     replica.note_end(6, time.monotonic(), 2)
-    replica.advanced_to(Progress(8, puts=1))
+    replica.advanced_to(Progress(8, 8, puts=1))
     async with replica.watched():
         assert tail.start == 6, "a record may be missing in the holes before, and none in the one before 7"
 
@@ -291,7 +291,7 @@ def test_a_save_that_waits_for_the_data_plane_keeps_no_report_from_being_noted(
     saving = threading.Thread(target=replica.save_checkpoint, daemon=True)
     saving.start()
     assert saves.wait(20)
-    noting = threading.Thread(target=replica.advanced_to, args=(Progress(5, puts=5),), daemon=True)
+    noting = threading.Thread(target=replica.advanced_to, args=(Progress(5, 5, puts=5),), daemon=True)
     noting.start()
     noting.join(20)
     assert not noting.is_alive()

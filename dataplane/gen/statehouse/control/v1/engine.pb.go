@@ -2123,8 +2123,8 @@ type EngineReport struct {
 	StreamTimeMs int64 `protobuf:"varint,14,opt,name=stream_time_ms,json=streamTimeMs,proto3" json:"stream_time_ms,omitempty"`
 	// The segments of time that may have entries, in order.
 	Segments []int64 `protobuf:"varint,15,rep,packed,name=segments,proto3" json:"segments,omitempty"`
-	// The offset after the last record that was written; the position if there
-	// was none.
+	// The offset after the newest record that the store has; 0 if it has none.
+	// If that isn't known, the position from which it was read on.
 	RecordsEnd    int64 `protobuf:"varint,16,opt,name=records_end,json=recordsEnd,proto3" json:"records_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

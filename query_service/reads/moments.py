@@ -1,0 +1,156 @@
+"""Which batch a replica shows to a read that asks for one, and reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Final
+
+from query_service.reads.position_waits import MomentNotReached
+from query_service.replicas.replica import StoreReplica, TaskReplica
+from query_service.stores.engine import MomentGone
+from statehouse.contract.consistency import Freshness
+from statehouse.contract.moments import (
+    Asked,
+    Chosen,
+    CommittedMoments,
+    Missed,
+    MomentBound,
+    MomentToken,
+    again,
+    chosen,
+    gone,
+    not_reached,
+    unavailable,
+)
+from statehouse.contract.topology import StoreSpec
+from statehouse.errors import LookupFailure
+from statehouse.v1 import types_pb2
+
+_AS_IT_IS: Final = nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A replica that may answer, and its stamp, taken before the read.
+
+    `moment` is the batch that the answer is of, None if it is of what the replica has. `failed` makes the failure of a
+    read whose batch the engine doesn't keep.
+    """
+
+    replica: StoreReplica
+    stamp: types_pb2.ReplicaStamp
+    moment: Chosen | None = None
+    failed: Callable[[], LookupFailure] | None = None
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Return a context in which this thread reads the replica's store as of the batch.
+
+        Raises:
+            MomentNotReached, LookupFailure: MOMENT_GONE, as it is entered or by a read.
+
+        """
+        return _AS_IT_IS if self.moment is None else self._reading(self.moment)
+
+    @contextmanager
+    def _reading(self, moment: Chosen) -> Iterator[None]:
+        try:
+            with self.replica.at(moment):
+                yield
+        except MomentGone as error:
+            assert self.failed is not None  # noqa: S101 - it comes with the moment
+            raise self.failed() from error
+
+
+class ReplicaMoments:
+    """Chooses batches, by what the commits topic says of them."""
+
+    def __init__(self, committed: CommittedMoments) -> None:
+        self._committed = committed
+
+    def admitted(
+        self,
+        bound: Freshness,
+        moment: MomentBound,
+        task: TaskReplica,
+        replica: StoreReplica,
+        stamp: types_pb2.ReplicaStamp,
+    ) -> Admitted:
+        """Return a replica with the batch that it shows, and have its stamp say so.
+
+        Raises:
+            MomentNotReached: it may show one a little later.
+            LookupFailure: MOMENTS_UNAVAILABLE; MOMENT_GONE.
+
+        """
+        spec, partition = replica.spec, replica.partition
+        if not replica.keeps_moments:
+            raise unavailable(spec.name, _why_never(spec))
+        found = self._choice(bound, moment, replica)
+        if isinstance(found, Missed):
+            if not found.passes:
+                raise found.failure
+
+            def is_reached() -> bool:
+                return not isinstance(self._choice(bound, moment, replica), Missed)
+
+            raise MomentNotReached(found.failure, task, replica, is_reached, moment.wait_ms)
+        position = stamp.position
+        if stamp.HasField("lag"):
+            stamp.lag += position - found.end
+        stamp.position = found.end
+        stamp.moment.query_id, stamp.moment.batch_id = found.query_id, found.batch_id
+
+        def failed() -> LookupFailure:
+            """Its engine has dropped the batch: for what was written since, or it was closed meanwhile."""
+            known = self._committed.of(spec.name)
+            if moment.exactly(known.query_id) is not None:
+                return gone(known, spec.name, partition, found.batch_id)
+            failure = not_reached(known, spec.name, partition, found.batch_id + 1)
+            return MomentNotReached(failure, task, replica, lambda: replica.position != position, moment.wait_ms)
+
+        return Admitted(replica, stamp, found, failed)
+
+    def _choice(self, bound: Freshness, moment: MomentBound, replica: StoreReplica) -> Chosen | Missed:
+        store, partition = replica.spec.name, replica.partition
+        least = 0 if bound.at_least is None else bound.at_least.position(store, partition)
+
+        def shows(_batch_id: int, end: int) -> bool:
+            return end >= least and replica.is_exact(end)
+
+        return chosen(moment, self._committed.of(store), store, partition, replica.position, shows)
+
+
+def agreed(
+    found: Sequence[Admitted], ask_again: Callable[[int, types_pb2.MomentBound], Admitted]
+) -> Sequence[Admitted]:
+    """Return the parts of a read that one node answers so that all of a query's are of one batch.
+
+    Args:
+        found: the parts.
+        ask_again: admits one of them for exactly this batch.
+
+    Raises:
+        MomentNotReached, LookupFailure: as `ReplicaMoments.admitted`.
+
+    """
+    parts = list(found)
+    for query_id in {each.moment.query_id for each in found if each.moment is not None}:
+        places = [place for place, each in enumerate(found) if each.moment and each.moment.query_id == query_id]
+        step = again([each.moment.batch_id for place in places if (each := found[place]).moment is not None])
+        if step is not None:
+            bound = MomentBound(Asked.EXACTLY, MomentToken({query_id: step.batch_id})).to_proto()
+            for part in step.parts:
+                parts[places[part]] = ask_again(places[part], bound)
+    return parts
+
+
+def _why_never(spec: StoreSpec) -> str:
+    if spec.is_global:
+        return "it is global"
+    if spec.ephemeral:
+        return "it is ephemeral"
+    if not spec.committed:
+        return "no processor of ours writes it"
+    return f"stores of kind {spec.kind} keep no batches here"

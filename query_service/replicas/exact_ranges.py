@@ -1,0 +1,66 @@
+"""Exact ranges: the positions at which a replica's state was all that the log had then.
+
+A state that was read from a compacted log may lack what a later record has replaced. So it is the log's only at
+positions that were reached beside the log's end: by rule 3 of `tail` nothing can be missing there. A state is the same
+from the offset after its newest record to its position, so a range begins there.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+RANGES_MAX: Final = 16
+
+
+class ExactRanges:
+    """The latest ranges of a replica. Any thread asks, one at a time moves it.
+
+    `log_start` is the first offset of the log from which the state was read: of what was before it nothing is known.
+    """
+
+    def __init__(self, log_start: int) -> None:
+        self._log_start = log_start
+        self._ranges: list[tuple[int, int]] = []
+        self._is_open = False
+        self._lock = threading.Lock()
+
+    def moved(self, records_end: int, position: int, after: int, *, at_once: bool) -> None:
+        """Note that the replica moves.
+
+        Args:
+            records_end: the offset after the newest record of the state that it had, 0 without any.
+            position: where it was.
+            after: where it is now.
+            at_once: whether what is between was read at once, so that all of it was there.
+
+        """
+        with self._lock:
+            if not at_once:
+                self._is_open = False
+                return
+            if not self._is_open:
+                self._open(records_end, position)
+            begin, end = self._ranges[-1]
+            self._ranges[-1] = begin, max(end, after)
+
+    def found_at_end(self, records_end: int, position: int) -> None:
+        """Note that the replica has all of its log now; the arguments are as in `moved`."""
+        with self._lock:
+            if not self._is_open:
+                self._open(records_end, position)
+
+    def _open(self, records_end: int, position: int) -> None:
+        self._ranges.append((records_end or self._log_start, position))
+        del self._ranges[:-RANGES_MAX]
+        self._is_open = True
+
+    def clear(self) -> None:
+        """Forget all ranges."""
+        with self._lock:
+            self._ranges.clear()
+            self._is_open = False
+
+    def __contains__(self, position: int) -> bool:
+        with self._lock:
+            return any(begin <= position <= end for begin, end in self._ranges)
