@@ -13,6 +13,7 @@ from tests.simulation.checks import Checks
 from tests.simulation.clients import Clients
 from tests.simulation.controller import SimulatedController
 from tests.simulation.kafka import Changelog, Kafka
+from tests.simulation.moments import MomentReaders
 from tests.simulation.node import Machine, SimulatedNode
 from tests.simulation.processor import SimulatedProcessor
 from tests.simulation.router import SimulatedRouter
@@ -36,6 +37,7 @@ class Fleet:
         self.callers = Callers(world, settings, self.routers, self.nodes)
         self.clients = Clients(world, self.kafka, self.checks, settings, self.routers, self.nodes)
         self.processor = SimulatedProcessor(world, self.kafka, self.checks, settings, self.nodes)
+        self.moments = MomentReaders(world, self.kafka, settings, self.processor, self.nodes)
         self.trap: tuple[str, str] | None = None
         """A controller's step at which something is to happen to it, and what."""
         self._is_writing = True
@@ -69,6 +71,7 @@ class Fleet:
         for number in range(self.settings.routers):
             self.routers.append(self._router(f"r{number}"))
         self.processor.start(self._write)
+        self.moments.start()
         self._write_on()
         self.clients.start()
         self.callers.start()
@@ -91,7 +94,8 @@ class Fleet:
                 [
                     (rng.choice(keys), None if rng.random() < 0.1 else b"%d" % (log.end + number))
                     for number in range(count)
-                ]
+                ],
+                self.processor.batch_id,
             )
 
     def stop_writing(self) -> None:

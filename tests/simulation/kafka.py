@@ -143,11 +143,11 @@ class Changelog:
     def task(self) -> TaskId:
         return TaskId(self.spec.sub_topology, self.partition)
 
-    def append(self, entries: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Commit a transaction; its marker takes an offset."""
+    def append(self, entries: Sequence[tuple[bytes, bytes | None]], batch_id: int) -> None:
+        """Commit a transaction of a batch; its marker takes an offset."""
         wall_ms = int(self._world.time() * 1000)
         for key, value in entries:
-            record = ChangelogRecord(key, value, wall_ms, self.end)
+            record = ChangelogRecord(key, value, wall_ms, self.end, batch_id)
             self._records.append(record)
             self._of_key.setdefault(key, []).append(record)
             self.end += 1

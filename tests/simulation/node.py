@@ -15,6 +15,7 @@ from query_service.reads.admission import Admission
 from query_service.reads.first_batch import FirstBatches
 from query_service.reads.fleet_view import view_of
 from query_service.reads.lookups import LookupHandler
+from query_service.reads.moments import ReplicaMoments
 from query_service.reads.position_waits import PositionWaits
 from query_service.replicas.replica import TaskReplica
 from query_service.states.checkpoint import Checkpoint
@@ -22,6 +23,7 @@ from query_service.states.ownership import NodeOwnership, active_tasks, with_dor
 from query_service.states.task_events import Assigned, NodeStops
 from statehouse.contract.assignment import Assignment
 from statehouse.contract.membership import NodeState, TaskState, encode_member
+from statehouse.contract.moments import CommittedMoments
 from statehouse.contract.processor_reports import ProcessorReports, written_at_s
 from statehouse.contract.topology import AnyTaskId, TaskId
 from statehouse.control.v1 import commits_pb2
@@ -98,8 +100,14 @@ class SimulatedNode(Process):
         """When the first one was read."""
         self.clock_was_behind_s = self.clock_was_ahead_s = 0.0
         first_batches = FirstBatches(self.reports.proven, lambda: self.commits_read > 0)
+        self.moments = CommittedMoments()
         self.admission = Admission(
-            host, self.replicas, self.is_confirmed, self.reports.latest, first_batches=first_batches
+            host,
+            self.replicas,
+            self.is_confirmed,
+            self.reports.latest,
+            first_batches=first_batches,
+            moments=ReplicaMoments(self.moments),
         )
         self._lookups = LookupHandler(
             self.admission,
@@ -171,6 +179,7 @@ class SimulatedNode(Process):
         self.clock_was_ahead_s = max(self.clock_was_ahead_s, skew_s)
         self.heard_at[commit.store] = at
         self.first_heard_at.setdefault(commit.store, now)
+        self.moments.take(commit)
         timestamp_ms = int((WALL_S + at) * 1000)
         self.reports.take(commit, written_at_s(timestamp_ms, now, (WALL_S + now + skew_s) * 1000))
 

@@ -1,11 +1,15 @@
 """The processor, as the commits topic shows it: it reports for each store, and falls silent for a while now and then.
 
+What is written between two reports is a batch, whose parts come at different times. A few reports don't say where it
+ended, and a few ask for the ends while the next batch is written, as of a driver that nobody has fenced yet.
+
 Its randomness is its own, so that what it does changes nothing in what else happens in a run. It also asks nodes,
 without a router, for answers that are bounded by its age.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +27,9 @@ _REPORTS_EVERY_S = 1.0
 _SILENCE_SHARE = 0.1
 _SILENCE_S = (3.0, 20.0)
 _ARRIVES_WITHIN_S = 0.3
+_LATE_SHARE = 0.1
+_LATE_S = 0.4
+_UNSURE_SHARE = 0.05
 _FIRST_BATCH_AT_S = (1.0, 20.0)
 _FIRST_BATCH_TAKES_S = 2.0
 _FIRST_BATCH_RECORDS = 400
@@ -58,7 +65,14 @@ class SimulatedProcessor:
         self._log: list[Report] = []
         self.built: set[str] = set()
         """The stores whose first batch is committed."""
-        self._batch_id = 0
+        self.is_sure = False
+        """Whether each report says where its batch ended; else most do."""
+        self.batch_id = 1
+        """Of the batch that is written now."""
+        self.batches: dict[tuple[str, int], dict[int, int]] = {}
+        """By store and batch, where that ended in each partition."""
+        self.ended_at: dict[int, float] = {}
+        """When each batch had been written."""
 
     def start(self, write: Callable[[Changelog, int], None]) -> None:
         """Begin. Where nothing is there yet, first batches come soon; `write` writes so many records."""
@@ -94,13 +108,33 @@ class SimulatedProcessor:
         rng = self._rng
         is_silent = rng.random() < _SILENCE_SHARE
         self._world.loop.call_later(rng.uniform(*_SILENCE_S) if is_silent else _REPORTS_EVERY_S, self._report)
-        self._report_for([store.name for store in self._settings.stores if store.name in self.built])
+        self._report_for(self._built(), is_late=self._rng.random() < _LATE_SHARE)
 
-    def _report_for(self, stores: Sequence[str]) -> None:
-        rng = self._rng
-        self._batch_id += 1
+    def _built(self) -> list[str]:
+        return [store.name for store in self._settings.stores if store.name in self.built]
+
+    async def end_batch(self) -> None:
+        """End the batch that is under way, which may be a long one, and let everybody hear of it."""
+        self.is_sure = True
+        self._report_for(self._built())
+        await asyncio.sleep(3 * _ARRIVES_WITHIN_S)
+
+    def _report_for(self, stores: Sequence[str], *, is_late: bool = False) -> None:
+        ended, self.batch_id = self.batch_id, self.batch_id + 1
+        self.ended_at[ended] = self._world.now
         for store in stores:
-            commit = commits_pb2.Commit(store=store, query_id="q", batch_id=self._batch_id, idle=rng.random() < 0.5)
+            self.batches[store, ended] = {each.partition: each.offset for each in self._ends_of(store)}
+        if is_late:
+            self._world.loop.call_later(_LATE_S, self._write_report, ended, stores)
+        else:
+            self._write_report(ended, stores)
+
+    def _write_report(self, batch_id: int, stores: Sequence[str]) -> None:
+        rng = self._rng
+        is_moment = self.is_sure or rng.random() > _UNSURE_SHARE
+        for store in stores:
+            commit = commits_pb2.Commit(store=store, query_id="q", batch_id=batch_id, is_moment=is_moment)
+            commit.idle = rng.random() < 0.5
             commit.changelog_ends.extend(self._ends_of(store))
             if rng.random() < 0.9:
                 commit.input_backlog = rng.choice((0, 0, 1, 4))

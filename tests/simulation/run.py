@@ -21,6 +21,7 @@ import query_service.replicas.replica
 import query_service.states.ownership
 import tests.simulation.controller
 import tests.simulation.router
+from query_service.stores import kept_moments
 from statehouse.contract.membership import Member, decode_member
 from statehouse.errors import LookupFailure
 from statehouse.v1 import types_pb2
@@ -147,6 +148,8 @@ async def _all_is_found(world: World, fleet: Fleet) -> None:
                 world.break_rule("a quiet fleet answers every lookup", f"{lookup}: {response}")
             elif (response.value.raw if response.found else None) != value:
                 world.break_rule("a quiet fleet knows what was written", f"{lookup}: not {value!r}")
+    await fleet.processor.end_batch()
+    fleet.moments.check_quiet_fleet()
 
 
 @contextmanager
@@ -154,7 +157,7 @@ def _simulated_clocks(world: World) -> Iterator[None]:
     """Have the modules that read clocks read the simulation's, and keep their logs to themselves."""
     logging_before = structlog.get_config()
     with ExitStack() as patches:
-        for module in (query_service.reads.admission, query_service.replicas.replica):
+        for module in (query_service.reads.admission, query_service.replicas.replica, kept_moments):
             patches.enter_context(patch.object(module, "time", world))
         # Everybody reads the same heartbeats: they are taken apart once.
         decode_once = lru_cache(_HEARTBEATS_KEPT)(decode_member)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -226,6 +227,8 @@ class SimulatedTasks:
         facts = ChangelogFacts(spec.changelog_topic, "id", 0, log.end, None)
         position = restore_start(checkpoint, "", facts, wall_ms).position or 0
         place = Checkpoint(spec.changelog_topic, "id", position, wall_ms)
+        if checkpoint is not None and checkpoint.position == position:
+            place = replace(place, batch=checkpoint.batch, records_end=checkpoint.records_end)
         # As far as its snapshot and its answers go, it is one of the data plane's.
         engine: Any = _NumberedEngine(next(self._world.numbers))
         kept = DataPlaneKeyValue(engine)

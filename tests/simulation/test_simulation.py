@@ -19,6 +19,7 @@ import pytest
 import processor.ownership.planning.planner
 import query_service.reads.admission
 import query_service.reads.first_batch
+import query_service.stores.kept_moments
 import router.calls.attempts
 import statehouse.security.denial
 import statehouse.security.rules
@@ -26,10 +27,13 @@ from processor.ownership.machine.takeover import Takeover
 from processor.ownership.planning.model import LiveNodes, Readiness, Slot
 from query_service.reads.first_batch import FirstBatches
 from query_service.replicas.replica import StoreReplica
+from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault
 from query_service.states.ownership import claimed_role
 from query_service.states.task_events import Action, Close, NodeTask, RetryAfter
 from query_service.states.task_machine import TaskMachine
+from query_service.stores.engine import Writes
+from query_service.stores.memory_engine import MemoryEngine
 from router.calls.attempts import CallOutcome
 from statehouse.contract.first_batch import obstacle
 from statehouse.contract.membership import TaskState
@@ -79,6 +83,8 @@ def test_a_few_seeds_are_clean() -> None:
         assert counts[what] > 20, what
     for what in ("answered within the processor's age", "refused by the processor's age"):
         assert counts[what] > 5, what
+    for what in ("answered", "agreed", "found again", "MOMENT_GONE", "MOMENT_NOT_REACHED"):
+        assert counts[f"moments: {what}"] > 5, what
     for what in ("answered", "handed over, late", "handed over, not answered", "UNDECIDED"):
         assert counts[f"express: {what}"] > 5, what
     assert sum(counts[f"fault: {kind}"] > 0 for kind in KINDS) > len(KINDS) * 0.7
@@ -310,6 +316,33 @@ def take_a_report_for_what_it_reports() -> AbstractContextManager[object]:
     return patch.object(query_service.reads.first_batch, "obstacle", proves)
 
 
+def keep_a_moment_one_record_late() -> AbstractContextManager[object]:
+    """The first record of the next batch is in what is kept of a batch."""
+    keep, write = MemoryEngine.keep, MemoryEngine.write
+    ended: set[MemoryEngine] = set()
+
+    def note(engine: MemoryEngine, last: int, lo: int, hi: int) -> None:
+        keep(engine, last, lo, hi)
+        ended.add(engine)
+
+    def write_late(engine: MemoryEngine, writes: Writes, checkpoint: Checkpoint) -> None:
+        kept = engine._moments._kept[-1] if engine in ended and engine._moments._kept else None
+        ended.discard(engine)
+        if kept is not None and kept.last != checkpoint.batch:
+            write(engine, {family: [*entries][:1] for family, entries in writes.items()}, checkpoint)
+            if kept in engine._moments._kept:
+                kept.entries.release()
+                kept.entries = engine._begin_moment()
+        write(engine, writes, checkpoint)
+
+    return patch.multiple(MemoryEngine, keep=note, write=write_late)
+
+
+def thin_by_what_a_replica_has() -> AbstractContextManager[object]:
+    """A replica drops every second one of those that it happens to have."""
+    return patch.object(query_service.stores.kept_moments, "_is_wanted", lambda _kept, _newest, newer: newer % 2 == 0)
+
+
 def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
     """Return the first seed that a variant breaks a rule with."""
     with variant():
@@ -352,6 +385,8 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
             ("nothing is absent before the first batch",),
             marks=pytest.mark.long,
         ),
+        (keep_a_moment_one_record_late, ("a moment is its batch",)),
+        (thin_by_what_a_replica_has, ("a batch that is kept is kept by all",)),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
         (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),
