@@ -1,0 +1,177 @@
+"""A node on a real broker shows each batch as it was, of stores on disk and in memory, in the program and in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from processor.reports.commits import StoreChangelog
+from statehouse.contract.moments import Asked, MomentBound, MomentToken
+from statehouse.errors import LookupFailure, Reason
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.batches import BatchWriter, Placed
+from tests.support.fleet import Fleet, ServerProcess
+from tests.support.polling import poll_until
+from tests.support.shared import ServedStore, new_store, shared_fleet
+
+QUERY = "query-1"
+NEWEST = MomentBound().to_proto()
+
+
+@pytest.fixture(scope="module", params=["go", "python"])
+def node(
+    kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[tuple[Fleet, ServerProcess]]:
+    with shared_fleet(kafka.bootstrap, tmp_path_factory, f"moments-{request.param}", partitions=2) as fleet:
+        yield fleet, fleet.node("n1", engine=request.param, position_wait_timeout_ms=20_000)
+
+
+def exactly(batch_id: int, query_id: str = QUERY, wait_ms: int | None = None) -> types_pb2.MomentBound:
+    return MomentBound(Asked.EXACTLY, MomentToken({query_id: batch_id}), wait_ms).to_proto()
+
+
+def at_least(batch_id: int) -> types_pb2.MomentBound:
+    return MomentBound(Asked.AT_LEAST, MomentToken({QUERY: batch_id})).to_proto()
+
+
+class Written:
+    """A store, and batches in which each key has the batch's id as its value; key `a` is in each, `b` in even ones."""
+
+    def __init__(self, store: ServedStore) -> None:
+        self.store = store
+        changelog = StoreChangelog(store.name, store.changelog, 2)
+        self.writer = BatchWriter(store.bootstrap, store.fleet.application_id, [changelog], QUERY, query=store.name)
+        self.next = 0
+
+    def batch(self, count: int = 1) -> None:
+        for batch_id in range(self.next, self.next + count):
+            records = [Placed(self.store.name, 0, b"a", str(batch_id).encode())]
+            if batch_id % 2 == 0:
+                records.append(Placed(self.store.name, 1, b"b", str(batch_id).encode()))
+            records.append(Placed(self.store.name, 0, b"gone", None if batch_id % 3 else b"here"))
+            self.writer.write(batch_id, records)
+        self.next += count
+
+    def get(
+        self, key: str, moment: types_pb2.MomentBound, partition: int | None = None
+    ) -> query_service_pb2.GetResponse:
+        forwarding = types_pb2.Forwarding(partition=partition) if partition is not None else None
+        request = query_service_pb2.GetRequest(
+            store=self.store.name,
+            key=types_pb2.Key(text=key),
+            freshness=types_pb2.Freshness(moment=moment),
+            forwarding=forwarding,
+        )
+        answer: query_service_pb2.GetResponse = self.store.node.call(self.store.node.query.Get, request)
+        return answer
+
+    def value(self, key: str, batch_id: int, partition: int) -> str | None:
+        answer = self.get(key, exactly(batch_id), partition)
+        assert answer.replica.moment == types_pb2.Moment(query_id=QUERY, batch_id=batch_id)
+        return answer.value.text if answer.found else None
+
+
+@pytest.fixture(params=[{}, {"in_memory": True}], ids=["disk", "memory"])
+def written(
+    node: tuple[Fleet, ServerProcess], unique_name: Callable[[str], str], request: pytest.FixtureRequest
+) -> Iterator[Written]:
+    fleet, process = node
+    spec: dict[str, Any] = request.param
+    store = Written(new_store(fleet, process, unique_name("store"), committed=True, **spec))
+    yield store
+    store.writer.close()
+
+
+def reason(read: Callable[[], object]) -> Reason | None:
+    try:
+        read()
+    except LookupFailure as failure:
+        return failure.reason
+    return None
+
+
+def test_each_of_the_last_batches_is_shown_as_it_was(written: Written) -> None:
+    written.batch(12)
+    poll_until(lambda: reason(lambda: written.get("a", exactly(11), 0)) is None, 30, "the newest batch")
+    for batch_id in range(12):
+        assert written.value("a", batch_id, 0) == str(batch_id)
+        assert written.value("b", batch_id, 1) == str(batch_id - batch_id % 2)
+        assert written.value("gone", batch_id, 0) == (None if batch_id % 3 else "here")
+    newest = written.get("a", NEWEST, 0)
+    assert (newest.value.text, newest.replica.moment.batch_id) == ("11", 11)
+    assert newest.replica.position <= written.store.replica().position
+    assert written.get("a", at_least(11), 0).value.text == "11"
+
+
+def test_old_batches_go_but_for_each_sixteenth(written: Written) -> None:
+    written.batch(70)
+    poll_until(lambda: reason(lambda: written.get("a", exactly(69), 0)) is None, 30, "the newest batch")
+    shown = [number for number in range(70) if reason(lambda n=number: written.get("a", exactly(n), 0)) is None]  # type: ignore[misc]
+    assert shown == [0, 16, 32, *range(38, 70)]
+    assert reason(lambda: written.get("a", exactly(5), 0)) is Reason.MOMENT_GONE
+    assert written.value("a", 16, 0) == "16"
+
+
+def test_a_batch_that_is_not_there_yet_is_waited_for(written: Written) -> None:
+    written.batch(2)
+    poll_until(lambda: reason(lambda: written.get("a", exactly(1), 0)) is None, 30, "the newest batch")
+    assert reason(lambda: written.get("a", exactly(2, wait_ms=1), 0)) is Reason.MOMENT_NOT_REACHED
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(written.get, "a", at_least(2), 0)
+        written.batch(1)
+        assert answer.result(30).value.text == "2"
+
+
+def test_a_range_a_count_and_a_batch_of_lookups_are_of_one_moment(written: Written) -> None:
+    written.batch(7)
+    poll_until(lambda: reason(lambda: written.get("a", exactly(6), 0)) is None, 30, "the newest batch")
+    name, node = written.store.name, written.store.node
+    freshness = types_pb2.Freshness(moment=exactly(3))
+    scan = query_service_pb2.ScanRequest(store=name, partitions=[0, 1], freshness=freshness)
+    page = node.call(node.query.Scan, scan)
+    assert {entry.key.text: entry.value.text for entry in page.entries} == {"a": "3", "b": "2", "gone": "here"}
+    assert {stamp.moment.batch_id for stamp in page.replicas} == {3}
+    count = query_service_pb2.CountRequest(store=name, partition=0, freshness=types_pb2.Freshness(moment=exactly(4)))
+    assert node.call(node.query.Count, count).count == 1
+    batch = query_service_pb2.BatchGetRequest(
+        requests=[
+            query_service_pb2.GetRequest(
+                store=name,
+                key=types_pb2.Key(text=key),
+                freshness=freshness,
+                forwarding=types_pb2.Forwarding(partition=partition),
+            )
+            for key, partition in (("a", 0), ("b", 1))
+        ]
+    )
+    results = node.call(node.query.BatchGet, batch).results
+    assert [each.response.value.text for each in results] == ["3", "2"]
+
+
+def test_what_nobody_wrote_in_batches_has_no_moments(
+    node: tuple[Fleet, ServerProcess], unique_name: Callable[[str], str]
+) -> None:
+    fleet, process = node
+    store = new_store(fleet, process, unique_name("static"))
+    request = query_service_pb2.GetRequest(
+        store=store.name, key=types_pb2.Key(text="a"), freshness=types_pb2.Freshness(moment=NEWEST)
+    )
+    with pytest.raises(LookupFailure, match="no processor of ours writes it") as failed:
+        process.call(process.query.Get, request)
+    assert failed.value.reason is Reason.MOMENTS_UNAVAILABLE
+
+
+def test_values_that_are_too_old_are_refused(written: Written) -> None:
+    written.batch(1)
+    poll_until(lambda: reason(lambda: written.get("a", exactly(0), 0)) is None, 30, "the batch")
+    old = types_pb2.Freshness(max_value_age_ms=0)
+    request = query_service_pb2.ScanRequest(store=written.store.name, partition=0, freshness=old)
+    with pytest.raises(LookupFailure) as failed:
+        written.store.node.call(written.store.node.query.Scan, request)
+    assert failed.value.reason is Reason.VALUE_TOO_OLD
+    request.freshness.max_value_age_ms = 3_600_000
+    assert written.store.node.call(written.store.node.query.Scan, request).entries
