@@ -67,7 +67,7 @@ func (k *keeper) begin(live span, isOn bool) {
 	k.live, k.isOn = live, isOn
 }
 
-// cut returns how many of the first records are written at once: those of one batch, or all if none is kept.
+// cut returns how many of the first records are written in one go: those of one batch, or all if none is kept.
 func (k *keeper) cut(records []stores.Record) int {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()

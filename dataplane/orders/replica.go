@@ -207,7 +207,7 @@ func (r *replica) write(slice follow.Slice, report *controlv1.EngineReport) erro
 	return nil
 }
 
-// writePart writes records at once, up to the offset that is needed next, and returns how many bytes they have.
+// writePart writes records in one go, up to the offset that is needed next, and returns how many bytes they have.
 func (r *replica) writePart(records []stores.Record, next int64, report *controlv1.EngineReport) (int64, error) {
 	last := records[len(records)-1]
 	end := last.Offset + 1
