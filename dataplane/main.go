@@ -55,8 +55,6 @@ const (
 	ownBytes = 64 << 20
 	// So much has been read of changelogs and not written yet, in addition to the cache and what is not in files.
 	storesBytes = 128 << 20
-	// How much more than what lasts there may be before garbage is collected.
-	garbagePercent = 400
 	// Goroutines that take one call after the other; further calls have one each. A new one grows its stack several times.
 	callTakers = 64
 	// Our own metadata take some hundred bytes.
@@ -112,8 +110,7 @@ func main() {
 	}
 	// The server is one thread, and more of ours would take processors from it, above all while they look for work.
 	runtime.GOMAXPROCS(1)
-	// What a call takes is garbage soon, and what lasts is little: to collect it at twice that took a tenth of the time.
-	debug.SetGCPercent(garbagePercent)
+	go boundGarbage()
 	// Garbage of large messages would double what they take. Beyond this limit it is collected immediately.
 	debug.SetMemoryLimit(int64(2*given.maxHeldBytes + given.quotaBytes() + ownBytes))
 	log.SetFlags(0)

@@ -22,7 +22,7 @@ from statehouse.contract.topology import commits_topic
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
 from statehouse.kafka.authors import RecordSigning
-from statehouse.kafka.offsets import last_stable_offsets, settled_offsets
+from statehouse.kafka.offsets import end_offsets, last_stable_offsets, settled_offsets
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
 from statehouse.runtime.background import as_error
@@ -154,7 +154,7 @@ class CommitsPublisher:
         """
         # What dates a batch of another program is a wall clock, too.
         age_ms = 0 if committed_at_ms is None else max(0, round(time.time() * 1000) - committed_at_ms)
-        ends = self._ends_behind(changelog_ends, idle=idle)
+        ends, are_behind = self._ends_behind(changelog_ends, idle=idle)
         backlog = self._input_backlog(source_ends)
         records = [
             commits_pb2.Commit(
@@ -175,21 +175,35 @@ class CommitsPublisher:
             )
             for changelog in self._changelogs
         ]
+        for record in records:
+            record.is_moment = are_behind and not record.no_batch
         with self._lock:
             self._write(records, age_ms)
             self._added = self._added if idle else frozenset()
 
-    def _ends_behind(self, written: Offsets | None, *, idle: bool) -> Offsets:
-        """Return the end of each partition of the changelogs behind a batch."""
+    @property
+    def knows_ends(self) -> bool:
+        """Whether the ends behind a batch need not be asked for, if its transactions' own are known."""
+        return self._ends is not None
+
+    def _ends_behind(self, written: Offsets | None, *, idle: bool) -> tuple[Offsets, bool]:
+        """Return the end of each partition of the changelogs behind a batch, and whether surely none is before it."""
         if written is not None and self._ends is not None:
             self._ends |= {at: end for at, end in written.items() if at in self._ends}
-            return self._ends
+            return self._ends, True
         partitions = [(each.topic, partition) for each in self._changelogs for partition in range(each.partition_count)]
-        # All records of an old batch are stable, so don't wait for a transaction that a killed driver left open.
-        read_ends = last_stable_offsets if idle else settled_offsets
-        ends = self._admin.ask(lambda client: read_ends(client, partitions, _RPC_TIMEOUT_S)) if partitions else {}
-        self._ends = dict(ends) if len(ends) == len(partitions) and not idle else None
-        return ends
+        if not partitions:
+            return {}, True
+        if not idle:
+            ends = self._admin.ask(lambda client: settled_offsets(client, partitions, _RPC_TIMEOUT_S))
+            self._ends = dict(ends) if len(ends) == len(partitions) else None
+            return ends, self._ends is not None
+        self._ends = None
+        # Don't wait for a transaction that a killed driver left open. While one is, it may be an old batch's, too: the
+        # coordinator answers a commit before the partitions get their markers (KIP-98).
+        present = self._admin.ask(lambda client: end_offsets(client, partitions, _RPC_TIMEOUT_S))
+        stable = self._admin.ask(lambda client: last_stable_offsets(client, partitions, _RPC_TIMEOUT_S))
+        return stable, all(at in present and stable.get(at, -1) >= present[at] for at in partitions)
 
     @property
     def is_before_first_batch(self) -> bool:

@@ -63,6 +63,11 @@ class QueryCheckpoint(Protocol):
 class BatchReports(Protocol):
     """Where the sink reports that a batch is done."""
 
+    @property
+    def knows_ends(self) -> bool:
+        """Whether it knows all ends behind a batch once it is told the ends of that batch's transactions."""
+        ...
+
     def traceparent(self) -> str:
         """Return the one of the batch that is written now, empty if it has no span."""
         ...
@@ -133,6 +138,7 @@ class StoreSink:
         self._ends: Offsets = {}
         self._took_s = 0.0
         self._has_reported = False
+        """Whether the batch before was written and reported: nothing else has written into the changelogs since."""
         self._reporter = _Reporter()
         self._busy = threading.Lock()
         self._draining = threading.Event()
@@ -203,10 +209,13 @@ class StoreSink:
         )
         return BatchReport.of(reports)
 
-    def _report(self, batch_id: int, source_ends: Offsets, written: BatchReport) -> None:
+    def _report(self, batch_id: int, source_ends: Offsets, written: BatchReport, *, is_next: bool) -> None:
+        """Begin a batch's report. `is_next`: the one before was reported."""
         query_id, traceparent = self._target.query_id, self._commits.traceparent()
         # Only the topic knows the end of what an earlier attempt has written.
-        ends = None if written.counts["", SKIPPED] else written.ends
+        ends = written.ends if is_next and not written.counts["", SKIPPED] else None
+        # Ends that are asked for must not be those of the next batch.
+        is_asked = ends is None or not self._commits.knows_ends
 
         def report() -> None:
             try:
@@ -216,11 +225,10 @@ class StoreSink:
                 raise
 
         self._reporter.begin(report)
-        if not self._has_reported:
+        if is_asked:
             # At a start, a batch that Spark has committed and no report tells of means that the changelog is lost, if
             # there is no report at all; else the last report may be one behind.
             self._reporter.settle()
-            self._has_reported = True
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
@@ -230,12 +238,14 @@ class StoreSink:
         source_ends = self._checkpoint.source_ends(batch_id)
         reads_too = self._is_row_by_row and self._took_s <= _SHORT_S and is_quickly_read(self._ends, source_ends)
         self._ends = source_ends
+        has_reported, self._has_reported = self._has_reported, False
         with self._record_cache.lent() if self._is_cached else nullcontext(0) as cache_bytes:
             written = self._write(frame, batch_id, cache_bytes, reads_too=reads_too)
         counts = written.counts
         if claimed := counts["", CLAIMED]:
             raise ForeignClaim(f"{claimed} partitions of query {self._target.query} are claimed by somebody else")
-        self._report(batch_id, source_ends, written)
+        self._report(batch_id, source_ends, written, is_next=has_reported)
+        self._has_reported = True
         self.committed = batch_id
         took_s = self._took_s = time.monotonic() - began
         self._on_batch(batch_id, counts, took_s)

@@ -79,7 +79,7 @@ def settled_offsets(
     while True:
         stable = last_stable_offsets(admin, partitions, timeout_s)
         if all(stable.get(at, 0) >= end for at, end in ends.items()) or time.monotonic() >= deadline:
-            return {at: max(end, ends.get(at, 0)) for at, end in stable.items()}
+            return {at: max(end, ends[at]) for at, end in stable.items() if at in ends}
         time.sleep(_SETTLE_POLL_S)
 
 

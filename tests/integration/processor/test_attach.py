@@ -29,6 +29,7 @@ from processor.run.supervision import QueryDied
 from processor.settings import ProcessorSettings
 from processor.testing import shared_session
 from statehouse.client import Client
+from statehouse.contract.moments import batch_in
 from statehouse.contract.topology import changelog_topic
 from statehouse.errors import LookupFailure
 from statehouse.local.jars import resolve_jars
@@ -223,6 +224,7 @@ def test_a_killed_job_and_a_replaced_attach_show_only_batches(
             first.stop()
             second.stop()
     changelog = messages(kafka.bootstrap, changelog_topic(application_id, STORE))
+    assert {batch_in(each.headers()) for each in changelog} <= set(job.batches)
     check_history(changelog, [{}, *batches])
     assert store_of(changelog) == records.states[-1]
 

@@ -40,6 +40,14 @@ MUTANTS: Final = [
         "grouped_anew",
     ),
     Mutant(
+        "a batch that only its first record names",
+        "Task.java",
+        "output.isStore() ?",
+        "output.isStore() && ofOutputs[each.output] == null ?",
+        _TASK,
+        "names_its_batch",
+    ),
+    Mutant(
         "a kept producer that skips nothing",
         "PartitionWriter.java",
         "if (marker > batch) {",

@@ -25,12 +25,14 @@ from processor.sink.record_cache import last_of_each_key
 from processor.sink.store_values import StoreValues
 from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
 from processor.sink.value_check import with_unreadable_refused
+from statehouse.contract.moments import batch_in
 from statehouse.contract.partitioning import CONFORMANCE_VECTORS
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.serdes.json_documents import read_json
 from tests.integration.processor.support import headers, messages
 from tests.support.json_cases import JSON_CASES
 from tests.support.kafka import create_topic
+from tests.support.moments import HEADER_VECTORS
 from tests.support.settings import SINK_LIMITS
 from tests.support.task_rows import task_classes, type_of, write_rows
 
@@ -45,7 +47,7 @@ def target(kafka: EmbeddedKafka, unique_name: Callable[[str], str]) -> SinkTarge
     application = unique_name("app")
     outputs = (
         OutputTopic("documents", f"{application}-documents", 3, record_cache=True, values=StoreValues("d", "json")),
-        OutputTopic("bytes", f"{application}-bytes", 3, record_cache=True),
+        OutputTopic("bytes", f"{application}-bytes", 3, record_cache=True, values=StoreValues("b", "bytes")),
         OutputTopic("topic", f"{application}-topic", 5),
     )
     for each in outputs:
@@ -170,6 +172,31 @@ def test_tasks_that_are_grouped_anew_write_every_key_once(spark: SparkSession, t
         for place in range(3):
             found = Counter(each.key() for each in written(target, place))
             assert found == Counter({b"%d" % key: batch_id + 1 for key in range(60)})
+
+
+@pytest.mark.parametrize(("batch_id", "value"), HEADER_VECTORS)
+def test_the_header_s_value_is_the_one_that_is_read(spark: SparkSession, batch_id: int, value: str) -> None:
+    assert task_classes(spark).BatchHeader.value(batch_id).hex() == value
+
+
+@pytest.mark.feature("exactly-once-batch")
+def test_every_record_of_a_store_names_its_batch_and_no_record_of_a_topic_does(
+    spark: SparkSession, target: SinkTarget
+) -> None:
+    """Also a tombstone's, and also what a batch writes that runs again in part."""
+    rows = [{OUTPUT: output, KEY: b"%d" % key, VALUE: b"1"} for output in range(3) for key in range(12)]
+    rows += [row | {VALUE: None} for row in rows[::2]]
+    first = [row for row, place in zip(rows, by_python(target, rows).to_pylist(), strict=True) if place[SINK_PARTITION]]
+    for batch_id in (0, 5, 300):
+        write_rows(spark, target, batch_id, first)  # and the driver is killed
+        write_rows(spark, target, batch_id, rows, tasks=2)
+    for place in CACHED:
+        found = [(batch_in(each.headers()), each.key(), each.value()) for each in written(target, place)]
+        assert Counter(batch_id for batch_id, _, _ in found) == {0: 12, 5: 12, 300: 12}
+        for batch_id in (0, 5, 300):
+            of_this = {key: value for named, key, value in found if named == batch_id}
+            assert of_this == {b"%d" % key: b"1" if key % 2 else None for key in range(12)}
+    assert all(each.headers() is None for each in written(target, 2))
 
 
 def test_of_a_record_the_first_refusal_makes_a_dead_letter(spark: SparkSession, target: SinkTarget) -> None:

@@ -143,6 +143,8 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     assert found[0].query_id == "a-query"
     # Each partition's end is past its records and the marker of the transaction.
     assert sum(end.offset for end in found[0].changelog_ends) >= 22 + 3
+    assert found[0].changelog_ends == found[1].changelog_ends == found[2].changelog_ends
+    assert all(commit.is_moment for commit in found)
 
 
 def test_a_drained_sink_leaves_batches_for_the_next_start(

@@ -29,6 +29,7 @@ from statehouse.contract.moments import (
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import types_pb2
+from tests.support.moments import HEADER_VECTORS
 
 BATCHES = st.integers(0, 700)
 TOKENS = st.builds(MomentToken, st.dictionaries(st.text(max_size=5), st.integers(0, 2**62), max_size=4))
@@ -37,6 +38,12 @@ TOKENS = st.builds(MomentToken, st.dictionaries(st.text(max_size=5), st.integers
 @given(st.integers(0, 2**62))
 def test_a_header_comes_back(batch_id: int) -> None:
     assert batch_in([("other", b"\x01"), ("b", header_value(batch_id))]) == batch_id
+
+
+@pytest.mark.parametrize(("batch_id", "value"), HEADER_VECTORS)
+def test_a_header_has_a_varint(batch_id: int, value: str) -> None:
+    assert header_value(batch_id).hex() == value
+    assert batch_in([("b", bytes.fromhex(value))]) == batch_id
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\x80", b"\x01\x01", b"\x80" * 10, None])

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import processor.reports.commits
+from processor.attach.commits import AttachedCommits
 from processor.reports.commits import CommitsPublisher, Heartbeats, QueryFailure, StoreChangelog, Superseded
 from statehouse.contract.first_batch import ends_proven
 from statehouse.contract.processor_reports import decode_commit
@@ -71,12 +72,17 @@ def test_a_broker_that_is_away_is_asked_again(started: Any) -> None:
 
 
 class Topic:
-    """The commits topic in the place of the producer and the admin client; every log ends at `ends`."""
+    """The commits topic in the place of the producer and the admin client.
+
+    Every log ends at `ends`, and its last `pending` offsets are not stable yet. Nothing is said of `silent` topics.
+    """
 
     def __init__(self) -> None:
         self.records: dict[str, commits_pb2.Commit] = {}
         self.written = 0
         self.ends = 0
+        self.pending = 0
+        self.silent: set[str] = set()
 
     def write(self, produce: Callable[[Any], None]) -> None:
         produce(self)
@@ -87,6 +93,18 @@ class Topic:
         self.records[key.decode()] = decode_commit(key, value)
         self.written += 1
 
+    def present(self, _client: Any, partitions: list[tuple[str, int]], _timeout_s: float) -> dict[tuple[str, int], int]:
+        return {at: self.ends for at in partitions if at[0] not in self.silent}
+
+    def stable(self, *asked: Any) -> dict[tuple[str, int], int]:
+        return {at: end - self.pending for at, end in self.present(*asked).items()}
+
+    def moments(self) -> dict[str, tuple[int, ...] | None]:
+        return {
+            store: tuple(each.offset for each in record.changelog_ends) if record.is_moment else None
+            for store, record in self.records.items()
+        }
+
     def proves(self) -> dict[str, bool]:
         return {store: ends_proven(record) is not None for store, record in self.records.items()}
 
@@ -95,16 +113,16 @@ class Topic:
 def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
     topic = Topic()
     admin = SimpleNamespace(ask=lambda call: call(None))
-    ends = lambda _client, partitions, _timeout_s: dict.fromkeys(partitions, topic.ends)  # noqa: E731 - three of one kind
     monkeypatch.setattr(processor.reports.commits, "TransactionalProducer", lambda *_, **__: topic)
     monkeypatch.setattr(processor.reports.commits, "RenewedAdmin", lambda *_: admin)
-    monkeypatch.setattr(processor.reports.commits, "last_stable_offsets", ends)
-    monkeypatch.setattr(processor.reports.commits, "settled_offsets", ends)
+    monkeypatch.setattr(processor.reports.commits, "last_stable_offsets", topic.stable)
+    monkeypatch.setattr(processor.reports.commits, "end_offsets", topic.present)
+    monkeypatch.setattr(processor.reports.commits, "settled_offsets", topic.present)
     return topic
 
 
-def publisher_of(*stores: str, added: tuple[str, ...] = ()) -> CommitsPublisher:
-    changelogs = [StoreChangelog(store, f"app-{store}-changelog", 1) for store in stores]
+def publisher_of(*stores: str, added: tuple[str, ...] = (), partitions: int = 1) -> CommitsPublisher:
+    changelogs = [StoreChangelog(store, f"app-{store}-changelog", partitions) for store in stores]
     return CommitsPublisher("broker", "app", "q", changelogs, added=added)
 
 
@@ -165,6 +183,66 @@ def test_the_repeater_asks_whether_there_is_anything_to_read_before_the_first_ba
     before = topic.written
     poll_until(lambda: topic.written > before + 1, 10, "it repeats the batch's record")
     assert not topic.records["s"].no_batch
+
+
+def test_a_batch_says_where_it_ends_in_each_partition(topic: Topic) -> None:
+    topic.ends = 9
+    publisher = publisher_of("s", "t", partitions=2)
+    publisher.publish("id", 3, {}, changelog_ends={("app-s-changelog", 0): 8})
+    assert topic.moments() == {"s": (9, 9), "t": (9, 9)}, "where the others end was asked for"
+    assert publisher.knows_ends
+    publisher.publish("id", 4, {}, changelog_ends={("app-s-changelog", 1): 12, ("a-topic", 0): 50})
+    assert topic.moments() == {"s": (9, 12), "t": (9, 9)}
+    publisher.say_busy(0.0, None)
+    assert publisher.repeat(0.0)
+    publisher.finish()
+    assert topic.moments() == {"s": (9, 12), "t": (9, 9)}
+    topic.ends = 15
+    publisher.publish("id", 5, {})
+    assert topic.moments() == {"s": (15, 15), "t": (15, 15)}, "what an earlier attempt wrote is asked for"
+
+
+def test_a_batch_of_ends_that_are_not_all_known_is_no_moment(topic: Topic) -> None:
+    topic.silent = {"app-t-changelog"}
+    publisher = publisher_of("s", "t")
+    publisher.publish("id", 3, {})
+    assert topic.moments() == {"s": None, "t": None}
+    assert not publisher.knows_ends
+    topic.silent = set()
+    publisher.publish("id", 4, {}, changelog_ends={("app-s-changelog", 0): 8})
+    assert topic.moments() == {"s": (0,), "t": (0,)}
+
+
+@pytest.mark.parametrize(("pending", "silent", "is_moment"), [(0, "", True), (1, "", False), (0, "s", False)])
+def test_at_a_start_the_last_batch_is_a_moment_unless_a_transaction_is_open(
+    topic: Topic, pending: int, silent: str, *, is_moment: bool
+) -> None:
+    """It may be the last batch's own: a commit is answered before each partition has the marker of it."""
+    topic.ends, topic.pending, topic.silent = 9, pending, {f"app-{silent}-changelog"}
+    publisher = publisher_of("s", "new", added=("new",))
+    publisher.publish("id", 3, {("events", 0): 9}, idle=True)
+    assert topic.moments() == {"s": (9,) if is_moment else None, "new": None}, "no batch is in a store that was added"
+    assert not publisher.knows_ends, "the next batch's must be asked for"
+    assert publisher.repeat(0.0)
+    assert (topic.moments()["s"] is not None) is is_moment
+    topic.silent = set()
+    publisher.publish("id", 4, {})
+    assert topic.moments() == {"s": (9,), "new": (9,)}
+
+
+def test_a_batch_of_another_program_is_a_moment_too(topic: Topic) -> None:
+    topic.ends = 9
+    checkpoint: Any = SimpleNamespace(
+        batch=lambda _batch_id: SimpleNamespace(committed_at_ms=1), source_ends=lambda _batch_id: {}
+    )
+    settings: Any = SimpleNamespace(brokers="broker", heartbeat_interval_ms=0)
+    target: Any = SimpleNamespace(application_id="app", query="q")
+    changelog = StoreChangelog("s", "app-s-changelog", 2)
+    publisher = AttachedCommits(checkpoint, settings, target, changelog, lambda: None, lambda _cause: None)
+    publisher.publish_again("id", 7)
+    assert topic.moments() == {"s": (9, 9)}
+    publisher.publish("id", 12, {}, changelog_ends={(changelog.topic, 1): 14})
+    assert topic.moments() == {"s": (9, 14)}
 
 
 DIED = QueryFailure(2, "ZeroDivisionError at topology.py:19, record orders/3/812", given_up=False)

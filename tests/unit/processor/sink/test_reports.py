@@ -11,7 +11,7 @@ import pytest
 
 from processor.sink import batch
 from processor.sink.batch import StoreSink
-from processor.sink.protocol import OutputTopic, SinkTarget
+from processor.sink.protocol import ForeignClaim, OutputTopic, SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
 from processor.spark.checkpoint import Offsets
 from statehouse.errors import StatehouseError
@@ -39,6 +39,7 @@ class Reports:
         self.let_go = threading.Event()
         self.held: set[int] = set()
         self.failing: set[int] = set()
+        self.knows_ends = True
 
     def traceparent(self) -> str:
         return ""
@@ -60,10 +61,13 @@ class Task:
 
     def __init__(self) -> None:
         self.written: list[int] = []
+        self.failing: set[int] = set()
         self.report = '[{"counts": [["store", "changelog", 2]], "ends": [["c", 0, 7]], "unread": 0}]'
 
     def write(self, _frame: object, _column: int, _target: str, batch_id: int, *_: object) -> str:
         self.written.append(batch_id)
+        if batch_id in self.failing:
+            raise RuntimeError("some of it is written")
         return self.report
 
 
@@ -126,7 +130,57 @@ def test_a_report_that_fails_is_seen_without_a_next_batch_and_stops_it(sink: Sto
 
 def test_the_ends_are_those_of_the_batch_s_own_transactions(sink: StoreSink, reports: Reports, task: Task) -> None:
     sink(FRAME, 0)
-    task.report = '[{"counts": [["", "skipped", 1]], "ends": [], "unread": 0}]'
-    sink(FRAME, 0)
+    sink(FRAME, 1)
     sink.settle()
-    assert reports.ends == [{("c", 0): 7}, None], "what an earlier attempt wrote is asked for"
+    assert reports.ends == [None, {("c", 0): 7}], "what was before the first one is asked for"
+
+
+CLAIMED = '[{"counts": [["", "claimed", 1]], "ends": [], "unread": 0}]'
+SKIPPED = '[{"counts": [["", "skipped", 1]], "ends": [["c", 0, 7]], "unread": 0}]'
+
+
+@pytest.mark.parametrize("earlier", ["died", "claimed", "skipped"])
+def test_what_an_attempt_has_written_that_was_not_reported_is_asked_for(
+    sink: StoreSink, reports: Reports, task: Task, earlier: str
+) -> None:
+    """The next batch may leave such a partition alone: of the same rows, or of a newer state that is compared."""
+    sink(FRAME, 0)
+    usual = task.report
+    if earlier == "skipped":
+        task.report = SKIPPED
+    else:
+        task.report, task.failing = CLAIMED, {1} if earlier == "died" else set()
+        with pytest.raises((RuntimeError, ForeignClaim)):
+            sink(FRAME, 1)
+        task.report = usual
+    sink(FRAME, 2)
+    task.report = usual
+    sink(FRAME, 3)
+    sink.settle()
+    assert reports.ends == [None, None, {("c", 0): 7}]
+
+
+@pytest.mark.parametrize("reason", ["skipped", "unknown"])
+def test_ends_that_are_asked_for_are_not_the_next_batch_s(
+    sink: StoreSink, reports: Reports, task: Task, reason: str
+) -> None:
+    sink(FRAME, 0)
+    reports.held = {1}
+    if reason == "skipped":
+        task.report = SKIPPED
+    else:
+        reports.knows_ends = False
+    returned = threading.Event()
+
+    def write() -> None:
+        sink(FRAME, 1)
+        returned.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert not returned.wait(0.2), "Spark may not go on while they are asked for"
+    assert task.written == [0, 1]
+    reports.let_go.set()
+    assert returned.wait(WAIT_S)
+    writer.join(WAIT_S)
+    assert sink.drain(WAIT_S)

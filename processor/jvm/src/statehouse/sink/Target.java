@@ -15,7 +15,11 @@ public final class Target implements Serializable {
 
     /** An output; `serde` judges its values, none if it is empty. */
     record Output(String name, String topic, int partitions, boolean isCached, String store, String serde)
-            implements Serializable {}
+            implements Serializable {
+        boolean isStore() {
+            return !store.isEmpty();
+        }
+    }
 
     /** The description itself: equal targets have equal ones. */
     final String text;

@@ -14,6 +14,7 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
 
 /**
  * Writes a task's part of one batch.
@@ -141,10 +142,15 @@ final class Task implements Serializable {
             last.clear();
             @SuppressWarnings({"unchecked", "rawtypes"})
             Future<RecordMetadata>[] ofOutputs = new Future[target.outputs().size()];
+            // Compaction may leave any record of a batch, so each names it. Topics are their users' own.
+            List<Header> ofStores = List.of(BatchHeader.of(batch));
             for (Record each : share.records) {
-                String topic = target.outputs().get(each.output).topic();
+                Target.Output output = target.outputs().get(each.output);
+                List<Header> headers = output.isStore() ? ofStores : List.of();
                 ofOutputs[each.output] =
-                        producer.send(new ProducerRecord<>(topic, partition, each.timestamp(), each.key, each.value));
+                        producer.send(
+                                new ProducerRecord<>(
+                                        output.topic(), partition, each.timestamp(), each.key, each.value, headers));
             }
             for (int place = 0; place < ofOutputs.length; place++) {
                 if (ofOutputs[place] != null) {

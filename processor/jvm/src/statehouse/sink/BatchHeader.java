@@ -1,0 +1,30 @@
+package statehouse.sink;
+
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.internals.RecordHeader;
+
+/** The header of a store's records that has their batch's id, as statehouse/contract/moments.py describes it. */
+final class BatchHeader {
+    private static final String NAME = "b";
+    private static final int BYTES_MAX = 9;
+
+    private BatchHeader() {}
+
+    static Header of(long batch) {
+        return new RecordHeader(NAME, value(batch));
+    }
+
+    /** The id: seven bits a byte, the lowest first. */
+    public static byte[] value(long batch) {
+        ByteBuffer bytes = ByteBuffer.allocate(BYTES_MAX);
+        long rest = batch;
+        while (rest > 0x7F) {
+            bytes.put((byte) (rest & 0x7F | 0x80));
+            rest >>>= 7;
+        }
+        bytes.put((byte) rest);
+        return Arrays.copyOf(bytes.array(), bytes.position());
+    }
+}
