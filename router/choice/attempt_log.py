@@ -159,8 +159,9 @@ class AttemptLog:
         """
         if self.has_late:
             return True
-        reasons = {failure.reason for failure in self.latest.values()} - NO_MOMENT
-        if not reasons or not reasons <= PASSING | _BEYOND_BOUND:
+        said = {failure.reason for failure in self.latest.values()}
+        reasons = said - NO_MOMENT
+        if (said and not reasons) or not reasons <= PASSING | _BEYOND_BOUND:
             return False
         if reasons & _BEYOND_BOUND:
             return rounds < _ROUNDS

@@ -20,6 +20,7 @@ from statehouse.client import (
     Window,
 )
 from statehouse.client.answers import AnyKey
+from statehouse.contract.moments import MomentToken
 from statehouse.errors import LookupFailure
 
 Valued = Entry | Window | Session | KeyedWindow | KeyedSession
@@ -59,13 +60,14 @@ class KeyOutcome:
     value: StoreValue
     timestamp_ms: int | None
     failure: LookupFailure | None
+    moment: MomentToken | None = None
 
     @classmethod
     def of(cls, key: AnyKey, answer: Answer | LookupFailure) -> KeyOutcome:
         """Return what the lookup of a key came to."""
         if isinstance(answer, LookupFailure):
             return cls(key, None, None, None, answer)
-        return cls(key, answer.found, answer.value, answer.timestamp_ms, None)
+        return cls(key, answer.found, answer.value, answer.timestamp_ms, None, answer.moment)
 
 
 def print_answer(answer: Answer, *, is_wide: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from statehouse.client import conversion
 from statehouse.client.answers import Explanation, Location, Stamp
+from statehouse.client.moments import shown_by
 from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason
@@ -201,18 +202,26 @@ def version_body(version: query_service_pb2.VersionedRecord, reader: Reader) -> 
 
 
 def batch_body(
-    results: Iterable[query_service_pb2.BatchGetResult], store: str, keys: Iterable[str | bytes], reader: Reader
+    results: Iterable[query_service_pb2.BatchGetResult],
+    store: str,
+    keys: Iterable[str | bytes],
+    reader: Reader,
+    bounds: types_pb2.Freshness | None,
 ) -> dict[str, Any]:
-    """Return the outcomes of a batch, each an answer or a problem, in the order of the keys."""
+    """Return the outcomes of a batch, each an answer or a problem, in the order of the keys.
+
+    `bounds`: what each of them was asked for; None: nothing.
+    """
     outcomes, token, moment = [], Token(), MomentToken()
     for result, key in zip(results, keys, strict=True):
         try:
             if not result.HasField("response"):
                 raise LookupFailure.from_proto(result.error)
             response = result.response
+            shown = None if bounds is None else shown_by(store, bounds, (response.replica,))
             outcomes.append({"status": 200 if response.found else 404} | answer_body(response, store, key, reader))
             token |= conversion.token_of(store, (response.replica,))
-            moment |= conversion.moment_of((response.replica,)) or MomentToken()
+            moment |= shown or MomentToken()
         except LookupFailure as failure:
             outcomes.append({**problem_of(failure), "store": store, "key": key})
     return {"results": outcomes, "token": str(token), "moment": moment_body(moment or None)}

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from statehouse.client import conversion
 from statehouse.client.answers import InputRecord, KeyLike
 from statehouse.client.keys import to_key
+from statehouse.client.moments import shown_by
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason, shown
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
@@ -54,10 +55,12 @@ async def get_key(asked: ApiRequest) -> Response:
     key, as_of_ms = asked.key, asked.values["as_of_ms"]
     common: dict[str, Any] = {"store": asked.store, "key": to_key(key), "freshness": asked.freshness}
     if as_of_ms is None:
-        request: Message = query_service_pb2.GetRequest(**common)
+        request: query_service_pb2.GetRequest | query_service_pb2.GetAsOfRequest
+        request = query_service_pb2.GetRequest(**common)
     else:
         request = query_service_pb2.GetAsOfRequest(**common, as_of_ms=as_of_ms)
     reader, response = await _read(asked, request)
+    shown_by(asked.store, request.freshness, (response.replica,))
     body = bodies.answer_body(response, asked.store, key, reader)
     stamp = conversion.from_stamp(response.replica)
     headers = bodies.stamp_headers(stamp, conversion.token_of(asked.store, (response.replica,)))
@@ -86,6 +89,7 @@ def key_pages(items: str, item_body: ItemBody) -> ApiHandler:
             **{name: values[name] for name in _TIMES},
         )
         reader, response = await _read(asked, request)
+        shown_by(asked.store, request.freshness, (response.replica,))
         stamp, token = conversion.from_stamp(response.replica), conversion.token_of(asked.store, (response.replica,))
         body: dict[str, Any] = {
             items: [item_body(each, reader) for each in getattr(response, items)],
@@ -122,13 +126,14 @@ def store_pages(items: str, item_body: ItemBody) -> ApiHandler:
             **{name: values[name] for name in (*_TIMES, "as_of_ms") if name in values},
         )
         reader, response = await _read(asked, request)
+        moment = shown_by(asked.store, request.freshness, response.replicas)
         stamps = tuple(map(conversion.from_stamp, response.replicas))
         body = {
             items: [item_body(each, reader) for each in getattr(response, items)],
             "next_page_token": response.next_page_token or None,
             "replicas": [bodies.stamp_body(each) for each in stamps],
             "token": str(conversion.token_of(asked.store, response.replicas)),
-            "moment": bodies.moment_body(conversion.moment_of(response.replicas)),
+            "moment": bodies.moment_body(moment),
         }
         return _page(asked, body, bodies.worst_headers(stamps))
 
@@ -145,13 +150,14 @@ async def count(asked: ApiRequest) -> Response:
     )
     await asked.admit(request)
     response = await asked.make(request)
+    moment = shown_by(asked.store, request.freshness, response.replicas)
     stamps = tuple(map(conversion.from_stamp, response.replicas))
     body = {
         "count": response.count,
         "exact": response.exact,
         "replicas": [bodies.stamp_body(each) for each in stamps],
         "token": str(conversion.token_of(asked.store, response.replicas)),
-        "moment": bodies.moment_body(conversion.moment_of(response.replicas)),
+        "moment": bodies.moment_body(moment),
     }
     return json_response(body, headers=bodies.worst_headers(stamps))
 
@@ -180,7 +186,7 @@ async def batch(asked: ApiRequest) -> Response:
     for each in request.requests:
         reader.ask(each)
     response = await asked.make(request)
-    return json_response(bodies.batch_body(response.results, asked.store, keys, reader))
+    return json_response(bodies.batch_body(response.results, asked.store, keys, reader, freshness))
 
 
 async def query_store(asked: ApiRequest) -> Response:
@@ -201,6 +207,7 @@ async def query_store(asked: ApiRequest) -> Response:
     )
     await asked.admit(request)
     response = await asked.make(request)
+    shown_by(asked.store, request.freshness, (response.replica,))
     answer = conversion.from_query_store(response, asked.store)
     body = {"result": answer.result, "replica": bodies.stamp_body(answer.replica), "token": str(answer.token)}
     return json_response(body, headers=bodies.stamp_headers(answer.replica, answer.token))

@@ -35,6 +35,12 @@ def after(**failures: Reason) -> AttemptLog:
         ({"a": Reason.POSITION_NOT_REACHED, "b": Reason.OVERLOADED}, 1),
         ({"a": Reason.ATTEMPT_TIMED_OUT, "b": Reason.LAG_EXCEEDS_BOUND}, MANY),
         ({"a": Reason.ATTEMPT_TIMED_OUT, "b": Reason.OVERLOADED}, MANY),
+        ({"a": Reason.MOMENT_NOT_REACHED}, MANY),
+        ({"a": Reason.MOMENT_NOT_REACHED, "b": Reason.MOMENT_GONE}, MANY),
+        ({"a": Reason.MOMENT_NOT_REACHED, "b": Reason.MOMENTS_UNAVAILABLE}, MANY),
+        ({"a": Reason.MOMENT_NOT_REACHED, "b": Reason.TASK_FAILED}, 1),
+        ({"a": Reason.MOMENT_GONE, "b": Reason.UNREACHABLE}, 2),
+        ({"a": Reason.MOMENT_GONE, "b": Reason.MOMENTS_UNAVAILABLE}, 1),
         ({}, 2),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from statehouse.contract.agreement import ROUNDS
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.contract.partitioning import partition_for
@@ -195,7 +196,7 @@ async def test_what_never_agrees_says_what_each_had(start: Start) -> None:
     failures = [LookupFailure.from_proto(each.error) for each in results]
     assert {failure.reason for failure in failures} == {Reason.MOMENT_NOT_REACHED}
     assert "partition 1 showed" in failures[0].message
-    assert all(len(node.batches) <= 4 for node in fleet.nodes.values())
+    assert all(len(node.batches) <= ROUNDS for node in fleet.nodes.values())
 
 
 def forget_what_was_shown(fleet: Fleet) -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from statehouse.cli.exits import ExitCode, code_of, run_reporting
 from statehouse.cli.main import app
 from statehouse.cli.output import wall_clock
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError, LookupFailure, Reason, unknown_store
 from statehouse.local.errors import LocalError
@@ -252,6 +253,34 @@ def test_a_token_is_shown_in_json_and_taken_back_beside_positions(run: Run, rout
     assert Token.from_proto(router.requests[-1].freshness.at_least) == Token({("boards", 3): 12, ("boards", 0): 7})
     assert run("count", "boards", "--at-least", "boards:3:13").exit_code == 0
     assert Token.from_proto(router.requests[-1].freshness.at_least) == Token({("boards", 3): 13})
+
+
+def test_a_moment_is_shown_in_json_and_taken_back(run: Run, router: FakeRouter):
+    router.shows = lambda bound: types_pb2.Moment(query_id="q", batch_id=bound.exactly("q") or 7)
+    moment = json.loads(run("get", "boards", "1", "--moment", "newest", "-o", "json").stdout)["moment"]
+    assert MomentToken.parse(moment) == MomentToken({"q": 7})
+    counted = json.loads(run("count", "boards", "--moment", moment, "-o", "json").stdout)
+    assert (counted["moment"], counted["replicas"][0]["moment"]) == (moment, moment)
+    assert MomentToken.from_proto(router.requests[-1].freshness.moment.exactly) == MomentToken({"q": 7})
+    assert run("scan", "boards", "--moment-at-least", moment).exit_code == 0
+    assert MomentToken.from_proto(router.requests[-1].freshness.moment.at_least) == MomentToken({"q": 7})
+    (listed, *_) = run("batch", "boards", "1", "6", "--moment", moment, "-o", "json").stdout.splitlines()
+    assert json.loads(listed)["moment"] == moment
+    assert json.loads(run("get", "boards", "1", "-o", "json").stdout)["moment"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--moment", "x"), "--moment"),
+        (("--moment-at-least", "newest"), "--moment-at-least"),
+        (("--moment", str(MomentToken({"q": 7})), "--moment-at-least", str(MomentToken({"q": 7}))), "not both"),
+    ],
+)
+def test_what_is_no_moment_is_refused(run: Run, options: tuple[str, ...], named: str):
+    result = run("get", "boards", "1", *options)
+    assert result.exit_code == ExitCode.USAGE
+    assert named in result.output
 
 
 @pytest.mark.parametrize("wrong", ["x", "boards:1", "boards:a:1", "boards:1:-1", "boards:1:2:3"])

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from statehouse.contract.moments import MomentToken
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fake_router import HOST, STAMP, UNREACHABLE, FakeRouter, fake_router
@@ -35,7 +36,7 @@ def served() -> Iterator[tuple[FakeRouter, httpx.Client]]:
 def router(served: tuple[FakeRouter, httpx.Client]) -> FakeRouter:
     fake = served[0]
     fake.values = {"1": BOARD, "a/b": b"[2]", "caf\u00e9": b'"3"'}
-    fake.failure, fake.requests, fake.updates, fake.ending = None, [], [], None
+    fake.failure, fake.requests, fake.updates, fake.ending, fake.shows = None, [], [], None, None
     return fake
 
 
@@ -188,9 +189,65 @@ def test_bounds_reach_the_router(api: httpx.Client, router: FakeRouter):
     assert {each.partition: each.position for each in bounds.at_least.positions} == {1: 5, 3: 12}
 
 
+OF_KEYS = ("keys/1", "keys/1/windows", "keys/1/sessions", "keys/1/history")
+OF_STORES = ("entries", "windows", "sessions", "count")
+
+
+@pytest.mark.parametrize("path", [*OF_KEYS, *OF_STORES])
+def test_a_read_is_of_the_moment_that_is_asked_for(api: httpx.Client, router: FakeRouter, path: str):
+    router.shows = lambda bound: types_pb2.Moment(query_id="q", batch_id=bound.exactly("q") or 7)
+    newest = api.get(f"/boards/{path}", params={"moment": "newest"}).json()
+
+    assert MomentToken.parse(newest["moment"]) == MomentToken({"q": 7})
+    assert asked(router).freshness.moment.newest
+
+    older = str(MomentToken({"q": 5}))
+    found = api.get(f"/boards/{path}", params={"moment": older})
+    stamps = found.json().get("replicas", [found.json().get("replica", found.json())])
+    assert found.json()["moment"] == older
+    assert [each["moment"] for each in stamps] == [older]
+    if path in OF_KEYS:
+        assert found.headers["statehouse-moment"] == older
+
+    api.get(f"/boards/{path}", params={"moment_at_least": older})
+    assert MomentToken.from_proto(asked(router).freshness.moment.at_least) == MomentToken({"q": 5})
+
+    plain = api.get(f"/boards/{path}")
+    assert plain.json()["moment"] is None
+    assert "statehouse-moment" not in plain.headers
+
+
+def test_a_batch_is_of_the_moment_that_is_asked_for(api: httpx.Client, router: FakeRouter):
+    router.shows = lambda _: types_pb2.Moment(query_id="q", batch_id=7)
+    body = {"keys": ["1", "nobody"]}
+    found = api.post("/boards/batch", params={"moment": "newest"}, json=body).json()
+
+    token = str(MomentToken({"q": 7}))
+    assert found["moment"] == token
+    assert [each["moment"] for each in found["results"]] == [token, token]
+
+    assert api.post("/boards/batch", json=body).json()["moment"] is None
+
+
+@pytest.mark.parametrize("path", [*OF_KEYS, *OF_STORES, "keys/1/queries/best"])
+def test_a_router_of_an_earlier_version_shows_no_moment(api: httpx.Client, router: FakeRouter, path: str):
+    params = {"moment": "newest"}
+    url = f"/boards/{path}"
+    answer = api.post(url, params=params, json={}) if "queries" in path else api.get(url, params=params)
+
+    assert (answer.status_code, answer.json()["reason"]) == (503, "MOMENTS_UNAVAILABLE")
+
+    (found,) = api.post("/boards/batch", params=params, json={"keys": ["1"]}).json()["results"]
+    assert found["reason"] == "MOMENTS_UNAVAILABLE"
+
+
 @pytest.mark.parametrize(
     ("query", "names"),
     [
+        ("moment=rubbish", "moment"),
+        ("moment=", "moment"),
+        ("moment_at_least=newest", "moment"),
+        (f"moment={MomentToken({'q': 5})}&moment_at_least={MomentToken({'q': 5})}", "moment"),
         ("max_lag=-1", "max_lag"),
         ("max_lag=1e3", "max_lag"),
         ("max_lag=", "max_lag"),
