@@ -27,7 +27,8 @@ const (
 	// the disk.
 	mostMemtables = 3
 	mostLayers    = 24
-	// In memory it waits as long as files are being merged, and take by this part more than entries may.
+	// In memory it waits as long as files are being merged, or removed after that, and take by this part more than entries
+	// may.
 	mergedBelow = 4
 	looksAgain  = 5 * time.Millisecond
 )
@@ -340,7 +341,8 @@ func (d *Database) isBehind(metrics *pebble.Metrics) bool {
 	if d.budget == 0 {
 		return int(metrics.Levels[0].Sublevels) > mostLayers
 	}
-	return metrics.Compact.NumInProgress > 0 && metrics.DiskSpaceUsage() > uint64(d.budget+d.budget/mergedBelow)
+	isShrinking := metrics.Compact.NumInProgress > 0 || metrics.Table.Local.ObsoleteSize > 0
+	return isShrinking && metrics.DiskSpaceUsage() > uint64(d.budget+d.budget/mergedBelow)
 }
 
 // movement returns what is closed when the disk has written something, or failed.
