@@ -36,7 +36,7 @@ from statehouse.kafka import clients
 from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.renewed import RenewedProducer
 from statehouse.observability import logs
-from statehouse.settings.brokers import Brokers, KafkaSecurity, RecordSecurity
+from statehouse.runtime.brokers import Brokers, KafkaSecurity, RecordSecurity
 
 log = structlog.get_logger(__name__)
 

@@ -28,7 +28,8 @@ const (
 	// the disk.
 	mostMemtables = 3
 	mostLayers    = 24
-	// In memory it waits as long as files are being merged, and take by this part more than entries may.
+	// In memory it waits as long as files are being merged, or removed after that, and take by this part more than entries
+	// may.
 	mergedBelow = 4
 	looksAgain  = 5 * time.Millisecond
 )

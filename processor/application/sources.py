@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from processor.application import Source, SourceKind
 from processor.rows import ORIGIN
 from processor.spark.kafka_options import topic_options
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 
 class KafkaSources:

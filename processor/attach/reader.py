@@ -34,7 +34,7 @@ from processor.attach.operators import DEFAULT_STORE, StateOperator, StateSource
 from processor.rows import KEY, OFFSET, PARTITION, VALUE
 from processor.spark.kafka_options import topic_options
 from statehouse.errors import ConfigurationError
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 _BATCH: Final = "batch_id"
 _CHANGE: Final = "change_type"

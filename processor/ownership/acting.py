@@ -24,7 +24,7 @@ from processor.states.lifecycle import ControllerState
 from statehouse.contract.assignment import Assignment, encode
 from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned, UnreadableRecords
 from statehouse.runtime.backoff import Backoff, OnPause
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -28,7 +28,7 @@ from statehouse.contract.topology import control_topic_names
 from statehouse.errors import ConfigurationError
 from statehouse.runtime.background import as_error
 from statehouse.runtime.backoff import Backoff, BackoffPolicy
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

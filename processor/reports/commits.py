@@ -27,8 +27,8 @@ from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
 from statehouse.runtime.background import as_error
 from statehouse.runtime.backoff import Backoff, BackoffPolicy, OnPause
+from statehouse.runtime.brokers import Brokers
 from statehouse.runtime.clocks import process_clock
-from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

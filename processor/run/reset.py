@@ -41,7 +41,7 @@ from statehouse.kafka.control_read import read_to_ends
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.topics import partition_counts
 from statehouse.observability.unreadable_records import UnreadableRecords
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -21,7 +21,7 @@ from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.kafka import clients, codes
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.kafka.offsets import earliest_offsets, end_offsets
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

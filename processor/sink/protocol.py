@@ -31,7 +31,7 @@ from processor.sink.store_values import ANY_VALUES, StoreValues
 from statehouse.kafka import clients
 from statehouse.kafka.transactions import FailureMeaning, Tries, meaning_of
 from statehouse.runtime.backoff import Backoff, BackoffPolicy
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 _RPC_TIMEOUT_S: Final = 10.0
 _MARKERS: Final = BackoffPolicy("sink_markers", first_s=0.05, longest_s=0.05)

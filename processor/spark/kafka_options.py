@@ -13,7 +13,7 @@ from typing import Final
 
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.security import Credentials, read_credentials
-from statehouse.settings.brokers import OAUTHBEARER, Brokers, KafkaSecurity
+from statehouse.runtime.brokers import OAUTHBEARER, Brokers, KafkaSecurity
 
 _PROVIDERS: Final = "org.apache.kafka.common.config.provider"
 _MODULES: Final = "org.apache.kafka.common.security"

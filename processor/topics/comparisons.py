@@ -14,8 +14,8 @@ from processor.topics.audit import TopicSetting, compare
 from statehouse.control.v1 import commits_pb2
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topics import TopicSpec, found_topics
+from statehouse.runtime.brokers import Brokers
 from statehouse.runtime.clocks import process_clock
-from statehouse.settings.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

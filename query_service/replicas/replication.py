@@ -29,7 +29,7 @@ from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
 from statehouse.kafka.topic_changes import FoundState
 from statehouse.runtime.background import as_error
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

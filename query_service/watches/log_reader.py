@@ -21,7 +21,7 @@ from query_service.stores.base import ChangelogRecord
 from statehouse.kafka import clients, codes
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topics import topic_id, topic_settings
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 _THREADS: Final = 2
 _SLICE_S: Final = 2.0

@@ -16,7 +16,7 @@ from statehouse.kafka import clients
 from statehouse.kafka.offsets import earliest_offsets, settled_offsets
 from statehouse.kafka.ranges import FOREVER, OffsetRange, ranges_at, read_ranges, timestamp_ms
 from statehouse.kafka.topics import partition_counts
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 _OFFSETS_FOR_EACH: Final = 4
 """The offsets that are read first for each dead letter that is shown: transactions take some, too."""

@@ -19,8 +19,8 @@ from statehouse.kafka import clients, codes
 from statehouse.kafka.access import check_login, failures_told
 from statehouse.kafka.topics import partition_counts
 from statehouse.observability import logs
+from statehouse.runtime.brokers import Brokers
 from statehouse.settings import LoadedSettings, ProcessSettings
-from statehouse.settings.brokers import Brokers
 
 _CLIENT: Final = "statehouse-send"
 _LINES: Final = "-"

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AclOperation, AdminClient
 
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.kafka import clients, codes
-from statehouse.settings.brokers import PLAINTEXT, Brokers
+from statehouse.runtime.brokers import PLAINTEXT, Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -15,8 +15,8 @@ import structlog
 
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.runtime import file_reads
+from statehouse.runtime.brokers import Brokers, RecordSecurity
 from statehouse.security.changed_files import LOOKED_EVERY_S, ChangedFiles
-from statehouse.settings.brokers import Brokers, RecordSecurity
 
 if TYPE_CHECKING:
     from statehouse.security.record_authors import Authority, RecordJudge

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.security import client_options
-from statehouse.settings.brokers import PLAINTEXT, Brokers
+from statehouse.runtime.brokers import PLAINTEXT, Brokers
 
 Client = TypeVar("Client")
 

@@ -19,7 +19,7 @@ from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
 from statehouse.kafka.topics import topic_id
 from statehouse.runtime.background import as_error
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

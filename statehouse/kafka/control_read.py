@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka.control_log import ControlLogReader, OnRecord
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 
 def read_to_ends(brokers: Brokers | str, topics: Mapping[str, OnRecord], client_id: str, timeout_s: float) -> None:

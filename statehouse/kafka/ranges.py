@@ -13,7 +13,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka import clients, codes
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 FOREVER: Final = 2**63 - 1
 """The end of a range that goes on with what is written later."""

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients, codes
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

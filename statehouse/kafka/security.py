@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from statehouse.errors import ConfigurationError
+from statehouse.runtime.brokers import OAUTHBEARER, KafkaSecurity
 from statehouse.runtime.file_reads import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
-from statehouse.settings.brokers import OAUTHBEARER, KafkaSecurity
 
 # What Kafka's Java clients take as sasl.jaas.config, and Strimzi writes into a KafkaUser's Secret.
 _JAAS: Final = re.compile(r"(?P<module>[\w.]+LoginModule)\s+required\s+(?P<options>.*);", re.DOTALL)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from statehouse.kafka import clients, codes
 from statehouse.kafka.access import needing
 from statehouse.runtime.backoff import Backoff
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
+from statehouse.runtime.brokers import Brokers, KafkaSecurity, RecordSecurity, SaslMechanism, SecurityProtocol
 from statehouse.serdes.plugins import SerdeOptions
-from statehouse.settings.brokers import Brokers, KafkaSecurity, RecordSecurity, SaslMechanism, SecurityProtocol
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
 LogLevel = Annotated[

@@ -178,7 +178,7 @@ class DeclaredSettings(BaseModel):
     The constructor reads no file and no variable; `load` does.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, defer_build=True)
 
     def __init__(self, **given: Any) -> None:  # noqa: ANN401 - a value for any field
         """Take values by the settings' names.

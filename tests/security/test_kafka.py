@@ -20,7 +20,7 @@ from statehouse.errors import LookupFailure
 from statehouse.kafka import clients
 from statehouse.kafka.access import AccessRefused, check_group, check_login
 from statehouse.kafka.topics import ensure_topics
-from statehouse.settings.brokers import Brokers, SaslMechanism, SecurityProtocol
+from statehouse.runtime.brokers import Brokers, SaslMechanism, SecurityProtocol
 from tests.integration.processor import counters
 from tests.integration.processor.support import ProcessorProcess
 from tests.security.kafka_rights import documented

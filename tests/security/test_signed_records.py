@@ -18,8 +18,8 @@ from statehouse.kafka.authors import HEADER
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK
+from statehouse.runtime.brokers import Brokers, RecordSecurity
 from statehouse.security.record_signatures import ControlRecord, RecordSigner
-from statehouse.settings.brokers import Brokers, RecordSecurity
 from statehouse.v1 import fleet_service_pb2
 from tests.support.certificates import Authority, Issued
 from tests.support.fleet import NAME, STORE, ServerProcess, Servers

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
-from statehouse.settings.brokers import Brokers, KafkaSecurity, SaslMechanism, SecurityProtocol
+from statehouse.runtime.brokers import Brokers, KafkaSecurity, SaslMechanism, SecurityProtocol
 from tests.support.certificates import Authority, Issued
 from tests.support.token_issuer import TokenIssuer
 

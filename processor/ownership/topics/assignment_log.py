@@ -14,7 +14,7 @@ from statehouse.contract.topology import assignment_topic
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 
 class AssignmentLog:

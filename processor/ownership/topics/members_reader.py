@@ -15,8 +15,8 @@ from statehouse.contract.topology import members_topic
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.observability.unreadable_records import OnUnreadable, OnUnsigned
+from statehouse.runtime.brokers import Brokers
 from statehouse.runtime.clocks import process_clock
-from statehouse.settings.brokers import Brokers
 
 _QUEUE_MAX: Final = 10_000
 _WAIT_S: Final = 0.1

@@ -20,7 +20,7 @@ from statehouse.contract.topology import StoreSpec, TaskId, assignment_topic, me
 from statehouse.errors import ConfigurationError, ContractError, LookupFailure, Reason
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.observability.unreadable_records import UnreadableRecords
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from statehouse.errors import StatehouseError
 from statehouse.kafka.access import refusal
 from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, meaning_of
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 
 class FencedError(StatehouseError):

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topic_changes import FoundState, TopicState
 from statehouse.kafka.topics import topic_states
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from processor.attach.reader import changelog_entries
 from processor.spark.kafka_options import spark_options
 from statehouse.kafka.access import AccessRefused, check_login
-from statehouse.settings.brokers import Brokers
+from statehouse.runtime.brokers import Brokers
 from tests.support.kafka import create_topic, produce
 from tests.support.secured_kafka import SecuredKafka
 

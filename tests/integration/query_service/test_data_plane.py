@@ -14,7 +14,7 @@ from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.settings.brokers import Brokers, SaslMechanism, SecurityProtocol
+from statehouse.runtime.brokers import Brokers, SaslMechanism, SecurityProtocol
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed, is_at_end
 from tests.support.metrics import scrape

@@ -24,7 +24,7 @@ from query_service.heartbeat_process import (
 )
 from query_service.heartbeats import Heartbeats, HeartbeatsEnded
 from statehouse.contract.membership import Member, counted, decode_member, encode_member
-from statehouse.settings.brokers import Brokers, KafkaSecurity
+from statehouse.runtime.brokers import Brokers, KafkaSecurity
 from tests.support.polling import poll_until, poll_until_async
 
 OPTIONS = HeartbeatOptions(

@@ -9,7 +9,7 @@ import pytest
 from processor.spark.kafka_options import client_options, spark_options
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.security import Credentials
-from statehouse.settings.brokers import OAUTHBEARER, Brokers, KafkaSecurity
+from statehouse.runtime.brokers import OAUTHBEARER, Brokers, KafkaSecurity
 
 SECRET = "s3cret:/=;'"  # noqa: S105 - of a test
 

@@ -10,8 +10,8 @@ import pytest
 from statehouse.errors import ContractError
 from statehouse.kafka import authors
 from statehouse.kafka.authors import HEADER, RecordAuthors, authors_of
+from statehouse.runtime.brokers import Brokers, RecordSecurity
 from statehouse.security.record_signatures import ControlRecord, RecordSigner
-from statehouse.settings.brokers import Brokers, RecordSecurity
 from tests.support.certificates import Authority
 
 TOPIC = "app-statehouse-members"

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from statehouse.errors import ContractError
 from statehouse.kafka import control_log
 from statehouse.kafka.control_log import ControlLogReader
-from statehouse.settings.brokers import UNSIGNED, Brokers, RecordSecurity
+from statehouse.runtime.brokers import UNSIGNED, Brokers, RecordSecurity
 from tests.support.certificates import Authority
 from tests.support.panic import Panic
 from tests.support.polling import poll_until

@@ -19,9 +19,9 @@ from statehouse.local.application_file import FILE, ApplicationFile
 from statehouse.rpc.credentials import ClientTls, CredentialFiles, ssl_context
 from statehouse.rpc.server_credentials import server_credentials
 from statehouse.runtime import file_reads
+from statehouse.runtime.brokers import KafkaSecurity
 from statehouse.security.server_tls import server_context
 from statehouse.settings import RouterSettings, load
-from statehouse.settings.brokers import KafkaSecurity
 from tests.support.certificates import Authority
 
 MOST = 1_000

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.security import client_options, read_credentials
+from statehouse.runtime.brokers import OAUTHBEARER, Brokers, KafkaSecurity, SaslMechanism, SecurityProtocol
 from statehouse.settings import NodeSettings
-from statehouse.settings.brokers import OAUTHBEARER, Brokers, KafkaSecurity, SaslMechanism, SecurityProtocol
 
 ROOT = Path(__file__).parents[4]
 PATHS = st.sampled_from(["", "/a file"])
