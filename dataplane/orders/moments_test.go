@@ -582,3 +582,44 @@ func TestReadersSeeWholeBatches(t *testing.T) {
 		t.Fatal("nothing was read")
 	}
 }
+
+func TestWhatIsHeldBackInMemoryStaysWithinItsBound(t *testing.T) {
+	const budget, mostBytes, keys, valueBytes, together = 8 << 20, 1 << 20, 700, 10_000, 5
+	resources := engine.NewResources(8<<20, 8<<20)
+	defer resources.Close()
+	order := &controlv1.EngineOpen{
+		Store: 1, Path: "store", Kind: controlv1.EngineKind_ENGINE_KIND_KEY_VALUE, Stores: 8, MemoryBytes: budget, MomentBytes: mostBytes,
+	}
+	r, _, err := openReplica(order, resources, func(*controlv1.EngineReport) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, r, stores.Checkpoint{}, false)
+	random := rand.NewChaCha8([32]byte{45})
+	most := map[string]int64{}
+	for batch := range int64(5 * keys / together) {
+		slice := follow.Slice{Next: (batch + 1) * together}
+		for at := batch * together; at < slice.Next; at++ {
+			value := make([]byte, valueBytes)
+			_, _ = random.Read(value) // it can't be compressed
+			slice.Records = append(slice.Records, stores.Record{Key: fmt.Appendf(nil, "%d", at%keys), Value: value, Offset: at, Batch: batch})
+		}
+		take(t, r, slice)
+		measures, err := r.measures()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := r.database.Measures()
+		if err != nil {
+			t.Fatal(err)
+		}
+		measures["files"] = files["sst_bytes"]
+		for name, measured := range measures {
+			most[name] = max(most[name], measured)
+		}
+	}
+	if most["moments_kept"] < mostBytes/(2*together*valueBytes) || most["moments_written_bytes"] > mostBytes || most["files"] > 2*budget {
+		t.Fatalf("%v", most)
+	}
+	closeStore(t, r)
+}
