@@ -55,12 +55,6 @@ class ExactRanges:
         del self._ranges[:-RANGES_MAX]
         self._is_open = True
 
-    def clear(self) -> None:
-        """Forget all ranges."""
-        with self._lock:
-            self._ranges.clear()
-            self._is_open = False
-
     def __contains__(self, position: int) -> bool:
         with self._lock:
             return any(begin <= position <= end for begin, end in self._ranges)

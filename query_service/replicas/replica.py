@@ -253,7 +253,6 @@ class StoreReplica:
             if not can_follow(self.state, StoreState.LOST):
                 return
             self.state, self.loss = StoreState.LOST, loss
-        self._exact.clear()  # the log may be another one, with other records at these offsets
         self.on_lost()
 
     def lag(self, now: float) -> int | None:
@@ -428,10 +427,12 @@ class StoreReplica:
 
     def is_exact(self, end: int) -> bool:
         """Whether the state at an offset that it has reached was all that the log then had."""
+        if self.loss is not None:
+            return False
         if end in self._exact:
             return True
         self._confirm()
-        if self.loss is not None or self.state is StoreState.RESTORING or not self._was_just_at_end():
+        if self.state is StoreState.RESTORING or not self._was_just_at_end():
             return False
         present = self._checkpoint
         self._exact.found_at_end(_records_end(present), present.position)
