@@ -137,7 +137,7 @@ class _Round:
         return at_least is not None and not has_reported(replica, at_least, self.routes)
 
     def may_be_late(self, replica: RoutedReplica) -> bool:
-        """Whether a replica that is well may wait: for a position, or for a batch, of which no report says anything."""
+        """Whether a replica that is well may wait: for a position, or for a batch, which no report names."""
         return self.call.freshness.moment is not None or self.waits(replica)
 
     def behind(self, replica: RoutedReplica) -> LookupFailure | None:

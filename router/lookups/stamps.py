@@ -12,7 +12,7 @@ from statehouse.control.v1 import frames_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 
-# Of lookups of one key. A page's stand where a PageFrames has them.
+# Answers about one key have one stamp. Those of a page stand where a PageFrames has them.
 _OF_KEYS: Final[Mapping[str, Any]] = {
     "Get": query_service_pb2.GetResponse,
     "FetchWindows": query_service_pb2.FetchWindowsResponse,

@@ -13,7 +13,7 @@ from statehouse.v1 import query_service_pb2, types_pb2
 
 @dataclass(slots=True)
 class SeenMoments:
-    """The newest batch of each query that a client's reads have seen, and of which query each store is."""
+    """The newest batch of each query that a client's reads have seen, and each store's query."""
 
     token: MomentToken = field(default_factory=MomentToken)
     query_of: dict[str, str] = field(default_factory=dict)
