@@ -114,12 +114,13 @@ class ReplicaMoments:
 
     def _choice(self, bound: Freshness, moment: MomentBound, replica: StoreReplica) -> Chosen | Missed:
         store, partition = replica.spec.name, replica.partition
+        known = self._committed.of(store)
         least = 0 if bound.at_least is None else bound.at_least.position(store, partition)
 
         def shows(_batch_id: int, end: int) -> bool:
-            return end >= least and replica.is_exact(end)
+            return end >= least and replica.is_exact(end, lambda: known.end_after(end, partition))
 
-        return chosen(moment, self._committed.of(store), store, partition, replica.position, shows)
+        return chosen(moment, known, store, partition, replica.position, shows)
 
 
 def agreed(

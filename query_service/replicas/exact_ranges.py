@@ -2,12 +2,14 @@
 
 A state that was read from a compacted log may lack what a later record has replaced. So it is the log's only at
 positions that were reached beside the log's end: by rule 3 of `tail` nothing can be missing there. A state is the same
-from the offset after its newest record to its position, so a range begins there.
+from the offset after its newest record to its position, so a range begins there. But records between these may have
+been removed, so of the batches that end between them only the last is surely the state's.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 RANGES_MAX: Final = 16
@@ -21,7 +23,8 @@ class ExactRanges:
 
     def __init__(self, log_start: int) -> None:
         self._log_start = log_start
-        self._ranges: list[tuple[int, int]] = []
+        # Where each begins, where it was opened, and where it ends.
+        self._ranges: list[tuple[int, int, int]] = []
         self._is_open = False
         self._lock = threading.Lock()
 
@@ -41,8 +44,8 @@ class ExactRanges:
                 return
             if not self._is_open:
                 self._open(records_end, position)
-            begin, end = self._ranges[-1]
-            self._ranges[-1] = begin, max(end, after)
+            begin, opened_at, end = self._ranges[-1]
+            self._ranges[-1] = begin, opened_at, max(end, after)
 
     def found_at_end(self, records_end: int, position: int) -> None:
         """Note that the replica has all of its log now; the arguments are as in `moved`."""
@@ -51,10 +54,15 @@ class ExactRanges:
                 self._open(records_end, position)
 
     def _open(self, records_end: int, position: int) -> None:
-        self._ranges.append((records_end or self._log_start, position))
+        self._ranges.append((records_end or self._log_start, position, position))
         del self._ranges[:-RANGES_MAX]
         self._is_open = True
 
-    def __contains__(self, position: int) -> bool:
+    def holds(self, end: int, following: Callable[[], int | None]) -> bool:
+        """Whether the state at a batch's end is the log's. `following` returns the next batch's end, if one is known."""
         with self._lock:
-            return any(begin <= position <= end for begin, end in self._ranges)
+            opened = [opened_at for begin, opened_at, last in self._ranges if begin <= end <= last]
+        if any(end >= opened_at for opened_at in opened):
+            return True
+        following_end = following() if opened else None
+        return any(following_end is None or following_end > opened_at for opened_at in opened)

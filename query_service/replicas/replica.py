@@ -425,18 +425,21 @@ class StoreReplica:
             walk.on_begin = locked.close
             return read(), position
 
-    def is_exact(self, end: int) -> bool:
-        """Whether the state at an offset that it has reached was all that the log then had."""
+    def is_exact(self, end: int, following: Callable[[], int | None] = lambda: None) -> bool:
+        """Whether the state at a batch's end, which it has reached, was all that the log then had.
+
+        `following` returns the end of the next batch with another one, None if none is known.
+        """
         if self.loss is not None:
             return False
-        if end in self._exact:
+        if self._exact.holds(end, following):
             return True
         self._confirm()
         if self.state is StoreState.RESTORING or not self._was_just_at_end():
             return False
         present = self._checkpoint
         self._exact.found_at_end(_records_end(present), present.position)
-        return end in self._exact
+        return self._exact.holds(end, following)
 
     @contextmanager
     def at(self, chosen: Chosen) -> Iterator[None]:

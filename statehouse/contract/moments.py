@@ -297,6 +297,10 @@ class KnownMoments:
                 return ends.get(partition, 0) if known == batch_id else None
         return None
 
+    def end_after(self, end: int, partition: int) -> int | None:
+        """Return the earliest known end of a batch in a partition that is behind another; None if there is none."""
+        return min((later for _, ends in self.batches if (later := ends.get(partition, 0)) > end), default=None)
+
 
 class CommittedMoments:
     """What the commits topic says of batches, by store."""

@@ -153,9 +153,21 @@ def test_so_many_ranges_are_known() -> None:
     for begin in range(0, 10 * (RANGES_MAX + 3), 10):
         ranges.moved(begin, begin, begin + 5, at_once=True)
         ranges.moved(begin + 5, begin + 5, begin + 10, at_once=False)
-    assert [begin for begin in range(0, 10 * (RANGES_MAX + 3), 10) if begin in ranges] == list(
+    assert [begin for begin in range(0, 10 * (RANGES_MAX + 3), 10) if ranges.holds(begin, lambda: None)] == list(
         range(30, 10 * (RANGES_MAX + 3), 10)
     )
+
+
+def test_of_batches_whose_records_may_be_gone_only_the_last_is_shown() -> None:
+    """Records and their tombstones were at 4 to 8, and compaction has removed both; a batch ended at 6, and one at 9."""
+    ranges = ExactRanges(0)
+    ranges.found_at_end(4, 10)
+    assert not ranges.holds(6, lambda: 9)
+    assert ranges.holds(9, lambda: None)
+    assert ranges.holds(9, lambda: 12), "the batch after it came after that"
+    ranges.moved(4, 10, 15, at_once=True)
+    assert ranges.holds(12, lambda: 15)
+    assert not ranges.holds(6, lambda: 9)
 
 
 @pytest.mark.usefixtures("clock")
