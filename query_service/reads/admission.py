@@ -38,6 +38,12 @@ KeyedRequest = (
     | query_service_pb2.QueryStoreRequest
 )
 
+_PAGED: Final = (
+    query_service_pb2.FetchWindowsRequest,
+    query_service_pb2.FetchSessionsRequest,
+    query_service_pb2.GetHistoryRequest,
+)
+
 
 class Admission:
     """Admits requests to the replicas of this node.
@@ -84,7 +90,8 @@ class Admission:
         else:
             partition = self._partition_of(key, served.spec.partition_count)
         self.prove(served, claim, forwarding)
-        return served, key, self.admit(served, partition, request.freshness, forwarding)
+        moment = paging.bound_of_page(request) if isinstance(request, _PAGED) else None
+        return served, key, self.admit(served, partition, request.freshness, forwarding, moment)
 
     def prove(self, served: ServedStore, claim: Claim, forwarding: types_pb2.Forwarding) -> None:
         """Refuse to claim of a key what its partition doesn't prove, as records of the store may be elsewhere.
@@ -202,7 +209,7 @@ class Admission:
         partition: int,
         freshness: types_pb2.Freshness,
         forwarding: types_pb2.Forwarding,
-        moment: types_pb2.MomentBound | None = None,
+        moment: MomentBound | None = None,
     ) -> Admitted:
         """Return the replica that may answer, and its stamp, taken before the read.
 
@@ -238,7 +245,7 @@ class Admission:
             if broken is not None:
                 raise self._outside(bound, broken, task, replica, position)
         stamp = _stamp(self.head(replica, assignment.epoch, claimed), position, lag, staleness_ms, age_ms, backlog)
-        wanted = bound.moment if moment is None else MomentBound.from_proto(moment)
+        wanted = moment or bound.moment
         if wanted is None:
             return Admitted(replica, stamp)
         return self._moments.admitted(bound, wanted, task, replica, stamp)

@@ -16,7 +16,7 @@ from query_service.reads.admission import Admission
 from query_service.reads.decoded_values import decoded_value
 from query_service.reads.disk_reads import DiskReads, HasLeft
 from query_service.reads.fleet_view import ServedStore
-from query_service.reads.moments import Admitted, agreed
+from query_service.reads.moments import Admitted, agreed, moment_in
 from query_service.reads.open_scans import OpenScans, gave_up
 from query_service.reads.page_responses import shown_within, within_message
 from query_service.reads.position_waits import ReplicaBehind
@@ -33,6 +33,7 @@ from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse.contract import paging
 from statehouse.contract.consistency import refuse_too_old
+from statehouse.contract.moments import MomentBound
 from statehouse.contract.placement import Claim
 from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, internal_error, shown
@@ -172,7 +173,7 @@ class LookupHandler:
         if not open_to:
             return asked
 
-        def again(part: int, moment: types_pb2.MomentBound) -> Admitted:
+        def again(part: int, moment: MomentBound) -> Admitted:
             each = open_to[part]
             partition, request = each.replica.partition, each.request
             return self._admission.admit(each.served, partition, request.freshness, request.forwarding, moment)
@@ -299,7 +300,9 @@ class LookupHandler:
             )
         page = within_message(response, response.windows, page, self._max_message_bytes)
         if page.more:
-            response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
+            response.next_page_token = paging.next_page_token(
+                request, page.entries[-1][0].to_entry_key(), moment_in(stamp)
+            )
         return response
 
     async def fetch_sessions(
@@ -332,7 +335,9 @@ class LookupHandler:
             )
         page = within_message(response, response.sessions, page, self._max_message_bytes)
         if page.more:
-            response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
+            response.next_page_token = paging.next_page_token(
+                request, page.entries[-1][0].to_entry_key(), moment_in(stamp)
+            )
         return response
 
     async def get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
@@ -403,7 +408,7 @@ class LookupHandler:
         page = within_message(response, response.versions, page, self._max_message_bytes)
         if page.more:
             last = version_entry_key(key, page.entries[-1].timestamp_ms)
-            response.next_page_token = paging.next_page_token(request, last)
+            response.next_page_token = paging.next_page_token(request, last, moment_in(stamp))
         return response
 
     async def query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:

@@ -35,13 +35,14 @@ _AS_IT_IS: Final = nullcontext()
 class Admitted:
     """A replica that may answer, and its stamp, taken before the read.
 
-    `moment` is the batch that the answer is of, None if it is of what the replica has. `failed` makes the failure of a
-    read whose batch the engine doesn't keep.
+    `moment` is the batch that the answer is of, None if it is of what the replica has. `is_open`: the caller would take
+    another one, too. `failed` makes the failure of a read whose batch the engine doesn't keep.
     """
 
     replica: StoreReplica
     stamp: types_pb2.ReplicaStamp
     moment: Chosen | None = None
+    is_open: bool = False
     failed: Callable[[], LookupFailure] | None = None
 
     def reading(self) -> AbstractContextManager[None]:
@@ -102,15 +103,17 @@ class ReplicaMoments:
         stamp.position = found.end
         stamp.moment.query_id, stamp.moment.batch_id = found.query_id, found.batch_id
 
+        is_open = moment.exactly(found.query_id) is None
+
         def failed() -> LookupFailure:
             """Its engine has dropped the batch: for what was written since, or it was closed meanwhile."""
             known = self._committed.of(spec.name)
-            if moment.exactly(known.query_id) is not None:
+            if not is_open:
                 return gone(known, spec.name, partition, found.batch_id)
             failure = not_reached(known, spec.name, partition, found.batch_id + 1)
             return MomentNotReached(failure, task, replica, lambda: replica.position != position, moment.wait_ms)
 
-        return Admitted(replica, stamp, found, failed)
+        return Admitted(replica, stamp, found, is_open, failed)
 
     def _choice(self, bound: Freshness, moment: MomentBound, replica: StoreReplica) -> Chosen | Missed:
         store, partition = replica.spec.name, replica.partition
@@ -123,9 +126,12 @@ class ReplicaMoments:
         return chosen(moment, known, store, partition, replica.position, shows)
 
 
-def agreed(
-    found: Sequence[Admitted], ask_again: Callable[[int, types_pb2.MomentBound], Admitted]
-) -> Sequence[Admitted]:
+def moment_in(stamp: types_pb2.ReplicaStamp) -> types_pb2.Moment | None:
+    """Return the batch that an answer is of, None if it was asked for none."""
+    return stamp.moment if stamp.HasField("moment") else None
+
+
+def agreed(found: Sequence[Admitted], ask_again: Callable[[int, MomentBound], Admitted]) -> Sequence[Admitted]:
     """Return the parts of a read that one node answers so that all of a query's are of one batch.
 
     Args:
@@ -137,11 +143,15 @@ def agreed(
 
     """
     parts = list(found)
-    for query_id in {each.moment.query_id for each in found if each.moment is not None}:
-        places = [place for place, each in enumerate(found) if each.moment and each.moment.query_id == query_id]
-        step = again([each.moment.batch_id for place in places if (each := found[place]).moment is not None])
+    batches: dict[str, dict[int, int]] = {}  # by query and place
+    for place, each in enumerate(found):
+        if each.moment is not None and each.is_open:
+            batches.setdefault(each.moment.query_id, {})[place] = each.moment.batch_id
+    for query_id, by_place in batches.items():
+        places = list(by_place)
+        step = again(list(by_place.values()))
         if step is not None:
-            bound = MomentBound(Asked.EXACTLY, MomentToken({query_id: step.batch_id})).to_proto()
+            bound = MomentBound(Asked.EXACTLY, MomentToken({query_id: step.batch_id}))
             for part in step.parts:
                 parts[places[part]] = ask_again(places[part], bound)
     return parts

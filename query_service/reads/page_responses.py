@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from query_service.reads.moments import moment_in
 from query_service.stores.base import RangePage
 from statehouse.contract.paging import RangeRequest, next_page_token
 from statehouse.control.v1 import frames_pb2
@@ -82,6 +83,7 @@ async def serialized_page(
         max_message_bytes: size of the largest message.
 
     """
+    stamps = list(stamps)
     response = frames_pb2.PageFrames(replicas=[stamp.SerializeToString() for stamp in stamps])
     with_keys = request.forwarding.entry_keys
     room = max_message_bytes // 2
@@ -95,7 +97,7 @@ async def serialized_page(
         entries.append(written)
         keys.append(key)
     if page.more or len(entries) < len(page.entries):
-        response.next_page_token = next_page_token(request, keys[-1])
+        response.next_page_token = next_page_token(request, keys[-1], moment_in(stamps[0]))
     response.entries.extend(entries)
     if with_keys:
         response.entry_keys.extend(keys)

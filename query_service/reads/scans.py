@@ -26,6 +26,7 @@ from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
 from statehouse.contract import paging
 from statehouse.contract.consistency import refuse_too_old
+from statehouse.contract.moments import MomentBound
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.contract.topology import SESSION, WINDOW
@@ -228,11 +229,12 @@ class ScanHandler:
         self, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest
     ) -> Sequence[Admitted]:
         partitions = self._admission.partitions(served, request)
+        of_page = None if isinstance(request, query_service_pb2.CountRequest) else paging.bound_of_page(request)
 
-        def admit(place: int, moment: types_pb2.MomentBound | None = None) -> Admitted:
+        def admit(place: int, moment: MomentBound | None = None) -> Admitted:
             return self._admission.admit(served, partitions[place], request.freshness, request.forwarding, moment)
 
-        return agreed([admit(place) for place in range(len(partitions))], admit)
+        return agreed([admit(place, of_page) for place in range(len(partitions))], admit)
 
 
 def _approximate(replica: StoreReplica, _walk: Walk) -> int:

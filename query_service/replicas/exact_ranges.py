@@ -59,7 +59,7 @@ class ExactRanges:
         self._is_open = True
 
     def holds(self, end: int, following: Callable[[], int | None]) -> bool:
-        """Whether the state at a batch's end is the log's. `following` returns the next batch's end, if one is known."""
+        """Whether the state at a batch's end is the log's. `following` returns the next known batch's end, if any."""
         with self._lock:
             opened = [opened_at for begin, opened_at, last in self._ranges if begin <= end <= last]
         if any(end >= opened_at for opened_at in opened):

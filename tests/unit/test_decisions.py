@@ -169,6 +169,12 @@ DECISIONS: Final = (
         holds_against(("lag", "max_lag"), ("staleness_ms", "max_staleness_ms"), ("input_backlog", "max_input_backlog")),
         "if replica.lag > bound.max_lag: refuse()",
     ),
+    Decision(
+        "which batch a read is of",
+        "statehouse/contract/moments.py",
+        makes("Chosen"),
+        "found = Chosen(query_id, batch_id, end)",
+    ),
 )
 _NOT_COVERED: Final = {"overload", "what staleness counts from", "a hedge's delay"}
 

@@ -21,6 +21,8 @@ _CHANGING: Final = {
     "AttemptRecord",
     "NodeTask",
     "MemberSession",
+    "KnownMoments",
+    "SeenMoments",
     "Slot",
 }
 # Spark sends them to its workers, and one of them extends another.

@@ -159,7 +159,7 @@ def test_so_many_ranges_are_known() -> None:
 
 
 def test_of_batches_whose_records_may_be_gone_only_the_last_is_shown() -> None:
-    """Records and their tombstones were at 4 to 8, and compaction has removed both; a batch ended at 6, and one at 9."""
+    """Records and their tombstones were at 4 to 8, and compaction has removed both; batches ended at 6 and 9."""
     ranges = ExactRanges(0)
     ranges.found_at_end(4, 10)
     assert not ranges.holds(6, lambda: 9)
