@@ -24,16 +24,16 @@ QUESTIONS = 20_000
 
 def test_the_program_keeps_what_the_functions_name(tmp_path: Path) -> None:
     rng = random.Random(11)
+    headers = [_header(rng) for _ in range(QUESTIONS)]
     questions = {
-        "Headers": [_header(rng) for _ in range(QUESTIONS)],
         "Kept": [_kept(rng) for _ in range(QUESTIONS)],
         "Covers": [_covered(rng) for _ in range(QUESTIONS)],
         "States": [_state(rng) for _ in range(QUESTIONS)],
     }
-    assert {each["Batch"] == NONE for each in questions["Headers"]} == {True, False}
-    for about in ("Kept", "Covers", "States"):
-        assert {each[-1] for each in questions[about]} == {0, 1}, about
-    (tmp_path / "cases").write_text(json.dumps(questions))
+    assert {each["Batch"] == NONE for each in headers} == {True, False}
+    for about, asked in questions.items():
+        assert {each[-1] for each in asked} == {0, 1}, about
+    (tmp_path / "cases").write_text(json.dumps({"Headers": headers, **questions}))
     ran = subprocess.run(
         ["go", "test", "-count=1", "-run", "^TestAgainstReference$", "./moments", f"-cases={tmp_path / 'cases'}"],
         cwd=DATAPLANE,
