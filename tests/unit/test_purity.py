@@ -23,6 +23,7 @@ _CHANGING: Final = {
     "MemberSession",
     "KnownMoments",
     "SeenMoments",
+    "PinnedMoment",
     "Slot",
 }
 # Spark sends them to its workers, and one of them extends another.
