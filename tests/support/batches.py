@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from processor.reports.commits import CommitsPublisher, StoreChangelog
 from processor.spark.checkpoint import Offsets
 from statehouse.contract.moments import HEADER, header_value
+from tests.support.polling import poll_until
 
 _TIMEOUT_S: Final = 30.0
+_PASSING: Final = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 
 class Placed(NamedTuple):
@@ -52,13 +58,22 @@ class BatchWriter:
         ]
         for producer in self._producers:
             producer.init_transactions(_TIMEOUT_S)
-        committed = self._group.committed(self._markers, timeout=_TIMEOUT_S)
-        self._next = [max(0, each.offset) for each in committed]
+        self._next = poll_until(self._committed_next, _TIMEOUT_S, "the group's coordinator to tell its markers")
         self._commits = CommitsPublisher(bootstrap, application_id, query, changelogs)
         self._commits.start()
         self._has_reported = False
         if last is not None:
             self._commits.publish(query_id, last, {}, idle=True)
+
+    def _committed_next(self) -> list[int] | None:
+        """Return the batch that each partition needs next; None while the group's coordinator is being found."""
+        try:
+            committed = self._group.committed(self._markers, timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() in _PASSING:
+                return None
+            raise
+        return [max(0, each.offset) for each in committed]
 
     def close(self) -> None:
         """Let go of the group; the producers end with this."""
