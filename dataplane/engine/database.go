@@ -348,7 +348,7 @@ func (d *Database) isBehind(metrics *pebble.Metrics) bool {
 	if d.budget == 0 {
 		return int(metrics.Levels[0].Sublevels) > mostLayers
 	}
-	// What was merged is deleted a moment later.
+	// Merged files are deleted a moment later.
 	becomesLess := metrics.Compact.NumInProgress > 0 || metrics.Table.Local.ObsoleteSize > 0
 	return becomesLess && metrics.DiskSpaceUsage() > uint64(d.budget+d.budget/mergedBelow)
 }

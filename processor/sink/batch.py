@@ -65,7 +65,7 @@ class BatchReports(Protocol):
 
     @property
     def knows_ends(self) -> bool:
-        """Whether it knows all ends behind a batch once it is told the ends of that batch's transactions."""
+        """Whether it knows all ends behind a batch once it learns the ends of that batch's transactions."""
         ...
 
     def traceparent(self) -> str:

@@ -35,7 +35,7 @@ class ExactRanges:
             records_end: the offset after the newest record of the state that it had, 0 without any.
             position: where it was.
             after: where it is now.
-            at_once: whether what is between was read at once, so that all of it was there.
+            at_once: whether what is between was read without a pause, so that all of it was there.
 
         """
         with self._lock:

@@ -347,7 +347,7 @@ class StoreReplica:
         return applied
 
     def _move(self, before: Checkpoint, position: int, *, at_once: bool) -> None:
-        """Raise the position from that of a checkpoint. `at_once` is what `_was_just_at_end` said."""
+        """Raise the position, which a checkpoint had. `at_once` is what `_was_just_at_end` said."""
         is_whole = at_once or self.tail.compaction.lag_ms is None
         self._exact.moved(_records_end(before), before.position, position, at_once=is_whole and self.state in _READ_ON)
         self.position = position

@@ -92,7 +92,7 @@ class _Kept(Generic[E_]):
 class KeptMoments(Generic[E_]):
     """The moments that an engine keeps, in the order of time.
 
-    `lock` is the engine's; it is told when a reader has left. `max_bytes` bounds what has been written since the oldest
+    `lock` is the engine's; it learns when a reader has left. `max_bytes` bounds what has been written since the oldest
     one.
     """
 

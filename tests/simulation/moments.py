@@ -113,7 +113,7 @@ class MomentReaders:
                     found[place] = None
 
     def _ask_again(self, part: _Part, batch_id: int) -> None:
-        """Read a batch that somebody has shown: whoever had it whole, in time, keeps it as long as others do."""
+        """Read a batch that somebody has shown: each that had it whole, in time, keeps it as long as others do."""
         try:
             self._ask(part, MomentBound(Asked.EXACTLY, MomentToken({"q": batch_id})))
         except LookupFailure as failure:

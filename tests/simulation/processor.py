@@ -1,6 +1,6 @@
 """The processor, as the commits topic shows it: it reports for each store, and falls silent for a while now and then.
 
-What is written between two reports is a batch, whose parts come at different times. A few reports don't say where it
+All writes between two reports are a batch, whose parts come at different times. A few reports don't say where it
 ended, and a few ask for the ends while the next batch is written, as of a driver that nobody has fenced yet.
 
 Its randomness is its own, so that what it does changes nothing in what else happens in a run. It also asks nodes,

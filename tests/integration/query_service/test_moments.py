@@ -94,6 +94,7 @@ def reason(read: Callable[[], object]) -> Reason | None:
     return None
 
 
+@pytest.mark.feature("reads-one-batch")
 def test_each_of_the_last_batches_is_shown_as_it_was(written: Written) -> None:
     written.batch(12)
     poll_until(lambda: reason(lambda: written.get("a", exactly(11), 0)) is None, 30, "the newest batch")
@@ -165,6 +166,7 @@ def test_what_nobody_wrote_in_batches_has_no_moments(
     assert failed.value.reason is Reason.MOMENTS_UNAVAILABLE
 
 
+@pytest.mark.feature("values-too-old")
 def test_values_that_are_too_old_are_refused(written: Written) -> None:
     written.batch(1)
     poll_until(lambda: reason(lambda: written.get("a", exactly(0), 0)) is None, 30, "the batch")

@@ -266,6 +266,7 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
         yield fleet
 
 
+@pytest.mark.feature("reads-one-batch")
 @pytest.mark.timeout(240)
 def test_every_moment_is_the_batch_that_it_names(fleet: Fleet) -> None:
     trading, port = TradingBank(fleet), free_port()
