@@ -302,7 +302,7 @@ func ofHeld(held *orders.Orders, link *Link, maxMessageBytes int, allowed *permi
 		if err := proto.Unmarshal(data, &told); err != nil {
 			return err
 		}
-		held.Know(told.Ends)
+		held.Know(&told)
 		served.Report(told.Reports)
 		return nil
 	}

@@ -158,7 +158,7 @@ def new_serving(
     compiler = SnapshotCompiler(
         admission, max_batch_entries=settings.max_batch_entries, needs_permits=bool(gates_named(settings))
     )
-    return Serving(plane, compiler, control.confirmed_for_s, control.reports.latest, metrics)
+    return Serving(plane, compiler, control.confirmed_for_s, control.reports.latest, metrics, control.moments)
 
 
 def new_server(

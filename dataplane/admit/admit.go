@@ -21,6 +21,7 @@ const (
 	partition    = controlv1.ServingObstacle_SERVING_OBSTACLE_PARTITION
 	noEnd        = controlv1.ServingObstacle_SERVING_OBSTACLE_NO_END
 	broken       = controlv1.ServingObstacle_SERVING_OBSTACLE_BOUND
+	moment       = controlv1.ServingObstacle_SERVING_OBSTACLE_MOMENT
 	otherKind    = controlv1.ServingObstacle_SERVING_OBSTACLE_KIND
 )
 
@@ -40,6 +41,8 @@ type Held interface {
 	Position() int64
 	// End returns the last known end of its log, nil if none is known.
 	End() *controlv1.ServingEnd
+	// Moments returns the batches that it shows, nil if none is known.
+	Moments() *controlv1.ServingMoments
 }
 
 // Store is a store that may be read without asking Python.
@@ -70,6 +73,8 @@ type Stamped[R Held] struct {
 	head []byte
 	// -1 if it is unknown.
 	position, lag, stalenessMS, ageMS, backlog int64
+	// Moment is the batch that is to be read.
+	Moment Moment
 }
 
 // Snapshot is what Python has decided. What it says doesn't change.
@@ -197,6 +202,7 @@ const (
 	stalenessTag = 7<<3 | byte(protowire.VarintType)
 	ageTag       = 10<<3 | byte(protowire.VarintType)
 	backlogTag   = 11<<3 | byte(protowire.VarintType)
+	momentTag    = 12<<3 | byte(protowire.BytesType)
 )
 
 // AppendStamp appends the serialized stamp.
@@ -210,6 +216,9 @@ func (s *Stamped[R]) AppendStamp(to []byte) []byte {
 		if each.value >= 0 {
 			to = protowire.AppendVarint(append(to, each.tag), uint64(each.value))
 		}
+	}
+	if s.Moment.IsSet {
+		to = s.Moment.append(append(to, momentTag))
 	}
 	return to
 }

@@ -20,13 +20,15 @@ type Method struct {
 	isPaged bool
 	// Whether it is of the value as of a time.
 	isAsOf bool
+	// Whether it is answered as of a batch.
+	isOfMoments bool
 	// Whether times before 1970, and a first one behind the last, are refused.
 	refusesNegative, refusesExchanged bool
 }
 
 // The methods. Requests of all of them begin with the fields of GetRequest.
 var (
-	Get           = &Method{request: "GetRequest", kinds: keyValue | versioned}
+	Get           = &Method{request: "GetRequest", kinds: keyValue | versioned, isOfMoments: true}
 	FetchWindows  = &Method{request: "FetchWindowsRequest", kinds: window, isPaged: true, refusesExchanged: true}
 	FetchSessions = &Method{request: "FetchSessionsRequest", kinds: session, isPaged: true}
 	GetAsOf       = &Method{request: "GetAsOfRequest", kinds: versioned, isAsOf: true, refusesNegative: true}
@@ -71,6 +73,11 @@ type Terms struct {
 	bounds                                       bound
 	// A serialized statehouse.v1.Positions.
 	atLeast []byte
+	moment  momentBound
+	// Whether it is answered as of a batch.
+	showsMoments bool
+	// Agreed is what the other reads are of that go together with it, nil if there is none.
+	Agreed *Agreed
 
 	epoch uint64
 	// Whether a router has passed it on.
@@ -106,7 +113,7 @@ const (
 
 	keyText, keyRaw = 1, 2
 
-	activeOnly, maxLag, maxStaleness, atLeast, maxAge, maxBacklog = 1, 2, 3, 4, 5, 6
+	activeOnly, maxLag, maxStaleness, atLeast, maxAge, maxBacklog, momentOf = 1, 2, 3, 4, 5, 6, 7
 
 	positionsEach, positionStore, positionPartition, positionOffset = 1, 1, 2, 3
 
@@ -163,6 +170,7 @@ func (s *seen) isNew(number protowire.Number) bool {
 // Read reads a serialized request; not if it has anything else than what Asked has, anything twice, or what is refused.
 func (m *Method) Read(request []byte) (Asked, bool) {
 	asked := Asked{method: m}
+	asked.showsMoments = m.isOfMoments
 	var fields seen
 	hasKey := false
 	for len(request) > 0 {
@@ -237,7 +245,7 @@ func (a *Terms) readFreshness(data []byte) bool {
 	var fields seen
 	for len(data) > 0 {
 		found, rest, isRead := next(data)
-		if !isRead || !fields.isNew(found.number) || found.isBytes != (found.number == atLeast) {
+		if !isRead || !fields.isNew(found.number) || found.isBytes != (found.number == atLeast || found.number == momentOf) {
 			return false
 		}
 		data = rest
@@ -264,6 +272,10 @@ func (a *Terms) readFreshness(data []byte) bool {
 				return false
 			}
 			a.atLeast = found.bytes
+		case momentOf:
+			if !a.moment.read(found.bytes) {
+				return false
+			}
 		default:
 			return false
 		}

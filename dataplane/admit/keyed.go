@@ -47,7 +47,15 @@ func (s *Snapshot[R]) Admit(asked *Asked, now int64, granted *Granted[R]) contro
 		return value
 	}
 	number := placement.Partition(serialized, uint32(len(store.partitions)))
-	return store.stamp(number, &asked.Terms, now, &granted.Stamped)
+	if obstacle := store.stamp(number, &asked.Terms, now, &granted.Stamped); obstacle != none || asked.moment.asked == asIs {
+		return obstacle
+	}
+	chosen, isThere := store.chosen(number, &asked.Terms, asked.Agreed, &granted.Stamped)
+	if !isThere {
+		return moment
+	}
+	granted.show(chosen)
+	return none
 }
 
 // Token returns the token of the page that follows an entry's key.

@@ -155,6 +155,9 @@ func (s *Store[R]) stamps(numbers []uint64, terms *Terms, now int64) ([]Stamped[
 			return nil, obstacle
 		}
 	}
+	if terms.moment.asked != asIs && !s.choose(numbers, terms, stamped) {
+		return nil, moment
+	}
 	return stamped, none
 }
 

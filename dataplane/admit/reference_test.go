@@ -22,10 +22,12 @@ type heldReplica struct {
 	number   uint64
 	position int64
 	end      *controlv1.ServingEnd
+	moments  *controlv1.ServingMoments
 }
 
-func (h *heldReplica) Position() int64            { return h.position }
-func (h *heldReplica) End() *controlv1.ServingEnd { return h.end }
+func (h *heldReplica) Position() int64                    { return h.position }
+func (h *heldReplica) End() *controlv1.ServingEnd         { return h.end }
+func (h *heldReplica) Moments() *controlv1.ServingMoments { return h.moments }
 
 type file struct {
 	t    *testing.T
@@ -66,6 +68,9 @@ func (f *file) fleet() *Snapshot[*heldReplica] {
 	}
 	var facts controlv1.ServingFacts
 	f.message(&facts)
+	for _, each := range facts.Moments {
+		held[each.Store].moments = each
+	}
 	reports := map[string]*controlv1.ServingReport{}
 	for _, each := range facts.Reports {
 		reports[each.Store] = each

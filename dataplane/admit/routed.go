@@ -9,7 +9,7 @@ import (
 // IsRouted says whether a page is one that a router may have nodes answer as it stands: it has no bounds, no router has
 // passed it on, and the keys that it is of can be read by their form.
 func (p *Page) IsRouted(form controlv1.KeyForm) bool {
-	isBounded := p.activeOnly || p.bounds != 0 || p.atLeast != nil
+	isBounded := p.activeOnly || p.bounds != 0 || p.atLeast != nil || p.moment.asked != asIs
 	if isBounded || p.epoch != 0 || p.Forwarded || p.WithKeys || p.areSeveral {
 		return false
 	}

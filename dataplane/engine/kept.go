@@ -21,7 +21,7 @@ type kept struct {
 	all   map[*Kept]struct{}
 }
 
-// Keep keeps the entries as they are now, until `Drop`. Only the writer calls it. The error is ErrClosed.
+// Keep keeps the entries as they are now, until `Drop`. Nobody writes meanwhile. The error is ErrClosed.
 func (d *Database) Keep() (*Kept, error) {
 	if err := d.begin(); err != nil {
 		return nil, err

@@ -41,6 +41,19 @@ type moment struct {
 	written int64 // before it
 }
 
+// present is the entries that are live, once somebody has read them as of a batch: many may until the next one is written.
+type present struct {
+	entries *engine.Kept // nil: nobody has
+	read    time.Time
+}
+
+func (p *present) drop() {
+	if p.entries != nil {
+		p.entries.Drop()
+	}
+	*p = present{}
+}
+
 // keeper keeps the states of a store that were whole batches. It takes note of each write before and after it.
 type keeper struct {
 	database *engine.Database
@@ -51,6 +64,7 @@ type keeper struct {
 	isOn      bool
 	live      span
 	isWritten bool // what is live is being written
+	present   present
 	written   int64
 	run       int
 	kept      []moment // oldest first
@@ -63,6 +77,7 @@ func (k *keeper) begin(live span, isOn bool) {
 	isOn = isOn && k.most > 0
 	if !isOn || live != k.live {
 		k.drop(len(k.kept))
+		k.present.drop()
 	}
 	k.live, k.isOn = live, isOn
 }
@@ -88,19 +103,30 @@ func (k *keeper) writes(next stores.Record) error {
 	defer k.mutex.Unlock()
 	if k.isOn && next.Batch != k.live.last {
 		if moments.CanBeOne(k.live.last, k.live.lo) {
-			entries, err := k.database.Keep()
-			if err != nil {
+			if err := k.keepPresent(); err != nil {
 				return err
 			}
 			ended := span{k.live.last, k.live.lo, next.Offset}
-			k.kept = append(k.kept, moment{ended, k.run, entries, k.now(), time.Time{}, k.written})
+			k.kept = append(k.kept, moment{ended, k.run, k.present.entries, k.now(), k.present.read, k.written})
+			k.present = present{}
 		}
 		if next.Batch < k.live.last {
 			k.run++
 		}
 	}
+	k.present.drop()
 	k.isWritten = true
 	return nil
+}
+
+// keepPresent keeps what is live until the next write. It is called with the mutex held. The error is ErrClosed.
+func (k *keeper) keepPresent() error {
+	if k.present.entries != nil {
+		return nil
+	}
+	entries, err := k.database.Keep()
+	k.present.entries = entries
+	return err
 }
 
 // wrote takes note of what is live after a write of so many bytes, which may have failed: then it is what it was.
@@ -167,7 +193,14 @@ func (k *keeper) at(batch, end int64) (*engine.View, error) {
 	defer k.mutex.Unlock()
 	// If this batch goes on, its end is not among the offsets that are live.
 	if !k.isWritten && k.live.isOf(batch, end) {
-		return k.database.View()
+		if !k.isOn {
+			return k.database.View()
+		}
+		if err := k.keepPresent(); err != nil {
+			return nil, err
+		}
+		k.present.read = k.now()
+		return k.present.entries.View()
 	}
 	for at := len(k.kept) - 1; at >= 0; at-- {
 		if each := &k.kept[at]; each.isOf(batch, end) {

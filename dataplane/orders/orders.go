@@ -208,11 +208,16 @@ func (o *Orders) Replica(number uint64) *replica {
 	return o.stores[number]
 }
 
-// Know takes note of the last known ends of logs. Those of stores that are not open don't matter.
-func (o *Orders) Know(ends []*controlv1.ServingEnd) {
-	for _, end := range ends {
+// Know takes note of what is known of stores. Those that are not open don't matter.
+func (o *Orders) Know(facts *controlv1.ServingFacts) {
+	for _, end := range facts.Ends {
 		if r := o.Replica(end.Store); r != nil {
 			r.end.Store(end)
+		}
+	}
+	for _, shown := range facts.Moments {
+		if r := o.Replica(shown.Store); r != nil {
+			r.shown.Store(shown)
 		}
 	}
 }

@@ -45,6 +45,7 @@ type replica struct {
 	// Everything before it is there to read.
 	readable atomic.Int64
 	end      atomic.Pointer[controlv1.ServingEnd]
+	shown    atomic.Pointer[controlv1.ServingMoments]
 
 	mutex      sync.Mutex // a save and what is read come from two goroutines
 	checkpoint stores.Checkpoint
@@ -370,6 +371,14 @@ func (r *replica) Position() int64 { return r.readable.Load() }
 
 // End returns the last known end of the log, nil if none is known.
 func (r *replica) End() *controlv1.ServingEnd { return r.end.Load() }
+
+// Moments returns the batches that the store shows, nil if none is known.
+func (r *replica) Moments() *controlv1.ServingMoments { return r.shown.Load() }
+
+// ViewAt opens a view of the store as it was at the end of a batch. It waits for no write.
+//
+// Errors say that the batch is not kept any more, or are engine.ErrClosed.
+func (r *replica) ViewAt(batch, end int64) (*engine.View, error) { return r.moments.at(batch, end) }
 
 // View opens a view of a key-value store, and returns it with the next offset that its entries need.
 //

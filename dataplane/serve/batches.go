@@ -29,9 +29,9 @@ func (s *Served) BatchGet(call Call, request []byte, ask func(request []byte) ([
 	if len(lookups) == 0 || !s.enter() {
 		return nil, nil, false
 	}
-	data, left, fits := s.answers(by, call, lookups, us)
+	data, left, fits, isOfOne := s.agreed(by, call, lookups, us)
 	s.sums.due()
-	if !fits || len(left) == len(lookups) {
+	if !fits || !isOfOne || len(left) == len(lookups) {
 		return nil, nil, false
 	}
 	if len(left) == 0 {
@@ -46,18 +46,38 @@ func (s *Served) BatchGet(call Call, request []byte, ask func(request []byte) ([
 	return data, nil, areAll && len(data) <= s.maxMessageBytes
 }
 
+// mostAgain is how often the lookups of a batch are read at most.
+const mostAgain = 3
+
+// agreed returns what `answers` does, and whether all lookups that may be of any batch of a query are of the same. That
+// takes a second time if a replica shows an older one than another. Python's own would not know what the others are of.
+// There is room for one that reads.
+func (s *Served) agreed(by *decided, call Call, lookups [][]byte, us int64) (data []byte, left []missing, fits, isOfOne bool) {
+	agreed := &admit.Agreed{}
+	for range mostAgain {
+		data, left, fits = s.answers(by, call, lookups, us, agreed)
+		if !fits || len(left) > 0 || !agreed.HasChanged() {
+			return data, left, fits, len(left) == 0 || !agreed.IsUsed()
+		}
+		if !s.enter() {
+			break
+		}
+	}
+	return nil, nil, true, false
+}
+
 // missing is a lookup of a batch that is Python's: its place, and where its result belongs in the answer so far.
 type missing struct{ place, at int }
 
 // answers returns the framed results of a batch, and which are missing; not if they are more than a message may have.
 // There is room for one that reads.
-func (s *Served) answers(by *decided, call Call, lookups [][]byte, us int64) ([]byte, []missing, bool) {
+func (s *Served) answers(by *decided, call Call, lookups [][]byte, us int64, agreed *admit.Agreed) ([]byte, []missing, bool) {
 	p := &part{data: make([]byte, 0, len(lookups)*usualBytes), fits: true, ended: make(chan struct{})}
 	late := time.NewTimer(batchWaits)
 	defer late.Stop()
 	for {
 		reading := p
-		s.apart(func() { s.read(reading, by, call, lookups, us) })
+		s.apart(func() { s.read(reading, by, call, lookups, us, agreed) })
 		select {
 		case <-p.ended:
 			return p.data, p.left, p.fits
@@ -115,7 +135,7 @@ func (p *part) leave(lookups int) (*part, bool) {
 }
 
 // read reads the lookups from a place on.
-func (s *Served) read(p *part, by *decided, call Call, lookups [][]byte, us int64) {
+func (s *Served) read(p *part, by *decided, call Call, lookups [][]byte, us int64, agreed *admit.Agreed) {
 	defer close(p.ended)
 	defer s.leave()
 	data, left := p.data, p.left
@@ -124,7 +144,7 @@ func (s *Served) read(p *part, by *decided, call Call, lookups [][]byte, us int6
 		start := len(data)
 		next, outer := wire.Begin(data, elementTag)
 		next, inner := wire.Begin(next, responseTag)
-		next, from, bytes := s.answer(next, by, call, lookups[place], us)
+		next, from, bytes := s.answer(next, by, call, lookups[place], us, agreed)
 		if from == nil {
 			data, left = next[:start], append(left, missing{place, start})
 		} else {

@@ -19,6 +19,7 @@ type kept struct {
 	store    any
 	position int64
 	end      *controlv1.ServingEnd
+	moments
 }
 
 func (k *kept) Position() int64            { return k.position }
@@ -40,6 +41,22 @@ func (k *kept) Get(key []byte, take func([]byte, int64)) (bool, error) {
 		return of.Get(key, func(version stores.Version) { take(version.Value, version.TimestampMS) })
 	}
 	return false, errors.New("no plain keys")
+}
+
+// moments are what a store shows of batches: all of them are as it was at one moment.
+type moments struct {
+	shown *controlv1.ServingMoments
+	as    *engine.Kept
+	asked []int64 // the batches that were read
+}
+
+func (m *moments) Moments() *controlv1.ServingMoments { return m.shown }
+
+func (m *moments) ViewAt(batch, _ int64) (*engine.View, error) {
+	if m.asked = append(m.asked, batch); m.as == nil {
+		return nil, errors.New("it is not kept")
+	}
+	return m.as.View()
 }
 
 // database returns one, which is closed when the test ends.
@@ -88,7 +105,7 @@ func keeping(t *testing.T, kind controlv1.EngineKind, retentionMS int64, duplica
 		t.Fatal(err)
 	}
 	<-counted
-	return &kept{kind, to, position, &controlv1.ServingEnd{Offset: position, HoldsUntilUs: 1 << 62}}
+	return &kept{kind, to, position, &controlv1.ServingEnd{Offset: position, HoldsUntilUs: 1 << 62}, moments{}}
 }
 
 // ofWindows returns a snapshot of a store of windows that are a minute long.

@@ -20,6 +20,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"statehouse-dataplane/admit"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/orders"
 	"statehouse-dataplane/permits"
@@ -213,7 +214,7 @@ func (r *replay) play(at int) {
 	case "know":
 		var facts controlv1.ServingFacts
 		r.must(proto.Unmarshal(e.Data, &facts))
-		r.process(e.Node).held.Know(facts.Ends)
+		r.process(e.Node).held.Know(&facts)
 		r.process(e.Node).served.Report(facts.Reports)
 	case "get":
 		r.batch(at)
@@ -435,7 +436,7 @@ func (r *replay) asked(p *process, e *event) []byte {
 	if by == nil {
 		return nil
 	}
-	if answer, from, _ := p.served.answer(nil, by, Call{}, e.Data, e.Us); from != nil {
+	if answer, from, _ := p.served.answer(nil, by, Call{}, e.Data, e.Us, nil); from != nil {
 		return answer
 	}
 	return nil
@@ -481,7 +482,7 @@ func (r *replay) batch(at int) {
 	if len(lookups) < 2 || by == nil || !p.served.enter() {
 		return
 	}
-	data, left, fits := p.served.answers(by, Call{}, lookups, first.Us)
+	data, left, fits := p.served.answers(by, Call{}, lookups, first.Us, &admit.Agreed{})
 	isLeft := map[int]bool{}
 	for _, each := range left {
 		isLeft[each.place] = true

@@ -45,6 +45,8 @@ type Replica interface {
 	admit.Held
 	View() (*engine.View, int64, error)
 	Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error)
+	// ViewAt opens a view of the store as it was at the end of a batch.
+	ViewAt(batch, end int64) (*engine.View, error)
 	// Store returns the store: its type says what else can be read.
 	Store() any
 }
@@ -210,7 +212,7 @@ func (s *Served) answered(call Call, request []byte, answer func(*Served, *readi
 }
 
 func (s *Served) get(r *reading) ([]byte, read) {
-	data, from, bytes := s.answer(make([]byte, 0, usualBytes), r.by, r.call, r.request, r.us)
+	data, from, bytes := s.answer(make([]byte, 0, usualBytes), r.by, r.call, r.request, r.us, nil)
 	return data, read{from, controlv1.ServingRead_SERVING_READ_GET, bytes}
 }
 
@@ -224,19 +226,21 @@ func (s *Served) enter() bool {
 
 func (s *Served) leave() { s.reading.Add(-1) }
 
-// answer appends the answer to a serialized GetRequest. It returns from where it was read, nil if Python has to answer, and
+// answer appends the answer to a serialized GetRequest. `agreed` is what others are of that go together with it, nil if there
+// are none. It returns from where it was read, nil if Python has to answer, and
 // the size of the value.
-func (s *Served) answer(to []byte, by *decided, call Call, request []byte, us int64) ([]byte, *source, int) {
+func (s *Served) answer(to []byte, by *decided, call Call, request []byte, us int64, agreed *admit.Agreed) ([]byte, *source, int) {
 	asked, isRead := admit.Get.Read(request)
 	if !isRead || !s.isPermitted(by, call, &asked.Terms, us) {
 		return to, nil, 0
 	}
+	asked.Agreed = agreed
 	var granted admit.Granted[*source]
 	if by.Admit(&asked, us, &granted) != controlv1.ServingObstacle_SERVING_OBSTACLE_UNSPECIFIED {
 		return to, nil, 0
 	}
 	form, bytes, isShown := formOf(granted.Form, asked.Exact), 0, true
-	found, err := granted.Held.Get(granted.Key, func(value []byte, timestampMS int64) {
+	found, err := got(&granted, func(value []byte, timestampMS int64) {
 		bytes = len(value)
 		to = append(to, foundTag, 1)
 		if timestampMS >= 0 {
@@ -254,6 +258,19 @@ func (s *Served) answer(to []byte, by *decided, call Call, request []byte, us in
 		to = append(to, foundTag, 0)
 	}
 	return appendStamp(to, &granted.Stamped), granted.Held, bytes
+}
+
+// got has `take` see the value that is asked for.
+func got(granted *admit.Granted[*source], take func(value []byte, timestampMS int64)) (bool, error) {
+	if !granted.Moment.IsSet {
+		return granted.Held.Get(granted.Key, take)
+	}
+	view, err := granted.Held.ViewAt(granted.Moment.Batch, granted.Moment.End)
+	if err != nil {
+		return false, err
+	}
+	defer view.Close()
+	return stores.GetIn(view, granted.Key, take)
 }
 
 // appendStamp appends the stamp of a replica, in the field that all answers have it in.

@@ -28,6 +28,7 @@ type held struct {
 	database *engine.Database
 	position int64
 	end      *controlv1.ServingEnd
+	moments
 }
 
 func (h *held) Position() int64            { return h.position }
@@ -51,7 +52,7 @@ func holding(t testing.TB, values ...string) *held {
 		t.Fatal(err)
 	}
 	end := &controlv1.ServingEnd{Store: 1, Offset: position, HoldsUntilUs: 1 << 62}
-	return &held{kept, database, position, end}
+	return &held{kept, database, position, end, moments{}}
 }
 
 // serving returns what serves a store of one partition, of plain keys unless the snapshot has another, by a snapshot that

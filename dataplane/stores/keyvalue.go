@@ -63,6 +63,11 @@ func (s *KeyValue) Get(key []byte, take func(value []byte, timestampMS int64)) (
 	return s.database.Get(engine.Default, key, func(data []byte) { take(data[timeBytes:], timeIn(data)) })
 }
 
+// GetIn has `take` see the same in a view of a key-value store.
+func GetIn(view *engine.View, key []byte, take func(value []byte, timestampMS int64)) (bool, error) {
+	return view.Get(engine.Default, key, func(data []byte) { take(data[timeBytes:], timeIn(data)) })
+}
+
 // Scan has `take` see the entries of a range as they are at one moment, in its order, as long as there is room. It returns
 // whether there are more. What `take` sees is gone after that.
 func (s *KeyValue) Scan(keys Range, room Room, walk *Walk, take func(key, value []byte, timestampMS int64)) (bool, error) {

@@ -65,7 +65,8 @@ class OrderLink(Protocol):
 class DataPlane:
     """Has orders carried out. Safe to use from any thread, but for what is said to belong to the event loop.
 
-    `on_sums(sums)` is called on the event loop with what was answered from stores.
+    `on_sums(sums)` is called on the event loop with what was answered from stores, `on_moved(store)` after each report
+    of a store.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,7 +80,9 @@ class DataPlane:
         self._reported_to: dict[int, Callable[[engine_pb2.EngineReport], None]] = {}
         self._ends: dict[int, serving_pb2.ServingEnd] = {}
         self._reports: dict[str, serving_pb2.ServingReport] = {}
+        self._moments: dict[int, serving_pb2.ServingMoments] = {}
         self.on_sums: Callable[[serving_pb2.ServingSums], None] = lambda _sums: None
+        self.on_moved: Callable[[int], None] = lambda _store: None
 
     def new_store(self) -> int:
         """Return a number that no store has had."""
@@ -126,19 +129,26 @@ class DataPlane:
         """Tell what a processor has reported."""
         self._know(self._reports, report.store, report)
 
+    def know_moments(self, moments: serving_pb2.ServingMoments) -> None:
+        """Tell the batches that a store shows."""
+        self._know(self._moments, moments.store, moments)
+
     def _know(self, facts: dict[K, V], about: K, fact: V) -> None:
         """Tell a fact, together with the others that come before the event loop's next turn."""
         with self._lock:
-            is_first = not self._ends and not self._reports
+            is_first = not (self._ends or self._reports or self._moments)
             facts[about] = fact
         if is_first:
             self._loop.call_soon_threadsafe(self._tell_facts)
 
     def _tell_facts(self) -> None:
         with self._lock:
-            facts = serving_pb2.ServingFacts(ends=self._ends.values(), reports=self._reports.values())
+            facts = serving_pb2.ServingFacts(
+                ends=self._ends.values(), reports=self._reports.values(), moments=self._moments.values()
+            )
             self._ends.clear()
             self._reports.clear()
+            self._moments.clear()
         if self._link is not None:
             self._link.send_facts(facts.SerializeToString())
 
@@ -189,6 +199,7 @@ class DataPlane:
         take = self._reported_to.get(report.store)
         if take is not None:
             take(report)
+            self.on_moved(report.store)
 
     def lost(self) -> None:
         """Fail what is under way, and what is ordered from now on: the program is gone."""

@@ -98,10 +98,7 @@ class ReplicaMoments:
 
             raise MomentNotReached(found.failure, task, replica, is_reached, moment.wait_ms)
         position = stamp.position
-        if stamp.HasField("lag"):
-            stamp.lag += position - found.end
-        stamp.position = found.end
-        stamp.moment.query_id, stamp.moment.batch_id = found.query_id, found.batch_id
+        found.mark(stamp)
 
         is_open = moment.exactly(found.query_id) is None
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from statehouse.contract.consistency import ANY, Freshness, ReplicaFreshness, violation
+from statehouse.contract.moments import Chosen, KnownMoments, Missed, MomentBound, chosen
 from statehouse.contract.paging import (
     KeyRange,
     PagedRequest,
@@ -33,6 +34,7 @@ from statehouse.v1 import query_service_pb2, types_pb2
 _HOPS_MAX: Final = 1
 _POSITIONS_MAX: Final = 1_000
 """A token of more positions is Python's to read."""
+_ANY_BATCH: Final = 2**63 - 1
 _MS_US: Final = 1_000
 _KEY_SERDES: Final = {express_pb2.KEY_FORM_TEXT: "string", express_pb2.KEY_FORM_LONG: "long"}
 
@@ -60,16 +62,29 @@ KINDS: Final[Mapping[type[ReadRequest], frozenset[engine_pb2.EngineKind.ValueTyp
     }
 )
 """The kinds of stores of which the data plane answers a request."""
+OF_MOMENTS: Final = (query_service_pb2.GetRequest,)
+"""What the data plane answers as of a batch, of key-value stores."""
 _REFUSES_NEGATIVE: Final = (query_service_pb2.GetAsOfRequest, query_service_pb2.GetHistoryRequest)
 _REFUSES_EXCHANGED: Final = (query_service_pb2.FetchWindowsRequest, query_service_pb2.GetHistoryRequest)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A replica of the data plane: the next offset that it needs, and the last known end of its log."""
+    """A replica of the data plane: the next offset that it needs, the last known end of its log, and what it shows."""
 
     position: int
     end: serving_pb2.ServingEnd | None
+    moments: serving_pb2.ServingMoments | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A partition of a read, the number of its store, and its stamp."""
+
+    partition: int
+    number: int
+    held: Held
+    stamp: types_pb2.ReplicaStamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +107,7 @@ class Admitted:
     entries: int = 0
 
 
-def admitted(  # noqa: PLR0911 - each return is an obstacle
+def admitted(  # noqa: C901, PLR0911 - each return is an obstacle
     snapshot: serving_pb2.ServingSnapshot,
     held: Callable[[int], Held],
     reports: Mapping[str, serving_pb2.ServingReport],
@@ -125,27 +140,45 @@ def admitted(  # noqa: PLR0911 - each return is an obstacle
     partitions = _partitions(store, request, asked.key)
     if not partitions:
         return serving_pb2.SERVING_OBSTACLE_PARTITION
-    replicas: list[tuple[int, types_pb2.ReplicaStamp]] = []
+    parts = _parts(store, partitions, held, reports.get(store.name), bound, now_us)
+    if not isinstance(parts, Sequence):
+        return parts
+    if bound.moment is not None:
+        is_read_so = isinstance(request, OF_MOMENTS) and store.kind == _KEY_VALUE
+        moments = _moments(bound, bound.moment, store.name, parts) if is_read_so else None
+        if moments is None:
+            return serving_pb2.SERVING_OBSTACLE_MOMENT
+        for part, moment in zip(parts, moments, strict=True):
+            moment.mark(part.stamp)
+    return replace(asked, replicas=[(part.number, part.stamp) for part in parts])
+
+
+def _parts(
+    store: serving_pb2.ServingStore,
+    partitions: Sequence[int],
+    held: Callable[[int], Held],
+    report: serving_pb2.ServingReport | None,
+    bound: Freshness,
+    now_us: int,
+) -> Sequence[_Part] | Obstacle:
+    """Return the replicas of partitions, which are within bounds as they are."""
+    parts: list[_Part] = []
     for index, partition in enumerate(partitions):
         replica = next((each for each in store.replicas if each.partition == partition), None)
         if replica is None or partition in partitions[:index]:
             return serving_pb2.SERVING_OBSTACLE_PARTITION
-        known = _known(replica, held(replica.store), reports.get(store.name), now_us)
+        of = held(replica.store)
+        known = _known(replica, of, report, now_us)
         if known is None or (bound is not ANY and violation(bound, known, store.name, partition) is not None):
             return serving_pb2.SERVING_OBSTACLE_NO_END if known is None else serving_pb2.SERVING_OBSTACLE_BOUND
-        replicas.append((replica.store, _stamp(replica.head, known)))
-    return replace(asked, replicas=replicas)
+        parts.append(_Part(partition, replica.store, of, _stamp(replica.head, known)))
+    return parts
 
 
 def _bound(request: ReadRequest) -> Freshness | None:
     """Return a plain read's bound; None if it isn't plain."""
     bound = request.freshness
-    if (
-        not _is_plain(request)
-        or bound.HasField("moment")
-        or bound.HasField("max_value_age_ms")
-        or len(bound.at_least.positions) > _POSITIONS_MAX
-    ):
+    if not _is_plain(request) or bound.HasField("max_value_age_ms") or len(bound.at_least.positions) > _POSITIONS_MAX:
         return None
     try:
         return Freshness.from_proto(request.freshness)
@@ -291,6 +324,35 @@ def _known(
 
 def _since_ms(at_us: int, now_us: int) -> int:
     return max(0, (now_us - at_us) // _MS_US)
+
+
+def _moments(bound: Freshness, moment: MomentBound, store: str, parts: Sequence[_Part]) -> Sequence[Chosen] | None:
+    """Return what partitions of a store are read as of: the newest batch that all of them show; None if none is."""
+    query_ids = {"" if part.held.moments is None else part.held.moments.query_id for part in parts}
+    if len(query_ids) > 1 or "" in query_ids:
+        return None
+    most = _ANY_BATCH
+    while True:
+        found: list[Chosen] = []
+        for part in parts:
+            if (one := _moment(bound, moment, store, part, most)) is None:
+                return None
+            found.append(one)
+        most = min(one.batch_id for one in found)
+        if all(one.batch_id == most for one in found):
+            return found
+
+
+def _moment(bound: Freshness, moment: MomentBound, store: str, part: _Part, most: int) -> Chosen | None:
+    """Return the newest batch up to one that a partition may be read as of; None if there is none."""
+    shown, partition = part.held.moments or serving_pb2.ServingMoments(), part.partition
+    least = 0 if bound.at_least is None else bound.at_least.position(store, partition)
+    known = KnownMoments(shown.query_id)
+    known.batches.extend((batch, {partition: end}) for batch, end in zip(shown.batch_ids, shown.ends, strict=True))
+    found = chosen(
+        moment, known, store, partition, part.held.position, lambda batch, end: batch <= most and end >= least
+    )
+    return None if isinstance(found, Missed) else found
 
 
 def _stamp(head: bytes, known: ReplicaFreshness) -> types_pb2.ReplicaStamp:

@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from query_service.dataplane.orders import DataPlane
+from query_service.replicas.replica import StoreReplica
+from query_service.serving.moments import ShownMoments
 from query_service.serving.snapshots import SnapshotCompiler
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
+from statehouse.contract.moments import CommittedMoments
 from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.control.v1 import serving_pb2
 from statehouse.link.link import CALLS, FromProxy
@@ -39,7 +42,7 @@ class Serving:
     """Tells the data plane what it may answer.
 
     `confirmed_for_s()` returns for how long the node may claim its roles without news. `reports` has what the processor
-    last reported, by store.
+    last reported, by store, and `moments` is what it has committed.
     """
 
     def __init__(
@@ -49,13 +52,15 @@ class Serving:
         confirmed_for_s: Callable[[], float],
         reports: Mapping[str, ProcessorReport],
         metrics: NodeMetrics,
+        moments: CommittedMoments,
     ) -> None:
         self._plane, self._compiler, self._confirmed_for_s = plane, compiler, confirmed_for_s
         self._reports, self._metrics = reports, metrics
         self._loop = asyncio.get_running_loop()
         self._is_due = False
         self._former = compiler.replicas
-        plane.on_sums = self._count
+        self._moments = ShownMoments(moments)
+        plane.on_sums, plane.on_moved = self._count, self._moved
 
     def due(self) -> None:
         """Something may have been decided: compile what there is, once in this turn of the loop."""
@@ -72,6 +77,18 @@ class Serving:
             if report.input_backlog is not None:
                 told.input_backlog = report.input_backlog
         self._plane.know_report(told)
+        for number, replica in self._compiler.replicas.items():
+            if replica.spec.name == store:
+                self._show(number, replica)
+
+    def _moved(self, number: int) -> None:
+        """A replica has read on: it may have reached a batch that was named before."""
+        if (replica := self._compiler.replicas.get(number)) is not None:
+            self._show(number, replica)
+
+    def _show(self, number: int, replica: StoreReplica) -> None:
+        if (moments := self._moments.changed(number, replica)) is not None:
+            self._plane.know_moments(moments)
 
     async def hold_forever(self) -> None:
         """Say again and again that what was decided holds; that also notices what nobody has told of."""
@@ -85,6 +102,9 @@ class Serving:
         if (snapshot := self._compiler.changed()) is not None:
             self._former = before
             self._plane.decide(snapshot)
+            self._moments.keep(self._compiler.replicas.keys())
+        for number, replica in self._compiler.replicas.items():
+            self._show(number, replica)
         holds_s = min(HOLDS_S, self._confirmed_for_s())
         self._plane.hold(self._compiler.latest.number, int((time.monotonic() + holds_s) * _US))
 

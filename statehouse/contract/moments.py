@@ -321,8 +321,12 @@ class CommittedMoments:
         """Forget a store: its application begins anew."""
         self._of_stores.pop(store, None)
 
+    def known(self, store: str) -> KnownMoments | None:
+        """Return the batches of a store, None if nothing has been committed into it."""
+        return self._of_stores.get(store)
+
     def of(self, store: str) -> KnownMoments:
-        """Return the batches of a store.
+        """Return the batches of a store, at least one.
 
         Raises:
             LookupFailure: MOMENTS_UNAVAILABLE, none is known.
@@ -350,6 +354,13 @@ class Chosen:
     query_id: str
     batch_id: int
     end: int
+
+    def mark(self, stamp: types_pb2.ReplicaStamp) -> None:
+        """Have the stamp of a replica as it is say that the answer is of the batch."""
+        if stamp.HasField("lag"):
+            stamp.lag += stamp.position - self.end
+        stamp.position = self.end
+        stamp.moment.query_id, stamp.moment.batch_id = self.query_id, self.batch_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from query_service.serving.snapshots import SnapshotCompiler
 from query_service.stores.catalog import open_store
 from query_service.stores.engine import StoreClosed
 from query_service.stores.resources import StoreResources
+from statehouse.contract.moments import CommittedMoments
 from statehouse.control.v1 import engine_pb2
 from statehouse.kafka.topics import TopicSpec, ensure_topics, topic_states
 from statehouse.link.link import LinkContext, LinkHandler
@@ -245,7 +246,7 @@ async def _serving(holding: Holding, plane: DataPlane) -> Coroutine[Any, Any, No
     """Have the program act on what is decided, and return what goes on saying that this holds."""
     compiler = SnapshotCompiler(holding.admission, max_batch_entries=MAX_BATCH_ENTRIES)
     confirmed_s = _DEADLINE_S if holding.scene.is_confirmed else 0.0
-    serving = Serving(plane, compiler, lambda: confirmed_s, holding.reports, holding.metrics)
+    serving = Serving(plane, compiler, lambda: confirmed_s, holding.reports, holding.metrics, CommittedMoments())
     for store in holding.reports:
         serving.reported(store)
     serving.due()

@@ -17,6 +17,7 @@ STORES = ("text", "long", "none", "Zoë")
 METHODS: Final[tuple[type[ReadRequest], ...]] = tuple(KINDS)
 """What is asked. Each kind of stores has the names of STORES, the first one as they are, others with their number."""
 _FORMS = {"long": express_pb2.KEY_FORM_LONG, "none": express_pb2.KEY_FORM_UNSPECIFIED}
+QUERIES: Final = ("q", "ü", "")
 NOW_US = 5_000_000_000
 _EPOCHS = (1, 7, 8, 2**53)
 _TIMES = (-(2**63), -1, 0, 1, 1_000, 2**62, 2**63 - 1)
@@ -93,6 +94,7 @@ def _made_held(rng: random.Random, number: int) -> Held:
     position = rng.choice((0, 1, 100, 2**62))
     if rng.random() < 0.05:
         return Held(position, None)
+    moments = None if rng.random() < 0.1 else _made_moments(rng, number, position)
     end = serving_pb2.ServingEnd(
         store=number,
         offset=max(0, position + rng.choice((-1, 0, 0, 1, 10))),
@@ -100,7 +102,18 @@ def _made_held(rng: random.Random, number: int) -> Held:
     )
     if rng.random() < 0.9:
         end.at_end_us = NOW_US - rng.choice((-1, 0, 1, 999, 1_000, 250_000, 60_000_000))
-    return Held(position, end)
+    return Held(position, end, moments)
+
+
+def _made_moments(rng: random.Random, number: int, position: int) -> serving_pb2.ServingMoments:
+    """Return what a replica shows; some batches end behind what the program has."""
+    moments = serving_pb2.ServingMoments(store=number, query_id=QUERIES[0] if rng.random() < 0.9 else QUERIES[1])
+    end = max(0, position - rng.choice((0, 1, 5, 100)))
+    for batch_id in sorted(rng.sample(range(6), rng.choice((0, 1, 3, 5)))):
+        moments.batch_ids.append(batch_id)
+        moments.ends.append(end)
+        end += rng.choice((0, 0, 1, 2, 50))
+    return moments
 
 
 def made_read(rng: random.Random, fleet: Fleet, method: type[ReadRequest]) -> bytes:
@@ -212,6 +225,8 @@ def _bound(rng: random.Random, request: Any) -> None:
     ):
         if rng.random() < 0.3:
             setattr(bound, name, -1 if rng.random() < 0.05 else rng.choice(most))
+    if rng.random() < 0.5:
+        _moment(rng, bound.moment)
     if rng.random() < 0.4:
         for _ in range(rng.randrange(4)):
             bound.at_least.positions.add(
@@ -219,3 +234,21 @@ def _bound(rng: random.Random, request: Any) -> None:
                 partition=rng.randrange(5),
                 position=rng.choice((-1, 0, 1, 2, 100, 101, 2**62)),
             )
+
+
+def _moment(rng: random.Random, bound: types_pb2.MomentBound) -> None:
+    """Say which batch a read is to be of."""
+    odd = rng.random()
+    if odd < 0.02:
+        bound.wait_ms = 1  # of none
+        return
+    if odd < 0.5:
+        bound.newest = rng.random() < 0.95
+    else:
+        named = bound.at_least if odd < 0.75 else bound.exactly
+        for _ in range(101 if rng.random() < 0.02 else rng.randrange(4)):
+            batch_id = -1 if rng.random() < 0.02 else rng.randrange(6)
+            named.moments.add(query_id=rng.choice((QUERIES[0], *QUERIES)), batch_id=batch_id)
+        named.SetInParent()
+    if rng.random() < 0.3:
+        bound.wait_ms = rng.choice((0, 1, 2**32 - 1))

@@ -87,6 +87,8 @@ class _ServingObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Servi
     """A bound is not met."""
     SERVING_OBSTACLE_KIND: _ServingObstacle.ValueType  # 10
     """The store's kind has no such read, or Python does it."""
+    SERVING_OBSTACLE_MOMENT: _ServingObstacle.ValueType  # 11
+    """Nothing is known of a batch that it may be of, or not here."""
 
 class ServingObstacle(_ServingObstacle, metaclass=_ServingObstacleEnumTypeWrapper):
     """Why a read is Python's to answer."""
@@ -115,6 +117,8 @@ SERVING_OBSTACLE_BOUND: ServingObstacle.ValueType  # 9
 """A bound is not met."""
 SERVING_OBSTACLE_KIND: ServingObstacle.ValueType  # 10
 """The store's kind has no such read, or Python does it."""
+SERVING_OBSTACLE_MOMENT: ServingObstacle.ValueType  # 11
+"""Nothing is known of a batch that it may be of, or not here."""
 Global___ServingObstacle: _TypeAlias = ServingObstacle  # noqa: Y015
 
 class _ServingRead:
@@ -366,6 +370,7 @@ class ServingFacts(_message.Message):
 
     ENDS_FIELD_NUMBER: _builtins.int
     REPORTS_FIELD_NUMBER: _builtins.int
+    MOMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingEnd]:
         """The stores'."""
@@ -374,15 +379,20 @@ class ServingFacts(_message.Message):
     def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingReport]:
         """The processors'."""
 
+    @_builtins.property
+    def moments(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingMoments]:
+        """The batches that the stores show."""
+
     def __init__(
         self,
         *,
         ends: _abc.Iterable[Global___ServingEnd] | None = ...,
         reports: _abc.Iterable[Global___ServingReport] | None = ...,
+        moments: _abc.Iterable[Global___ServingMoments] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "reports", b"reports"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "moments", b"moments", "reports", b"reports"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -425,6 +435,44 @@ class ServingEnd(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__at_end_us) -> _WhichOneofReturnType__at_end_us | None: ...
 
 Global___ServingEnd: _TypeAlias = ServingEnd  # noqa: Y015
+
+@_typing.final
+class ServingMoments(_message.Message):
+    """Batches that a store can be read as of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    QUERY_ID_FIELD_NUMBER: _builtins.int
+    BATCH_IDS_FIELD_NUMBER: _builtins.int
+    ENDS_FIELD_NUMBER: _builtins.int
+    store: _builtins.int
+    """The store's number."""
+    query_id: _builtins.str
+    """The query that commits them."""
+    @_builtins.property
+    def batch_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The batches, in order."""
+
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where each of them ends in the store's log."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.int = ...,
+        query_id: _builtins.str = ...,
+        batch_ids: _abc.Iterable[_builtins.int] | None = ...,
+        ends: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_ids", b"batch_ids", "ends", b"ends", "query_id", b"query_id", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServingMoments: _TypeAlias = ServingMoments  # noqa: Y015
 
 @_typing.final
 class ServingReport(_message.Message):

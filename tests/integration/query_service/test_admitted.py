@@ -35,7 +35,9 @@ def test_the_program_admits_what_the_function_does(tmp_path: Path) -> None:
             for number, each in fleet.held.items():
                 _write(cases, struct.pack(">Qq", number, each.position))
                 _write(cases, b"" if each.end is None else each.end.SerializeToString())
-            facts = serving_pb2.ServingFacts(reports=fleet.reports.values())
+            facts = serving_pb2.ServingFacts(
+                reports=fleet.reports.values(), moments=filter(None, (each.moments for each in fleet.held.values()))
+            )
             _write(cases, facts.SerializeToString())
             _write(cases, struct.pack(">qI", NOW_US, READS * len(METHODS)))
             for method in METHODS * READS:

@@ -10,11 +10,14 @@ import pytest
 
 from processor.reports.commits import StoreChangelog
 from statehouse.contract.moments import Asked, MomentBound, MomentToken
+from statehouse.contract.partitioning import partition_for
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.batches import BatchWriter, Placed
 from tests.support.fleet import Fleet, ServerProcess
+from tests.support.metrics import scrape
 from tests.support.polling import poll_until
 from tests.support.shared import ServedStore, new_store, shared_fleet
 
@@ -177,3 +180,102 @@ def test_values_that_are_too_old_are_refused(written: Written) -> None:
     assert failed.value.reason is Reason.VALUE_TOO_OLD
     request.freshness.max_value_age_ms = 3_600_000
     assert written.store.node.call(written.store.node.query.Scan, request).entries
+
+
+class Compared:
+    """Reads of a store, each by the program and by Python: they are the same, and the program answers alone."""
+
+    def __init__(self, store: ServedStore, metrics_port: int) -> None:
+        self.store, self._port = store, metrics_port
+        self._alone = 0.0  # calls that the program is to have answered alone
+        self._marks = 0
+
+    def _calls(self, way: str, code: str) -> float:
+        return scrape(self._port).value("statehouse_node_proxy_calls_total", way=way, code=code)
+
+    def begin(self, request: query_service_pb2.GetRequest) -> None:
+        """Ask until the program answers alone."""
+
+        def is_alone() -> bool:
+            is_answered = reason(lambda: self.store.node.call(self.store.node.query.Get, request)) is None
+            return is_answered and self._calls("stores", "OK") > 0
+
+        poll_until(is_alone, 30, "the program to know the batch")
+        self._alone = self._answered_alone()
+
+    def end(self) -> None:
+        """Check that the program has answered alone since."""
+        assert self._answered_alone() == self._alone
+
+    def _answered_alone(self) -> float:
+        """Return how many calls the program has answered alone: they are told with all others, as one that fails."""
+        assert reason(lambda: self.store.node.get("a", store="unknown")) is Reason.UNKNOWN_STORE
+        self._marks += 1
+        poll_until(lambda: self._calls("link", "NOT_FOUND") == self._marks, 30, "all calls to be counted")
+        return self._calls("stores", "OK")
+
+    def lookup(self, key: bytes, moment: types_pb2.MomentBound | None) -> query_service_pb2.GetRequest:
+        request = query_service_pb2.GetRequest(store=self.store.name, key=types_pb2.Key(raw=key))
+        if moment is not None:
+            request.freshness.moment.CopyFrom(moment)
+        return request
+
+    def get(self, key: bytes, moment: types_pb2.MomentBound) -> query_service_pb2.GetResponse:
+        request = self.lookup(key, moment)
+        answer: query_service_pb2.GetResponse = self._both(self.store.node.query.Get, request, [request])
+        return answer
+
+    def batch(self, *lookups: query_service_pb2.GetRequest) -> list[query_service_pb2.GetResponse]:
+        request = query_service_pb2.BatchGetRequest(requests=lookups)
+        results = self._both(self.store.node.query.BatchGet, request, request.requests).results
+        return [each.response for each in results]
+
+    def _both(self, call: Any, request: Any, lookups: Any) -> Any:
+        self._alone += 1
+        answer = self.store.node.call(call, request)
+        for each in lookups:
+            each.forwarding.traceparent = "00-1-1-00"  # Python's to answer
+        assert timeless(answer) == timeless(self.store.node.call(call, request))
+        return answer
+
+
+def timeless(answer: Any) -> Any:
+    """Return an answer without how old it is."""
+    same = type(answer)()
+    same.CopyFrom(answer)
+    parts = [same] if isinstance(same, query_service_pb2.GetResponse) else [each.response for each in same.results]
+    for part in parts:
+        part.replica.ClearField("staleness_ms")
+        part.replica.ClearField("processor_age_ms")
+    return same
+
+
+@pytest.mark.parametrize("spec", [{}, {"in_memory": True}], ids=["disk", "memory"])
+def test_the_program_answers_alone_what_python_would(
+    kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory, spec: dict[str, Any]
+) -> None:
+    with shared_fleet(kafka.bootstrap, tmp_path_factory, "moments-alone", partitions=2) as fleet:
+        node = fleet.node("n1", engine="go", metrics_port=(port := free_port()))
+        store = new_store(fleet, node, "s", committed=True, **spec)
+        first, last = (next(key for key in (b"a", b"b", b"c", b"d") if partition_for(key, 2) == n) for n in range(2))
+        writer = BatchWriter(
+            store.bootstrap, fleet.application_id, [StoreChangelog("s", store.changelog, 2)], QUERY, query="s"
+        )
+        for batch_id in range(12):
+            value = str(batch_id).encode()
+            in_some = [Placed("s", 1, last, value)] if batch_id % 2 == 0 else []
+            writer.write(batch_id, [Placed("s", 0, first, value), *in_some])
+        writer.close()
+        reads = Compared(store, port)
+        newest = reads.lookup(last, exactly(11))
+        reads.begin(newest)
+        for batch_id in range(12):
+            assert reads.get(first, exactly(batch_id)).value.text == str(batch_id)
+            assert reads.get(last, exactly(batch_id)).value.text == str(batch_id - batch_id % 2)
+        assert reads.get(first, at_least(11)).replica.moment.batch_id == 11
+        assert reads.get(b"none", NEWEST).found is False
+        answers = reads.batch(
+            *(reads.lookup(key, moment) for key in (first, last) for moment in (NEWEST, exactly(3), None))
+        )
+        assert [each.value.text for each in answers] == ["11", "3", "11", "10", "2", "10"]
+        reads.end()

@@ -113,6 +113,8 @@ const (
 	ServingObstacle_SERVING_OBSTACLE_BOUND ServingObstacle = 9
 	// The store's kind has no such read, or Python does it.
 	ServingObstacle_SERVING_OBSTACLE_KIND ServingObstacle = 10
+	// Nothing is known of a batch that it may be of, or not here.
+	ServingObstacle_SERVING_OBSTACLE_MOMENT ServingObstacle = 11
 )
 
 // Enum value maps for ServingObstacle.
@@ -129,6 +131,7 @@ var (
 		8:  "SERVING_OBSTACLE_NO_END",
 		9:  "SERVING_OBSTACLE_BOUND",
 		10: "SERVING_OBSTACLE_KIND",
+		11: "SERVING_OBSTACLE_MOMENT",
 	}
 	ServingObstacle_value = map[string]int32{
 		"SERVING_OBSTACLE_UNSPECIFIED":   0,
@@ -142,6 +145,7 @@ var (
 		"SERVING_OBSTACLE_NO_END":        8,
 		"SERVING_OBSTACLE_BOUND":         9,
 		"SERVING_OBSTACLE_KIND":          10,
+		"SERVING_OBSTACLE_MOMENT":        11,
 	}
 )
 
@@ -638,7 +642,9 @@ type ServingFacts struct {
 	// The stores'.
 	Ends []*ServingEnd `protobuf:"bytes,1,rep,name=ends,proto3" json:"ends,omitempty"`
 	// The processors'.
-	Reports       []*ServingReport `protobuf:"bytes,2,rep,name=reports,proto3" json:"reports,omitempty"`
+	Reports []*ServingReport `protobuf:"bytes,2,rep,name=reports,proto3" json:"reports,omitempty"`
+	// The batches that the stores show.
+	Moments       []*ServingMoments `protobuf:"bytes,3,rep,name=moments,proto3" json:"moments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -683,6 +689,13 @@ func (x *ServingFacts) GetEnds() []*ServingEnd {
 func (x *ServingFacts) GetReports() []*ServingReport {
 	if x != nil {
 		return x.Reports
+	}
+	return nil
+}
+
+func (x *ServingFacts) GetMoments() []*ServingMoments {
+	if x != nil {
+		return x.Moments
 	}
 	return nil
 }
@@ -761,6 +774,79 @@ func (x *ServingEnd) GetAtEndUs() int64 {
 	return 0
 }
 
+// Batches that a store can be read as of.
+type ServingMoments struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The store's number.
+	Store uint64 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"`
+	// The query that commits them.
+	QueryId string `protobuf:"bytes,2,opt,name=query_id,json=queryId,proto3" json:"query_id,omitempty"`
+	// The batches, in order.
+	BatchIds []int64 `protobuf:"varint,3,rep,packed,name=batch_ids,json=batchIds,proto3" json:"batch_ids,omitempty"`
+	// Where each of them ends in the store's log.
+	Ends          []int64 `protobuf:"varint,4,rep,packed,name=ends,proto3" json:"ends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServingMoments) Reset() {
+	*x = ServingMoments{}
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServingMoments) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServingMoments) ProtoMessage() {}
+
+func (x *ServingMoments) ProtoReflect() protoreflect.Message {
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServingMoments.ProtoReflect.Descriptor instead.
+func (*ServingMoments) Descriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ServingMoments) GetStore() uint64 {
+	if x != nil {
+		return x.Store
+	}
+	return 0
+}
+
+func (x *ServingMoments) GetQueryId() string {
+	if x != nil {
+		return x.QueryId
+	}
+	return ""
+}
+
+func (x *ServingMoments) GetBatchIds() []int64 {
+	if x != nil {
+		return x.BatchIds
+	}
+	return nil
+}
+
+func (x *ServingMoments) GetEnds() []int64 {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
 // What the processor last reported for a store.
 type ServingReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -776,7 +862,7 @@ type ServingReport struct {
 
 func (x *ServingReport) Reset() {
 	*x = ServingReport{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[6]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -788,7 +874,7 @@ func (x *ServingReport) String() string {
 func (*ServingReport) ProtoMessage() {}
 
 func (x *ServingReport) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[6]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -801,7 +887,7 @@ func (x *ServingReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingReport.ProtoReflect.Descriptor instead.
 func (*ServingReport) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{6}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ServingReport) GetStore() string {
@@ -839,7 +925,7 @@ type ServingSums struct {
 
 func (x *ServingSums) Reset() {
 	*x = ServingSums{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[7]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +937,7 @@ func (x *ServingSums) String() string {
 func (*ServingSums) ProtoMessage() {}
 
 func (x *ServingSums) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[7]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +950,7 @@ func (x *ServingSums) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingSums.ProtoReflect.Descriptor instead.
 func (*ServingSums) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{7}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ServingSums) GetSums() []*ServingSum {
@@ -900,7 +986,7 @@ type ServingSum struct {
 
 func (x *ServingSum) Reset() {
 	*x = ServingSum{}
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[8]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +998,7 @@ func (x *ServingSum) String() string {
 func (*ServingSum) ProtoMessage() {}
 
 func (x *ServingSum) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_serving_proto_msgTypes[8]
+	mi := &file_statehouse_control_v1_serving_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1011,7 @@ func (x *ServingSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServingSum.ProtoReflect.Descriptor instead.
 func (*ServingSum) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{8}
+	return file_statehouse_control_v1_serving_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ServingSum) GetStore() uint64 {
@@ -998,10 +1084,11 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\x05store\x18\x02 \x01(\x04R\x05store\x12\x1b\n" +
 	"\tis_active\x18\x03 \x01(\bR\bisActive\x12\x12\n" +
 	"\x04head\x18\x04 \x01(\fR\x04head\x12%\n" +
-	"\x0econcealed_head\x18\x05 \x01(\fR\rconcealedHead\"\x85\x01\n" +
+	"\x0econcealed_head\x18\x05 \x01(\fR\rconcealedHead\"\xc6\x01\n" +
 	"\fServingFacts\x125\n" +
 	"\x04ends\x18\x01 \x03(\v2!.statehouse.control.v1.ServingEndR\x04ends\x12>\n" +
-	"\areports\x18\x02 \x03(\v2$.statehouse.control.v1.ServingReportR\areports\"\x8f\x01\n" +
+	"\areports\x18\x02 \x03(\v2$.statehouse.control.v1.ServingReportR\areports\x12?\n" +
+	"\amoments\x18\x03 \x03(\v2%.statehouse.control.v1.ServingMomentsR\amoments\"\x8f\x01\n" +
 	"\n" +
 	"ServingEnd\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x16\n" +
@@ -1009,7 +1096,12 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\x0eholds_until_us\x18\x03 \x01(\x03R\fholdsUntilUs\x12\x1f\n" +
 	"\tat_end_us\x18\x04 \x01(\x03H\x00R\aatEndUs\x88\x01\x01B\f\n" +
 	"\n" +
-	"_at_end_us\"\x85\x01\n" +
+	"_at_end_us\"r\n" +
+	"\x0eServingMoments\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x19\n" +
+	"\bquery_id\x18\x02 \x01(\tR\aqueryId\x12\x1b\n" +
+	"\tbatch_ids\x18\x03 \x03(\x03R\bbatchIds\x12\x12\n" +
+	"\x04ends\x18\x04 \x03(\x03R\x04ends\"\x85\x01\n" +
 	"\rServingReport\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x18\n" +
 	"\x05at_us\x18\x02 \x01(\x03H\x00R\x04atUs\x88\x01\x01\x12(\n" +
@@ -1036,7 +1128,7 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\x0fVALUE_FORM_TEXT\x10\x02\x12\x13\n" +
 	"\x0fVALUE_FORM_LONG\x10\x03\x12\x15\n" +
 	"\x11VALUE_FORM_DOUBLE\x10\x04\x12\x13\n" +
-	"\x0fVALUE_FORM_JSON\x10\x05*\xdf\x02\n" +
+	"\x0fVALUE_FORM_JSON\x10\x05*\xfc\x02\n" +
 	"\x0fServingObstacle\x12 \n" +
 	"\x1cSERVING_OBSTACLE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cSERVING_OBSTACLE_NO_SNAPSHOT\x10\x01\x12\x1e\n" +
@@ -1049,7 +1141,8 @@ const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\x17SERVING_OBSTACLE_NO_END\x10\b\x12\x1a\n" +
 	"\x16SERVING_OBSTACLE_BOUND\x10\t\x12\x19\n" +
 	"\x15SERVING_OBSTACLE_KIND\x10\n" +
-	"*\x9b\x02\n" +
+	"\x12\x1b\n" +
+	"\x17SERVING_OBSTACLE_MOMENT\x10\v*\x9b\x02\n" +
 	"\vServingRead\x12\x1c\n" +
 	"\x18SERVING_READ_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10SERVING_READ_GET\x10\x01\x12\x14\n" +
@@ -1076,7 +1169,7 @@ func file_statehouse_control_v1_serving_proto_rawDescGZIP() []byte {
 }
 
 var file_statehouse_control_v1_serving_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_statehouse_control_v1_serving_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_statehouse_control_v1_serving_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_statehouse_control_v1_serving_proto_goTypes = []any{
 	(ValueForm)(0),          // 0: statehouse.control.v1.ValueForm
 	(ServingObstacle)(0),    // 1: statehouse.control.v1.ServingObstacle
@@ -1087,29 +1180,31 @@ var file_statehouse_control_v1_serving_proto_goTypes = []any{
 	(*ServingReplica)(nil),  // 6: statehouse.control.v1.ServingReplica
 	(*ServingFacts)(nil),    // 7: statehouse.control.v1.ServingFacts
 	(*ServingEnd)(nil),      // 8: statehouse.control.v1.ServingEnd
-	(*ServingReport)(nil),   // 9: statehouse.control.v1.ServingReport
-	(*ServingSums)(nil),     // 10: statehouse.control.v1.ServingSums
-	(*ServingSum)(nil),      // 11: statehouse.control.v1.ServingSum
-	nil,                     // 12: statehouse.control.v1.ServingSums.CallsEntry
-	(KeyForm)(0),            // 13: statehouse.control.v1.KeyForm
-	(EngineKind)(0),         // 14: statehouse.control.v1.EngineKind
+	(*ServingMoments)(nil),  // 9: statehouse.control.v1.ServingMoments
+	(*ServingReport)(nil),   // 10: statehouse.control.v1.ServingReport
+	(*ServingSums)(nil),     // 11: statehouse.control.v1.ServingSums
+	(*ServingSum)(nil),      // 12: statehouse.control.v1.ServingSum
+	nil,                     // 13: statehouse.control.v1.ServingSums.CallsEntry
+	(KeyForm)(0),            // 14: statehouse.control.v1.KeyForm
+	(EngineKind)(0),         // 15: statehouse.control.v1.EngineKind
 }
 var file_statehouse_control_v1_serving_proto_depIdxs = []int32{
 	5,  // 0: statehouse.control.v1.ServingSnapshot.stores:type_name -> statehouse.control.v1.ServingStore
-	13, // 1: statehouse.control.v1.ServingStore.key_form:type_name -> statehouse.control.v1.KeyForm
+	14, // 1: statehouse.control.v1.ServingStore.key_form:type_name -> statehouse.control.v1.KeyForm
 	0,  // 2: statehouse.control.v1.ServingStore.value_form:type_name -> statehouse.control.v1.ValueForm
 	6,  // 3: statehouse.control.v1.ServingStore.replicas:type_name -> statehouse.control.v1.ServingReplica
-	14, // 4: statehouse.control.v1.ServingStore.kind:type_name -> statehouse.control.v1.EngineKind
+	15, // 4: statehouse.control.v1.ServingStore.kind:type_name -> statehouse.control.v1.EngineKind
 	8,  // 5: statehouse.control.v1.ServingFacts.ends:type_name -> statehouse.control.v1.ServingEnd
-	9,  // 6: statehouse.control.v1.ServingFacts.reports:type_name -> statehouse.control.v1.ServingReport
-	11, // 7: statehouse.control.v1.ServingSums.sums:type_name -> statehouse.control.v1.ServingSum
-	12, // 8: statehouse.control.v1.ServingSums.calls:type_name -> statehouse.control.v1.ServingSums.CallsEntry
-	2,  // 9: statehouse.control.v1.ServingSum.read:type_name -> statehouse.control.v1.ServingRead
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 6: statehouse.control.v1.ServingFacts.reports:type_name -> statehouse.control.v1.ServingReport
+	9,  // 7: statehouse.control.v1.ServingFacts.moments:type_name -> statehouse.control.v1.ServingMoments
+	12, // 8: statehouse.control.v1.ServingSums.sums:type_name -> statehouse.control.v1.ServingSum
+	13, // 9: statehouse.control.v1.ServingSums.calls:type_name -> statehouse.control.v1.ServingSums.CallsEntry
+	2,  // 10: statehouse.control.v1.ServingSum.read:type_name -> statehouse.control.v1.ServingRead
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_serving_proto_init() }
@@ -1120,14 +1215,14 @@ func file_statehouse_control_v1_serving_proto_init() {
 	file_statehouse_control_v1_engine_proto_init()
 	file_statehouse_control_v1_express_proto_init()
 	file_statehouse_control_v1_serving_proto_msgTypes[5].OneofWrappers = []any{}
-	file_statehouse_control_v1_serving_proto_msgTypes[6].OneofWrappers = []any{}
+	file_statehouse_control_v1_serving_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_serving_proto_rawDesc), len(file_statehouse_control_v1_serving_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
