@@ -259,7 +259,7 @@ func (p *page) joined(parts []partial, room int) []byte {
 		data = wire.AppendField(data, entriesTag, entry)
 	}
 	if known != nil || len(taken) < entries {
-		data = wire.AppendField(data, tokenTag, p.Token(last))
+		data = wire.AppendField(data, tokenTag, p.Token(last, admit.Moment{}))
 	}
 	for i := range parts {
 		for _, stamp := range parts[i].stamps {

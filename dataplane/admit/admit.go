@@ -218,7 +218,7 @@ func (s *Stamped[R]) AppendStamp(to []byte) []byte {
 		}
 	}
 	if s.Moment.IsSet {
-		to = s.Moment.append(append(to, momentTag))
+		to = s.Moment.append(to, momentTag)
 	}
 	return to
 }

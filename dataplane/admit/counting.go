@@ -66,5 +66,5 @@ func (s *Snapshot[R]) AdmitCounting(counting *Counting, now int64) ([]Stamped[R]
 	if len(numbers) == 0 {
 		return nil, partition
 	}
-	return store.stamps(numbers, &counting.Terms, now)
+	return store.stamps(numbers, &counting.Terms, counting.moment, now)
 }

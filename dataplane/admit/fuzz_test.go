@@ -54,7 +54,16 @@ func (a *Terms) freshness() []byte {
 			data = protowire.AppendVarint(protowire.AppendTag(data, each.number, protowire.VarintType), uint64(each.value))
 		}
 	}
-	return appendBytes(data, atLeast, a.atLeast)
+	data = appendBytes(data, atLeast, a.atLeast)
+	switch a.moment.asked {
+	case newest:
+		return appendBytes(data, momentOf, []byte{boundNewest << 3, 1})
+	case noOlder:
+		return appendBytes(data, momentOf, appendBytes(nil, boundAtLeast, a.moment.named))
+	case exactly:
+		return appendBytes(data, momentOf, appendBytes(nil, boundExactly, a.moment.named))
+	}
+	return data
 }
 
 func (a *Terms) forwarding() []byte {
@@ -102,8 +111,13 @@ func (p *Page) serialized() []byte {
 // someTerms returns what a read may say beside what it is of.
 func someTerms() []Terms {
 	position := appendNumber(appendBytes(nil, positionStore, []byte("s")), positionOffset, 5)
+	one := Moment{IsSet: true, Batch: 7, query: "q"}
+	named := one.append(nil, momentsTag)
 	return []Terms{
 		{Store: []byte("s")},
+		{Store: []byte("s"), moment: momentBound{asked: newest}},
+		{Store: []byte("s"), moment: momentBound{noOlder, named}},
+		{Store: []byte("s"), moment: momentBound{exactly, named}, atLeast: []byte{}},
 		{Store: []byte("s"), Raw: true, activeOnly: true, epoch: 7},
 		{Store: []byte("ä"), Exact: true, bounds: lagBound | backlogBound, maxLag: 10, maxBacklog: 1 << 40},
 		{Store: []byte{}, bounds: stalenessBound | ageBound, maxAgeMS: 3, atLeast: appendBytes(nil, positionsEach, position)},
@@ -200,7 +214,7 @@ func FuzzReadPage(f *testing.F) {
 		}
 		for at := range pages {
 			pages[at].WithKeys = true
-			pages[at].token = []byte(pages[at].Token([]byte("b")))
+			pages[at].token = []byte(pages[at].Token([]byte("b"), Moment{IsSet: at == 1, Batch: 9, query: "q"}))
 			for _, request := range damaged(pages[at].serialized()) {
 				f.Add(request)
 			}
@@ -221,8 +235,8 @@ func FuzzReadPage(f *testing.F) {
 		if !isRead || !reflect.DeepEqual(page, again) {
 			t.Fatalf("%+v is read again as %+v: %v", page, again, isRead)
 		}
-		page.token = []byte(page.Token(request))
-		if last, isRead := lastIn(page.token); !isRead || !bytes.Equal(last, request) {
+		page.token = []byte(page.Token(request, Moment{}))
+		if last, _, isRead := tokenOf(page.token); !isRead || !bytes.Equal(last, request) {
 			t.Fatalf("the token of %x is of %x: %v", request, last, isRead)
 		}
 	})

@@ -36,21 +36,24 @@ func (s *Snapshot[R]) Admit(asked *Asked, now int64, granted *Granted[R]) contro
 		return keyObstacle
 	}
 	granted.Key, granted.Form, granted.WindowMS = serialized, store.shown(&asked.Terms), store.windowMS
+	bound := asked.moment
 	if asked.method.isPaged {
 		prefix := ordered.Append(nil, serialized)
 		granted.Entries = asked.entries()
-		if granted.Start, granted.Stop, isRead = asked.left(asked, prefix, keys.After(prefix)); !isRead {
+		var walk Moment
+		if granted.Start, granted.Stop, walk, isRead = asked.left(asked, prefix, keys.After(prefix)); !isRead {
 			return keyObstacle
 		}
+		bound = bound.within(walk)
 	}
 	if granted.Form == controlv1.ValueForm_VALUE_FORM_UNSPECIFIED {
 		return value
 	}
 	number := placement.Partition(serialized, uint32(len(store.partitions)))
-	if obstacle := store.stamp(number, &asked.Terms, now, &granted.Stamped); obstacle != none || asked.moment.asked == asIs {
+	if obstacle := store.stamp(number, &asked.Terms, now, &granted.Stamped); obstacle != none || bound.asked == asIs {
 		return obstacle
 	}
-	chosen, isThere := store.chosen(number, &asked.Terms, asked.Agreed, &granted.Stamped)
+	chosen, isThere := store.chosen(number, &asked.Terms, &bound, asked.Agreed, &granted.Stamped)
 	if !isThere {
 		return moment
 	}
@@ -59,7 +62,7 @@ func (s *Snapshot[R]) Admit(asked *Asked, now int64, granted *Granted[R]) contro
 }
 
 // Token returns the token of the page that follows an entry's key.
-func (a *Asked) Token(last []byte) string { return token(a, last) }
+func (a *Asked) Token(last []byte) string { return token(a, last, Moment{}) }
 
 func (a *Asked) identity() []byte {
 	identity := appendStore([]byte(a.method.request), a.Store)

@@ -6,6 +6,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"statehouse-dataplane/wire"
 )
 
 // asked says which batch of its store's query a read may be of.
@@ -29,6 +31,8 @@ const (
 	boundNewest, boundAtLeast, boundExactly, boundWait = 1, 2, 3, 4
 
 	momentsEach, momentQuery, momentBatch = 1, 1, 2
+
+	momentsTag = momentsEach<<3 | byte(protowire.BytesType)
 )
 
 // A token of more moments is Python's to refuse.
@@ -120,22 +124,29 @@ type Moment struct {
 	query string
 }
 
-func (m *Moment) append(to []byte) []byte {
-	size := 0
-	if m.query != "" {
-		size += 1 + protowire.SizeBytes(len(m.query))
+// append appends it as a statehouse.v1.Moment in a field.
+func (m *Moment) append(to []byte, tag byte) []byte {
+	to, begun := wire.Begin(to, tag)
+	return wire.End(appendMoment(to, momentQuery, momentBatch, m.query, m.Batch), begun)
+}
+
+// appendMoment appends a query and its batch in fields of these numbers.
+func appendMoment(to []byte, inQuery, inBatch protowire.Number, query string, batch int64) []byte {
+	if query != "" {
+		to = protowire.AppendString(protowire.AppendTag(to, inQuery, protowire.BytesType), query)
 	}
-	if m.Batch != 0 {
-		size += 1 + protowire.SizeVarint(uint64(m.Batch))
-	}
-	to = protowire.AppendVarint(to, uint64(size))
-	if m.query != "" {
-		to = protowire.AppendString(protowire.AppendTag(to, momentQuery, protowire.BytesType), m.query)
-	}
-	if m.Batch != 0 {
-		to = protowire.AppendVarint(protowire.AppendTag(to, momentBatch, protowire.VarintType), uint64(m.Batch))
+	if batch != 0 {
+		to = protowire.AppendVarint(protowire.AppendTag(to, inBatch, protowire.VarintType), uint64(batch))
 	}
 	return to
+}
+
+// within returns what a page may be of: the batch that the walk is of, or what the request asks for.
+func (m momentBound) within(walk Moment) momentBound {
+	if !walk.IsSet {
+		return m
+	}
+	return momentBound{exactly, walk.append(nil, momentsTag)}
 }
 
 // Agreed is which batches the reads of a call are of that may be of any: all of a query's are to be of the same. If one has
@@ -184,15 +195,15 @@ func (a *Agreed) HasChanged() bool {
 }
 
 // chosen returns the batch that a read of a partition is of; not if the replica shows none that it may be of.
-func (s *Store[R]) chosen(number uint32, terms *Terms, agreed *Agreed, stamped *Stamped[R]) (Moment, bool) {
+func (s *Store[R]) chosen(number uint32, terms *Terms, bound *momentBound, agreed *Agreed, stamped *Stamped[R]) (Moment, bool) {
 	shown := stamped.Held.Moments()
 	if shown == nil || shown.QueryId == "" || !terms.showsMoments || s.kind != keyValue {
 		return Moment{}, false
 	}
-	least, isNamed := terms.moment.batch(shown.QueryId)
+	least, isNamed := bound.batch(shown.QueryId)
 	most := int64(math.MaxInt64)
-	isOpen := agreed != nil && (terms.moment.asked != exactly || !isNamed)
-	if terms.moment.asked == exactly && isNamed {
+	isOpen := agreed != nil && (bound.asked != exactly || !isNamed)
+	if bound.asked == exactly && isNamed {
 		most = least
 	} else if isOpen {
 		most = agreed.most(shown.QueryId)
@@ -212,13 +223,13 @@ func (s *Store[R]) chosen(number uint32, terms *Terms, agreed *Agreed, stamped *
 
 // choose has stamps of partitions say which batch a read of all of them is of; of the newest that all of
 // them show; not if there is none.
-func (s *Store[R]) choose(numbers []uint64, terms *Terms, stamped []Stamped[R]) bool {
+func (s *Store[R]) choose(numbers []uint64, terms *Terms, bound *momentBound, stamped []Stamped[R]) bool {
 	found := make([]Moment, len(numbers))
 	var agreed Agreed
 	for isFirst := true; isFirst || agreed.HasChanged(); isFirst = false {
 		for at, number := range numbers {
 			var isThere bool
-			found[at], isThere = s.chosen(uint32(number), terms, &agreed, &stamped[at])
+			found[at], isThere = s.chosen(uint32(number), terms, bound, &agreed, &stamped[at])
 			if !isThere || found[at].query != found[0].query {
 				return false
 			}

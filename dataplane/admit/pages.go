@@ -34,6 +34,7 @@ const (
 // ReadPage reads a serialized ScanRequest; not if it has anything else than what Page has, or anything twice.
 func ReadPage(request []byte) (*Page, bool) {
 	page := &Page{}
+	page.showsMoments = true
 	var fields seen
 	for len(request) > 0 {
 		found, rest, isRead := next(request)
@@ -131,7 +132,8 @@ func (s *Snapshot[R]) AdmitPage(page *Page, now int64) (*GrantedPage[R], control
 		return nil, keyObstacle
 	}
 	granted.Gaps = gaps
-	if granted.Start, granted.Stop, isRead = page.left(page, start, stop); !isRead {
+	var walk Moment
+	if granted.Start, granted.Stop, walk, isRead = page.left(page, start, stop); !isRead {
 		return nil, keyObstacle
 	}
 	if granted.Form == controlv1.ValueForm_VALUE_FORM_UNSPECIFIED {
@@ -140,12 +142,12 @@ func (s *Snapshot[R]) AdmitPage(page *Page, now int64) (*GrantedPage[R], control
 	if len(page.partitions) == 0 || store.isGlobal && page.areSeveral {
 		return nil, partition
 	}
-	granted.Partitions, obstacle = store.stamps(page.partitions, &page.Terms, now)
+	granted.Partitions, obstacle = store.stamps(page.partitions, &page.Terms, page.moment.within(walk), now)
 	return granted, obstacle
 }
 
 // stamps says whether partitions may answer, and with which stamps.
-func (s *Store[R]) stamps(numbers []uint64, terms *Terms, now int64) ([]Stamped[R], controlv1.ServingObstacle) {
+func (s *Store[R]) stamps(numbers []uint64, terms *Terms, bound momentBound, now int64) ([]Stamped[R], controlv1.ServingObstacle) {
 	stamped := make([]Stamped[R], len(numbers))
 	for at, number := range numbers {
 		if number >= uint64(len(s.partitions)) || slices.Contains(numbers[:at], number) {
@@ -155,7 +157,7 @@ func (s *Store[R]) stamps(numbers []uint64, terms *Terms, now int64) ([]Stamped[
 			return nil, obstacle
 		}
 	}
-	if terms.moment.asked != asIs && !s.choose(numbers, terms, stamped) {
+	if bound.asked != asIs && !s.choose(numbers, terms, &bound, stamped) {
 		return nil, moment
 	}
 	return stamped, none
@@ -218,8 +220,8 @@ func (p *Page) numbers(form controlv1.KeyForm) (start, stop []byte, gaps [][2][]
 	return start, stop, gaps, true
 }
 
-// Token returns the token of the page that follows a key.
-func (p *Page) Token(last []byte) string { return token(p, last) }
+// Token returns the token of the page that follows a key, in a walk that is of a batch if one is set.
+func (p *Page) Token(last []byte, shown Moment) string { return token(p, last, shown) }
 
 func (p *Page) identity() []byte {
 	identity := appendStore([]byte("ScanRequest"), p.Store)

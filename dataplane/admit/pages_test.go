@@ -51,7 +51,7 @@ func TestAPageGoesOnBehindTheLastKey(t *testing.T) {
 		{text("c"), text("d"), true, "b", []byte("c"), []byte("b")},
 	} {
 		page := &Page{Terms: Terms{Store: []byte("s")}, from: each.from, to: each.to, Paging: Paging{Reverse: each.reverse}, partitions: []uint64{1}}
-		page.token = []byte(page.Token([]byte(each.last)))
+		page.token = []byte(page.Token([]byte(each.last), Moment{}))
 		granted, obstacle := snapshotOf(false).AdmitPage(page, 0)
 		if obstacle != none {
 			t.Fatalf("%+v: %v", each, obstacle)
@@ -65,7 +65,7 @@ func TestAPageGoesOnBehindTheLastKey(t *testing.T) {
 
 func TestATokenIsPythonsUnlessItIsAsWeWriteIt(t *testing.T) {
 	page := &Page{Terms: Terms{Store: []byte("s")}, partitions: []uint64{1}}
-	token := page.Token([]byte("key"))
+	token := page.Token([]byte("key"), Moment{})
 	for _, wrong := range []string{"damaged", token[:3], token[:2] + "\n" + token[2:], token + "\r", token + "AAAA"} {
 		page.token = []byte(wrong)
 		if _, obstacle := snapshotOf(false).AdmitPage(page, 0); obstacle != keyObstacle {

@@ -24,7 +24,7 @@ const (
 	usualEntries, mostEntries = 100, 1_000
 
 	// Fields of PageToken.
-	tokenLastKey, tokenFingerprint = 1, 2
+	tokenLastKey, tokenFingerprint, tokenQuery, tokenBatch = 1, 2, 4, 5
 )
 
 func (p *Paging) takeSize(found field) bool {
@@ -50,14 +50,15 @@ func (p *Paging) entries() int {
 	return int(min(p.size, mostEntries))
 }
 
-// left returns the part of a range that the token leaves to read; not if Python has to say what it is.
-func (p *Paging) left(of identified, start, stop []byte) (from, to []byte, isRead bool) {
+// left returns the part of a range that the token leaves to read, and the batch that the walk is of; not if Python has to say
+// what that is.
+func (p *Paging) left(of identified, start, stop []byte) (from, to []byte, shown Moment, isRead bool) {
 	if len(p.token) == 0 {
-		return start, stop, true
+		return start, stop, Moment{}, true
 	}
-	last, isRead := lastIn(p.token)
-	if !isRead || token(of, last) != string(p.token) {
-		return nil, nil, false // damaged, of another scan, of a later format, or not as anybody writes it
+	last, shown, isRead := tokenOf(p.token)
+	if !isRead || token(of, last, shown) != string(p.token) {
+		return nil, nil, Moment{}, false // damaged, of another scan, of a later format, or not as anybody writes it
 	}
 	if p.Reverse {
 		if stop == nil || bytes.Compare(last, stop) < 0 {
@@ -66,15 +67,15 @@ func (p *Paging) left(of identified, start, stop []byte) (from, to []byte, isRea
 	} else if after := keys.Following(last); bytes.Compare(after, start) > 0 {
 		start = after
 	}
-	return start, stop, true
+	return start, stop, shown, true
 }
 
 // identified is a request for a page. Its identity is the request's name, and the fields that must be equal on every page,
 // as they are serialized.
 type identified interface{ identity() []byte }
 
-// token returns the token of the page that follows a key.
-func token(of identified, last []byte) string {
+// token returns the token of the page that follows a key, in a walk that is of a batch if one is set.
+func token(of identified, last []byte, shown Moment) string {
 	var data []byte
 	if len(last) > 0 {
 		data = protowire.AppendBytes(protowire.AppendTag(data, tokenLastKey, protowire.BytesType), last)
@@ -82,26 +83,35 @@ func token(of identified, last []byte) string {
 	if fingerprint := crc32.ChecksumIEEE(of.identity()); fingerprint != 0 {
 		data = protowire.AppendVarint(protowire.AppendTag(data, tokenFingerprint, protowire.VarintType), uint64(fingerprint))
 	}
+	if shown.IsSet {
+		data = appendMoment(data, tokenQuery, tokenBatch, shown.query, shown.Batch)
+	}
 	return base64.URLEncoding.EncodeToString(data)
 }
 
-// lastIn returns the last key that a token says was returned.
-func lastIn(token []byte) ([]byte, bool) {
+// tokenOf returns the last key that a token says was returned, and the batch that the walk is of.
+func tokenOf(token []byte) (last []byte, shown Moment, isRead bool) {
 	data, err := base64.URLEncoding.DecodeString(string(token))
 	if err != nil {
-		return nil, false
+		return nil, Moment{}, false
 	}
-	last := []byte{} // the empty key, which is one
+	last = []byte{} // the empty key, which is one
 	for len(data) > 0 {
 		found, rest, isRead := next(data)
 		if !isRead {
-			return nil, false
+			return nil, Moment{}, false
 		}
-		if data = rest; found.number == tokenLastKey {
+		data = rest
+		switch found.number {
+		case tokenLastKey:
 			last = found.bytes
+		case tokenQuery:
+			shown.IsSet, shown.query = len(found.bytes) > 0, string(found.bytes)
+		case tokenBatch:
+			shown.Batch = int64(found.varint)
 		}
 	}
-	return last, true
+	return last, shown, shown.Batch >= 0 && utf8.ValidString(shown.query)
 }
 
 func appendStore(to, store []byte) []byte {

@@ -136,7 +136,7 @@ func said(snapshot *Snapshot[*heldReplica], now int64, name string, read []byte)
 			return found, nil
 		}
 		data := appendSized([]byte{byte(granted.Form)}, nil)
-		data = appendPage(data, granted.Start, granted.Stop, granted.Gaps, granted.Entries, page.Token(last))
+		data = appendPage(data, granted.Start, granted.Stop, granted.Gaps, granted.Entries, page.Token(last, granted.Partitions[0].Moment))
 		return none, appendReplicas(data, granted.Partitions)
 	}
 	for _, method := range []*Method{Get, FetchWindows, FetchSessions, GetAsOf, GetHistory} {

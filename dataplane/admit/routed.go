@@ -15,7 +15,9 @@ func (p *Page) IsRouted(form controlv1.KeyForm) bool {
 	}
 	start, stop, _, isRead := p.asked(form)
 	if isRead = isRead && (form == controlv1.KeyForm_KEY_FORM_TEXT || !p.hasText()); isRead {
-		_, _, isRead = p.left(p, start, stop)
+		var walk Moment
+		_, _, walk, isRead = p.left(p, start, stop)
+		isRead = isRead && !walk.IsSet
 	}
 	return isRead
 }

@@ -68,12 +68,21 @@ func (s *Served) scan(r *reading) ([]byte, read) {
 func opened(partitions []admit.Stamped[*source]) ([]*engine.View, error) {
 	views := make([]*engine.View, 0, len(partitions))
 	for at := range partitions {
-		view, position, err := partitions[at].Held.View()
+		each := &partitions[at]
+		if each.Moment.IsSet {
+			view, err := each.Held.ViewAt(each.Moment.Batch, each.Moment.End)
+			if err != nil {
+				return views, err
+			}
+			views = append(views, view)
+			continue
+		}
+		view, position, err := each.Held.View()
 		if err != nil {
 			return views, err
 		}
 		views = append(views, view)
-		partitions[at].Move(position)
+		each.Move(position)
 	}
 	return views, nil
 }
@@ -133,7 +142,7 @@ func (s *Served) page(
 		return nil, 0, err
 	}
 	if hasMore || found.IsCut() {
-		data = wire.AppendField(data, tokenTag, page.Token(last))
+		data = wire.AppendField(data, tokenTag, page.Token(last, granted.Partitions[0].Moment))
 	}
 	return append(appendStamps(data, granted.Partitions), keys...), bytes, nil
 }

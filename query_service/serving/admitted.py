@@ -19,6 +19,8 @@ from statehouse.contract.paging import (
     PagedRequest,
     after_page,
     after_prefix,
+    bound_of_page,
+    moment_of_walk,
     next_page_token,
     page_size,
 )
@@ -62,8 +64,9 @@ KINDS: Final[Mapping[type[ReadRequest], frozenset[engine_pb2.EngineKind.ValueTyp
     }
 )
 """The kinds of stores of which the data plane answers a request."""
-OF_MOMENTS: Final = (query_service_pb2.GetRequest,)
+OF_MOMENTS: Final = (query_service_pb2.GetRequest, query_service_pb2.ScanRequest)
 """What the data plane answers as of a batch, of key-value stores."""
+_UNPAGED: Final = (query_service_pb2.GetRequest, query_service_pb2.GetAsOfRequest, query_service_pb2.CountRequest)
 _REFUSES_NEGATIVE: Final = (query_service_pb2.GetAsOfRequest, query_service_pb2.GetHistoryRequest)
 _REFUSES_EXCHANGED: Final = (query_service_pb2.FetchWindowsRequest, query_service_pb2.GetHistoryRequest)
 
@@ -97,6 +100,7 @@ class Admitted:
         key: the serialized key; None if it isn't about one.
         left: of a page, the keys that are left to read: of entries if it is about one key.
         entries: of a page, how many it may have.
+        moment: which batch it may be of, None: of what there is.
 
     """
 
@@ -105,6 +109,7 @@ class Admitted:
     key: bytes | None = None
     left: KeyRange | None = None
     entries: int = 0
+    moment: MomentBound | None = None
 
 
 def admitted(  # noqa: C901, PLR0911 - each return is an obstacle
@@ -143,9 +148,9 @@ def admitted(  # noqa: C901, PLR0911 - each return is an obstacle
     parts = _parts(store, partitions, held, reports.get(store.name), bound, now_us)
     if not isinstance(parts, Sequence):
         return parts
-    if bound.moment is not None:
+    if asked.moment is not None:
         is_read_so = isinstance(request, OF_MOMENTS) and store.kind == _KEY_VALUE
-        moments = _moments(bound, bound.moment, store.name, parts) if is_read_so else None
+        moments = _moments(bound, asked.moment, store.name, parts) if is_read_so else None
         if moments is None:
             return serving_pb2.SERVING_OBSTACLE_MOMENT
         for part, moment in zip(parts, moments, strict=True):
@@ -219,19 +224,26 @@ def _refuses_times(request: KeyedRequest) -> bool:
 
 def _asked(store: serving_pb2.ServingStore, request: ReadRequest) -> Admitted | Obstacle:
     """Return what a read is of, without replicas."""
+    try:
+        if isinstance(request, _UNPAGED):
+            moment = MomentBound.from_proto(request.freshness.moment) if request.freshness.HasField("moment") else None
+        else:
+            moment = bound_of_page(request)
+    except LookupFailure:
+        return serving_pb2.SERVING_OBSTACLE_KEY
     if isinstance(request, query_service_pb2.CountRequest):
-        return Admitted(())
+        return Admitted((), moment=moment)
     form = serving_pb2.VALUE_FORM_RAW if request.raw else store.value_form
     try:
         if isinstance(request, query_service_pb2.ScanRequest):
-            asked = Admitted((), form, None, _left(_keys(store.key_form, request), request), page_size(request))
+            asked = Admitted((), form, None, _left(_keys(store.key_form, request), request), page_size(request), moment)
         else:
             key = _serialized(store.key_form, request.key)
-            asked = Admitted((), form, key)
+            asked = Admitted((), form, key, moment=moment)
             if not isinstance(request, query_service_pb2.GetRequest | query_service_pb2.GetAsOfRequest):
                 prefix = ordered_keys.escaped(key)
                 entries = KeyRange(prefix, after_prefix(prefix), request.reverse)
-                asked = Admitted((), form, key, _left(entries, request), page_size(request))
+                asked = Admitted((), form, key, _left(entries, request), page_size(request), moment)
     except (ValueError, LookupFailure):
         return serving_pb2.SERVING_OBSTACLE_KEY
     return serving_pb2.SERVING_OBSTACLE_VALUE if form == serving_pb2.VALUE_FORM_UNSPECIFIED else asked
@@ -283,7 +295,7 @@ def _left(keys: KeyRange, request: PagedRequest) -> KeyRange:
     """
     if request.page_token:
         last = after_page(KeyRange(), request).start[:-1]
-        if next_page_token(request, last) != request.page_token:
+        if next_page_token(request, last, moment_of_walk(request)) != request.page_token:
             raise ValueError
     return after_page(keys, request)
 

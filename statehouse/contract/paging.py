@@ -168,13 +168,26 @@ def bound_of_page(request: PagedRequest) -> MomentBound | None:
     """
     try:
         asked = MomentBound.from_proto(request.freshness.moment) if request.freshness.HasField("moment") else None
-        token = _token(request) if request.page_token else None
-        if token is None or not token.moment_query_id:
+        shown = moment_of_walk(request)
+        if shown is None:
             return asked
-        of_walk = MomentToken({token.moment_query_id: token.moment_batch_id})
+        of_walk = MomentToken({shown.query_id: shown.batch_id})
     except ValueError as error:
         raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from error
     return MomentBound(Asked.EXACTLY, of_walk, None if asked is None else asked.wait_ms)
+
+
+def moment_of_walk(request: PagedRequest) -> types_pb2.Moment | None:
+    """Return the batch that the request's page token says the walk is of; None if there is none.
+
+    Raises:
+        LookupFailure: INVALID_PAGE_TOKEN.
+
+    """
+    token = _token(request) if request.page_token else page_token_pb2.PageToken()
+    if not token.moment_query_id:
+        return None
+    return types_pb2.Moment(query_id=token.moment_query_id, batch_id=token.moment_batch_id)
 
 
 def _last_key(request: PagedRequest) -> bytes:

@@ -129,8 +129,14 @@ def made_read(rng: random.Random, fleet: Fleet, method: type[ReadRequest]) -> by
     if rng.random() < 0.5:
         request.forwarding.epoch = fleet.snapshot.epoch if rng.random() < 0.8 else rng.choice(_EPOCHS)
         request.forwarding.hops = rng.choice((0, 1, 1, 1, 1, 2))
-    if rng.random() < 0.5:
+    kind_of_bound = rng.random()
+    if kind_of_bound < 0.4:
         _bound(rng, request)
+    elif kind_of_bound < 0.6:
+        _moment(rng, request.freshness.moment)
+        for partition in range(rng.choice((0, 0, 5))):
+            position = rng.choice((0, 1, 95, 98, 99, 100))
+            request.freshness.at_least.positions.add(store=request.store, partition=partition, position=position)
     odd = rng.random()
     if odd < 0.02:
         request.ClearField("key" if "key" in fields else "partition")
@@ -187,7 +193,12 @@ def _made_token(rng: random.Random, request: Any) -> str:
     last = rng.randbytes(rng.randrange(5))
     if "key" in request.DESCRIPTOR.fields_by_name and rng.random() < 0.9:
         last = ordered_keys.escaped(request.key.raw or request.key.text.encode()) + last
-    token = next_page_token(request, last)
+    moment = (
+        types_pb2.Moment(query_id=rng.choice(QUERIES), batch_id=rng.choice((-1, *range(20))))
+        if rng.random() < 0.3
+        else None
+    )
+    token = next_page_token(request, last, moment)
     odd = rng.random()
     if odd < 0.05:
         return rng.choice(("damaged", "AAAA", "CgFhEAE=", token[:-1], f"{token[:2]}\n{token[2:]}", f"{token}\r"))
@@ -225,7 +236,7 @@ def _bound(rng: random.Random, request: Any) -> None:
     ):
         if rng.random() < 0.3:
             setattr(bound, name, -1 if rng.random() < 0.05 else rng.choice(most))
-    if rng.random() < 0.5:
+    if rng.random() < 0.3:
         _moment(rng, bound.moment)
     if rng.random() < 0.4:
         for _ in range(rng.randrange(4)):

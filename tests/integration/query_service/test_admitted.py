@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 from google.protobuf.message import DecodeError
 
+from query_service.reads.moments import moment_in
 from query_service.serving.admitted import Admitted, ReadRequest, admitted
 from statehouse.contract.paging import next_page_token
 from statehouse.control.v1 import serving_pb2
@@ -86,11 +87,12 @@ def _outcome(
     seen[method, "SERVING_OBSTACLE_UNSPECIFIED"] += 1
     said = struct.pack(">BBB", 0, is_plain, found.form) + _sized(found.key or b"")
     if found.left is not None:
+        stamp = found.replicas[0][1]
         said += (
             _sized(found.left.start) + struct.pack(">B", found.left.stop is not None) + _sized(found.left.stop or b"")
         )
         said += b"".join(_sized(bound) for gap in found.left.gaps for bound in gap)
-        said += struct.pack(">I", found.entries) + _sized(next_page_token(request, LAST).encode())
+        said += struct.pack(">I", found.entries) + _sized(next_page_token(request, LAST, moment_in(stamp)).encode())
     for number, stamp in found.replicas:
         said += struct.pack(">Q", number) + _sized(stamp.SerializeToString())
     return said

@@ -230,10 +230,23 @@ class Compared:
         results = self._both(self.store.node.query.BatchGet, request, request.requests).results
         return [each.response for each in results]
 
-    def _both(self, call: Any, request: Any, lookups: Any) -> Any:
+    def walk(self, moment: types_pb2.MomentBound) -> list[tuple[str, int]]:
+        """Walk over all keys, one a page; only the first one names the moment. Return values and batches."""
+        request = query_service_pb2.ScanRequest(store=self.store.name, partitions=[0, 1], page_size=1)
+        request.freshness.moment.CopyFrom(moment)
+        found: list[tuple[str, int]] = []
+        while not found or request.page_token:
+            page = self._both(self.store.node.query.Scan, request, [request])
+            ((batch_id,),) = {tuple({stamp.moment.batch_id for stamp in page.replicas})}
+            found += [(entry.value.text, batch_id) for entry in page.entries]
+            request = query_service_pb2.ScanRequest(store=self.store.name, partitions=[0, 1], page_size=1)
+            request.page_token = page.next_page_token
+        return found
+
+    def _both(self, call: Any, request: Any, reads: Any) -> Any:
         self._alone += 1
         answer = self.store.node.call(call, request)
-        for each in lookups:
+        for each in reads:
             each.forwarding.traceparent = "00-1-1-00"  # Python's to answer
         assert timeless(answer) == timeless(self.store.node.call(call, request))
         return answer
@@ -243,10 +256,11 @@ def timeless(answer: Any) -> Any:
     """Return an answer without how old it is."""
     same = type(answer)()
     same.CopyFrom(answer)
-    parts = [same] if isinstance(same, query_service_pb2.GetResponse) else [each.response for each in same.results]
-    for part in parts:
-        part.replica.ClearField("staleness_ms")
-        part.replica.ClearField("processor_age_ms")
+    stamps = [each.response.replica for each in getattr(same, "results", ())]
+    stamps += [same.replica] if isinstance(same, query_service_pb2.GetResponse) else getattr(same, "replicas", ())
+    for stamp in stamps:
+        stamp.ClearField("staleness_ms")
+        stamp.ClearField("processor_age_ms")
     return same
 
 
@@ -278,4 +292,6 @@ def test_the_program_answers_alone_what_python_would(
             *(reads.lookup(key, moment) for key in (first, last) for moment in (NEWEST, exactly(3), None))
         )
         assert [each.value.text for each in answers] == ["11", "3", "11", "10", "2", "10"]
+        assert sorted(reads.walk(NEWEST)) == [("10", 11), ("11", 11)]
+        assert sorted(reads.walk(exactly(5))) == [("4", 5), ("5", 5)]
         reads.end()
