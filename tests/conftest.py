@@ -44,12 +44,7 @@ os.environ.setdefault("STATEHOUSE_PROXY", str(PROXY))
 # Each command that tests run in this process would make the tree of all commands anew, which takes most of its time.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
-# By the part that they are of. The first takes twice as long as the second.
-_SPARK_FOLDERS = {
-    "tests/integration/processor/": "spark",
-    "tests/integration/attach/": "spark of others",
-    "tests/e2e/": "spark of others",
-}
+_SPARK_FOLDERS = ("tests/e2e/", "tests/integration/attach/", "tests/integration/processor/")
 # They are there for what they test, and need a broker only.
 _WITHOUT_SPARK = tuple(
     f"tests/integration/processor/test_{name}.py"
@@ -112,14 +107,14 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 
 class _Scheduler(LoadScopeScheduling):
-    """Hands out whole files, for their fixtures' sake, and all that runs Spark in two parts.
+    """Hands out whole files, for their fixtures' sake, and all that runs Spark to one and the same worker.
 
-    More Spark drivers at the same time would take a small machine's cores from each other, and what waits for them its
+    Two Spark drivers at the same time would take a small machine's cores from each other, and what waits for them its
     patience.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return _part_of_spark(nodeid) or nodeid.split("::", 1)[0]
+        return "spark" if _runs_spark(nodeid) else nodeid.split("::", 1)[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -135,11 +130,9 @@ def pytest_runtestloop() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with Spark: its parts take longer than anything else."""
-    items.sort(key=lambda item: _part_of_spark(item.nodeid) or "~")
+    """Begin with Spark: it takes one worker for longer than all the rest takes the other."""
+    items.sort(key=lambda item: not _runs_spark(item.nodeid))
 
 
-def _part_of_spark(nodeid: str) -> str:
-    if nodeid.startswith(_WITHOUT_SPARK):
-        return ""
-    return next((part for folder, part in _SPARK_FOLDERS.items() if nodeid.startswith(folder)), "")
+def _runs_spark(nodeid: str) -> bool:
+    return nodeid.startswith(_SPARK_FOLDERS) and not nodeid.startswith(_WITHOUT_SPARK)

@@ -90,8 +90,7 @@ class Admission:
         else:
             partition = self._partition_of(key, served.spec.partition_count)
         self.prove(served, claim, forwarding)
-        moment = paging.bound_of_page(request) if isinstance(request, _PAGED) else None
-        return served, key, self.admit(served, partition, request.freshness, forwarding, moment)
+        return served, key, self.admit(served, partition, request.freshness, forwarding, _of_page(request))
 
     def prove(self, served: ServedStore, claim: Claim, forwarding: types_pb2.Forwarding) -> None:
         """Refuse to claim of a key what its partition doesn't prove, as records of the store may be elsewhere.
@@ -344,6 +343,16 @@ class Admission:
         if member is None:
             return types_pb2.Host(instance_id=instance_id)
         return types_pb2.Host(instance_id=instance_id, host=member.host, port=member.port)
+
+
+def _of_page(request: KeyedRequest) -> MomentBound | None:
+    """Return the batch that a page of one key's entries is to show; None if it may be any."""
+    if not isinstance(request, _PAGED) or not request.page_token:
+        return None
+    try:
+        return paging.bound_of_page(request)
+    except LookupFailure:
+        return None  # a wrong token is refused where the page begins, after a wrong kind of store
 
 
 def _topic_changed(replica: StoreReplica) -> LookupFailure:
