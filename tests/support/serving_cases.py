@@ -129,14 +129,7 @@ def made_read(rng: random.Random, fleet: Fleet, method: type[ReadRequest]) -> by
     if rng.random() < 0.5:
         request.forwarding.epoch = fleet.snapshot.epoch if rng.random() < 0.8 else rng.choice(_EPOCHS)
         request.forwarding.hops = rng.choice((0, 1, 1, 1, 1, 2))
-    kind_of_bound = rng.random()
-    if kind_of_bound < 0.4:
-        _bound(rng, request)
-    elif kind_of_bound < 0.6:
-        _moment(rng, request.freshness.moment)
-        for partition in range(rng.choice((0, 0, 5))):
-            position = rng.choice((0, 1, 95, 98, 99, 100))
-            request.freshness.at_least.positions.add(store=request.store, partition=partition, position=position)
+    rng.choice((_bound, _bound, _moment_alone, _no_bound, _no_bound))(rng, request)
     odd = rng.random()
     if odd < 0.02:
         request.ClearField("key" if "key" in fields else "partition")
@@ -245,6 +238,18 @@ def _bound(rng: random.Random, request: Any) -> None:
                 partition=rng.randrange(5),
                 position=rng.choice((-1, 0, 1, 2, 100, 101, 2**62)),
             )
+
+
+def _no_bound(_rng: random.Random, _request: Any) -> None:
+    """Say nothing of how fresh it is to be."""
+
+
+def _moment_alone(rng: random.Random, request: Any) -> None:
+    """Say which batch a read is to be of, and perhaps what the caller has seen before."""
+    _moment(rng, request.freshness.moment)
+    for partition in range(rng.choice((0, 0, 5))):
+        position = rng.choice((0, 1, 95, 98, 99, 100))
+        request.freshness.at_least.positions.add(store=request.store, partition=partition, position=position)
 
 
 def _moment(rng: random.Random, bound: types_pb2.MomentBound) -> None:
