@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -46,8 +47,9 @@ def plainly_stamped(monkeypatch: pytest.MonkeyPatch) -> None:
     admit = Admission.admit
 
     def plain(self: Admission, *asked: Any) -> Any:
-        replica, stamp = admit(self, *asked)
-        return replica, types_pb2.ReplicaStamp(partition=stamp.partition, position=stamp.position, lag=0)
+        admitted = admit(self, *asked)
+        stamp = types_pb2.ReplicaStamp(partition=admitted.stamp.partition, position=admitted.stamp.position, lag=0)
+        return replace(admitted, stamp=stamp)
 
     monkeypatch.setattr(Admission, "admit", plain)
 
