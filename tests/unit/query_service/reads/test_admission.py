@@ -20,7 +20,7 @@ def stamp(reports: Mapping[str, ProcessorReport], **bound: int) -> types_pb2.Rep
     request = query_service_pb2.GetRequest(
         store="s", key=types_pb2.Key(text="a"), freshness=types_pb2.Freshness(**bound)
     )
-    return admission.admit_key(request)[-1]
+    return admission.admit_key(request)[-1].stamp
 
 
 def refusal(reports: Mapping[str, ProcessorReport], **bound: int) -> LookupFailure:
