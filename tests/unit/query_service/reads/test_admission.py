@@ -64,7 +64,7 @@ def test_each_stamp_is_of_its_own_moment() -> None:
     store, any_age = admission.store("s"), types_pb2.Freshness()
 
     def told(partition: int, requested_epoch: int = 0) -> types_pb2.ReplicaStamp:
-        return admission.admit(store, partition, any_age, types_pb2.Forwarding(epoch=requested_epoch))[1]
+        return admission.admit(store, partition, any_age, types_pb2.Forwarding(epoch=requested_epoch)).stamp
 
     first, second = told(0), told(1)
     assert admission.view.assignment is not None
