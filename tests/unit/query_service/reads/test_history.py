@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.lookups import LookupHandler
+from query_service.reads.moments import Admitted
 from query_service.reads.open_scans import OpenScans
 from query_service.replicas.replica import StoreReplica
 from query_service.states.checkpoint import Checkpoint
@@ -41,8 +42,7 @@ class Prices:
         self.admit_key = lambda request: (
             served,
             request.key.text.encode(),
-            admission.replica,
-            types_pb2.ReplicaStamp(),
+            Admitted(admission.replica, types_pb2.ReplicaStamp()),
         )
         self._lookups = LookupHandler(
             cast("Any", self), open_scans, metrics, max_batch_entries=1, max_message_bytes=10**6

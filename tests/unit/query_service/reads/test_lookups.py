@@ -10,6 +10,7 @@ import pytest
 
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.lookups import LookupHandler
+from query_service.reads.moments import Admitted
 from query_service.replicas.replica import StoreReplica
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord, StateStore
@@ -61,7 +62,7 @@ class OneStore:
     def admit_key(self, request: query_service_pb2.GetRequest, _claim: object) -> Any:
         if request.key.text == "gone":
             raise LookupFailure(Reason.PARTITION_NOT_OWNED, "elsewhere")
-        return self._served, request.key.text.encode(), self._replica, types_pb2.ReplicaStamp()
+        return self._served, request.key.text.encode(), Admitted(self._replica, types_pb2.ReplicaStamp())
 
 
 async def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:

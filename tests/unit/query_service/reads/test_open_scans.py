@@ -15,6 +15,7 @@ import pytest
 from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.lookups import LookupHandler
+from query_service.reads.moments import Admitted
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.position_waits import PositionWaits
 from query_service.reads.scans import ScanHandler
@@ -89,11 +90,11 @@ class OneStore:
     def store(self, _name: str) -> ServedStore:
         return self.served
 
-    def admit(self, *_: object) -> tuple[StoreReplica, types_pb2.ReplicaStamp]:
-        return self.replica, types_pb2.ReplicaStamp(partition=0)
+    def admit(self, *_: object) -> Admitted:
+        return Admitted(self.replica, types_pb2.ReplicaStamp(partition=0))
 
     def admit_key(self, request: Any) -> Any:
-        return self.served, request.key.raw, *self.admit()
+        return self.served, request.key.raw, self.admit()
 
 
 class Node:

@@ -86,7 +86,7 @@ async def test_a_page_says_at_which_position_its_partitions_are_what_it_shows() 
     admission = admission_of(NodeMetrics(), (0, 1), KEYS)
     scans = ScanHandler(admission, open_scans, max_message_bytes=10**6)
     served = admission.store("s")
-    before = [admission.admit(served, number, types_pb2.Freshness(), types_pb2.Forwarding())[1] for number in (0, 1)]
+    before = [admission.admit(served, number, types_pb2.Freshness(), types_pb2.Forwarding()).stamp for number in (0, 1)]
 
     request = query_service_pb2.ScanRequest(store="s", partitions=[0, 1], page_size=100)
     page = query_service_pb2.ScanResponse.FromString(await scans.scan(request))
@@ -99,7 +99,7 @@ async def test_a_page_says_at_which_position_its_partitions_are_what_it_shows() 
 
 async def test_a_page_that_a_write_is_in_the_way_of_waits_for_it(scans: ScanHandler) -> None:
     served = scans._admission.store("s")
-    replica, _ = scans._admission.admit(served, 0, types_pb2.Freshness(), types_pb2.Forwarding())
+    replica = scans._admission.admit(served, 0, types_pb2.Freshness(), types_pb2.Forwarding()).replica
     with replica._write_lock:
         reading = asyncio.ensure_future(scans.scan(query_service_pb2.ScanRequest(store="s", partition=0)))
         await asyncio.sleep(0)  # its first step goes as far as the thread
