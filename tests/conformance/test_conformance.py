@@ -134,4 +134,11 @@ def test_what_is_recorded_has_answers_and_refusals_of_every_kind() -> None:
         Reason.SCAN_TOO_LONG,
         Reason.WOULD_WAIT,
     }
-    assert {each.name for each in Reason} - reasons.keys() == {each.name for each in of_routers | of_load}
+    # tests/integration/query_service/test_moments.py
+    elsewhere = {
+        Reason.MOMENTS_UNAVAILABLE,
+        Reason.MOMENT_GONE,
+        Reason.MOMENT_NOT_REACHED,
+        Reason.VALUE_TOO_OLD,
+    }
+    assert {each.name for each in Reason} - reasons.keys() == {each.name for each in of_routers | of_load | elsewhere}

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import ServedStore
+from query_service.reads.moments import Admitted
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.scans import ScanHandler
 from query_service.replicas.replica import StoreReplica
@@ -65,8 +66,8 @@ class Nodes:
     def store(self, _name: str) -> ServedStore:
         return self.served
 
-    def admit(self, _served: object, partition: int, *_: object) -> tuple[StoreReplica, types_pb2.ReplicaStamp]:
-        return self.replicas[partition], types_pb2.ReplicaStamp(partition=partition)
+    def admit(self, _served: object, partition: int, *_: object) -> Admitted:
+        return Admitted(self.replicas[partition], types_pb2.ReplicaStamp(partition=partition))
 
     async def dispatch(self, call: Call, _deadline: object, **_handed: object) -> NodeAnswer:
         assert call.is_page
