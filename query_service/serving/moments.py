@@ -1,4 +1,4 @@
-"""What the data plane is told of the batches that replicas show."""
+"""What the data plane learns of the batches that replicas show."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ShownMoments:
         self._told: dict[int, serving_pb2.ServingMoments] = {}
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Forget what was told of all other stores."""
+        """Forget what it learned of all other stores."""
         self._told = {number: told for number, told in self._told.items() if number in numbers}
 
     def changed(self, number: int, replica: StoreReplica) -> serving_pb2.ServingMoments | None:
-        """Return what the replica of a number shows; None if the data plane has been told."""
+        """Return what the replica of a number shows; None if the data plane knows it."""
         told = self._told.get(number)
         known = self._committed.known(replica.spec.name)
         shown = serving_pb2.ServingMoments(store=number)

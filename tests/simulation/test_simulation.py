@@ -399,7 +399,10 @@ def caught(variant: Callable[[], AbstractContextManager[object]]) -> Outcome:
         (thin_by_what_a_replica_has, ("a batch that is kept is kept by all",)),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
-        (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),
+        (
+            learn_nothing_after_a_silence,
+            ("a lookup that a replica could answer does not fail", "a batch that is kept is kept by all"),
+        ),
         (
             break_before_make,
             ("a relieved replica lingers", "make before break: the old active stays as standby"),

@@ -208,7 +208,7 @@ class Compared:
         assert self._answered_alone() == self._alone
 
     def _answered_alone(self) -> float:
-        """Return how many calls the program has answered alone: they are told with all others, as one that fails."""
+        """Return how many calls the program has answered alone: they are counted with all others, as one that fails."""
         assert reason(lambda: self.store.node.get("a", store="unknown")) is Reason.UNKNOWN_STORE
         self._marks += 1
         poll_until(lambda: self._calls("link", "NOT_FOUND") == self._marks, 30, "all calls to be counted")

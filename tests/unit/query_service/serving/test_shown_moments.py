@@ -1,4 +1,4 @@
-"""What the data plane is told of the batches that a replica shows."""
+"""What the data plane learns of the batches that a replica shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(of: StoreReplica, batch_id: int) -> None:
 
 
 class Node:
-    """A replica of the number 7, and what is told of it."""
+    """A replica of the number 7, and what the data plane learns of it."""
 
     def __init__(self, of: StoreReplica) -> None:
         self.replica, self.committed = of, CommittedMoments()
@@ -44,7 +44,7 @@ class Node:
         self.committed.take(commit)
 
     def told(self) -> dict[int, int] | None:
-        """Return the batches and their ends, None if nothing new is told."""
+        """Return the batches and their ends, None if there is nothing new."""
         told = self.shown.changed(7, self.replica)
         assert told is None or told.store == 7
         return None if told is None else dict(zip(told.batch_ids, told.ends, strict=True))
