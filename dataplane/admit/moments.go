@@ -221,7 +221,7 @@ func (s *Store[R]) chosen(number uint32, terms *Terms, bound *momentBound, agree
 	return Moment{}, false
 }
 
-// choose has stamps of partitions say which batch a read of all of them is of; of the newest that all of
+// choose has stamps of partitions say which batch a read of all of them is of: the newest that all of
 // them show; not if there is none.
 func (s *Store[R]) choose(numbers []uint64, terms *Terms, bound *momentBound, stamped []Stamped[R]) bool {
 	found := make([]Moment, len(numbers))

@@ -22,6 +22,7 @@ from query_service.reads.page_responses import shown_within, within_message
 from query_service.reads.position_waits import ReplicaBehind
 from query_service.reads.store_queries import arguments_of, before_history, of_kind, refuse_negative, wrong_kind
 from query_service.reads.time_ranges import TimeRange, refuse_exchanged, sessions_in, windows_in
+from query_service.reads.value_ages import refuse_old_values
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
 from query_service.stores.custom import CustomQueries
@@ -32,7 +33,6 @@ from query_service.stores.versioned import BeforeHistory, Version, VersionedStor
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse.contract import paging
-from statehouse.contract.consistency import refuse_too_old
 from statehouse.contract.moments import MomentBound
 from statehouse.contract.placement import Claim
 from statehouse.contract.topology import SESSION, WINDOW
@@ -41,7 +41,6 @@ from statehouse.keys import ordered as ordered_keys
 from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.runtime.background import as_error
 from statehouse.runtime.batches import too_large
-from statehouse.runtime.clocks import process_clock
 from statehouse.serdes import FetchNeeded, json_value, shown_value
 from statehouse.serdes.wire import framed, refuse_too_many, refuse_too_much, result_of
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -228,8 +227,8 @@ class LookupHandler:
         found, stamp = best
         if found is None:
             self._admission.prove(served, Claim.ABSENT, request.forwarding)
-        if found is not None:
-            refuse_too_old(request.freshness, served.spec.name, [found[1]], process_clock().now_ms())
+        else:
+            refuse_old_values(request, [found[1]])
         replica.lookups += 1
         replica.metrics.reads[ReadKind.GET].add(started, 0 if found is None else len(found[0]))
         if found is None:
@@ -286,9 +285,7 @@ class LookupHandler:
         replica, stamp = admitted.replica, admitted.stamp
         store = of_kind(replica, TimedStore, "FetchWindows", WINDOW)
         page = await self._timed_page(admitted, store, key, request, windows_in(request))
-        refuse_too_old(
-            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
-        )
+        refuse_old_values(request, (entry[2] for entry in page.entries))
         replica.lookups += 1
         replica.metrics.reads[ReadKind.FETCH_WINDOWS].add(started, _size(page))
         response = query_service_pb2.FetchWindowsResponse(replica=stamp)
@@ -319,9 +316,7 @@ class LookupHandler:
         replica, stamp = admitted.replica, admitted.stamp
         store = of_kind(replica, TimedStore, "FetchSessions", SESSION)
         page = await self._timed_page(admitted, store, key, request, sessions_in(request))
-        refuse_too_old(
-            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
-        )
+        refuse_old_values(request, (entry[2] for entry in page.entries))
         replica.lookups += 1
         replica.metrics.reads[ReadKind.FETCH_SESSIONS].add(started, _size(page))
         response = query_service_pb2.FetchSessionsResponse(replica=stamp)
@@ -363,7 +358,7 @@ class LookupHandler:
         if version is None:
             self._admission.prove(served, Claim.ABSENT, request.forwarding)
             return query_service_pb2.GetAsOfResponse(found=False, replica=stamp)
-        refuse_too_old(request.freshness, served.spec.name, [version.timestamp_ms], process_clock().now_ms())
+        refuse_old_values(request, [version.timestamp_ms])
         value = decoded_value(served, version.value, raw=request.raw)
         return query_service_pb2.GetAsOfResponse(
             found=True, value=value, timestamp_ms=version.timestamp_ms, replica=stamp
@@ -393,9 +388,7 @@ class LookupHandler:
             )
         except BeforeHistory as error:
             raise before_history(error) from error
-        refuse_too_old(
-            request.freshness, served.spec.name, (each.timestamp_ms for each in page.entries), process_clock().now_ms()
-        )
+        refuse_old_values(request, (each.timestamp_ms for each in page.entries))
         replica.lookups += 1
         replica.metrics.reads[ReadKind.GET_HISTORY].add(started, sum(len(version.value) for version in page.entries))
         response = query_service_pb2.GetHistoryResponse(replica=stamp, history_start_ms=start_ms)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from query_service.reads.position_waits import MomentNotReached
+from query_service.reads.position_waits import ReplicaBehind
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.stores.engine import MomentGone
 from statehouse.contract.consistency import Freshness
@@ -49,7 +49,7 @@ class Admitted:
         """Return a context in which this thread reads the replica's store as of the batch.
 
         Raises:
-            MomentNotReached, LookupFailure: MOMENT_GONE, as it is entered or by a read.
+            ReplicaBehind, LookupFailure: MOMENT_GONE, as it is entered or by a read.
 
         """
         return _AS_IT_IS if self.moment is None else self._reading(self.moment)
@@ -81,7 +81,7 @@ class ReplicaMoments:
         """Return a replica with the batch that it shows, and have its stamp say so.
 
         Raises:
-            MomentNotReached: it may show one a little later.
+            ReplicaBehind: it may show one a little later.
             LookupFailure: MOMENTS_UNAVAILABLE; MOMENT_GONE.
 
         """
@@ -96,7 +96,7 @@ class ReplicaMoments:
             def is_reached() -> bool:
                 return not isinstance(self._choice(bound, moment, replica), Missed)
 
-            raise MomentNotReached(found.failure, task, replica, is_reached, moment.wait_ms)
+            raise ReplicaBehind(found.failure, task, replica, is_reached, moment.wait_ms)
         position = stamp.position
         found.mark(stamp)
 
@@ -108,7 +108,7 @@ class ReplicaMoments:
             if not is_open:
                 return gone(known, spec.name, partition, found.batch_id)
             failure = not_reached(known, spec.name, partition, found.batch_id + 1)
-            return MomentNotReached(failure, task, replica, lambda: replica.position != position, moment.wait_ms)
+            return ReplicaBehind(failure, task, replica, lambda: replica.position != position, moment.wait_ms)
 
         return Admitted(replica, stamp, found, is_open, failed)
 
@@ -136,7 +136,7 @@ def agreed(found: Sequence[Admitted], ask_again: Callable[[int, MomentBound], Ad
         ask_again: admits one of them for exactly this batch.
 
     Raises:
-        MomentNotReached, LookupFailure: as `ReplicaMoments.admitted`.
+        ReplicaBehind, LookupFailure: as `ReplicaMoments.admitted`.
 
     """
     parts = list(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence
+from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -67,7 +67,7 @@ def within_message(
 async def serialized_page(
     request: RangeRequest,
     page: RangePage[T],
-    stamps: Iterable[types_pb2.ReplicaStamp],
+    stamps: Sequence[types_pb2.ReplicaStamp],
     shown: Callable[[T], Message],
     key_of: Callable[[T], bytes],
     max_message_bytes: int,
@@ -83,7 +83,6 @@ async def serialized_page(
         max_message_bytes: size of the largest message.
 
     """
-    stamps = list(stamps)
     response = frames_pb2.PageFrames(replicas=[stamp.SerializeToString() for stamp in stamps])
     with_keys = request.forwarding.entry_keys
     room = max_message_bytes // 2

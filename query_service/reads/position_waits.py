@@ -21,14 +21,24 @@ T = TypeVar("T")
 
 
 class ReplicaBehind(LookupFailure):
-    """The replica may answer a little later. `wait_ms` bounds how long a read may wait for it; None: its deadline."""
+    """The replica may answer once `is_reached` holds. `wait_ms` bounds the wait for it; None: the read's deadline."""
 
-    replica: StoreReplica
-    wait_ms: int | None = None
+    def __init__(
+        self,
+        failure: LookupFailure,
+        task: TaskReplica,
+        replica: StoreReplica,
+        is_reached: Callable[[], bool],
+        wait_ms: int | None = None,
+    ) -> None:
+        """Take over the failure that there is without a wait."""
+        super().__init__(failure.reason, failure.message, failure.metadata)
+        self.replica, self.wait_ms = replica, wait_ms
+        self._task, self._role, self._is_reached = task, task.role, is_reached
 
     def is_over(self) -> bool:
-        """Whether it may answer now, or its task's state or role has changed."""
-        raise NotImplementedError
+        """Whether the replica may answer now, or its task's state or role has changed."""
+        return self._is_reached() or self._task.state is not TaskState.RUNNING or self._task.role is not self._role
 
 
 class PositionNotReached(ReplicaBehind):
@@ -43,38 +53,8 @@ class PositionNotReached(ReplicaBehind):
             "position": str(position),
             "wanted": str(wanted),
         }
-        super().__init__(Reason.POSITION_NOT_REACHED, message, details)
-        self.replica = replica
-        self._task, self._role, self._wanted = task, task.role, wanted
-
-    def is_over(self) -> bool:
-        """See ReplicaBehind."""
-        return (
-            self.replica.position >= self._wanted
-            or self._task.state is not TaskState.RUNNING
-            or self._task.role is not self._role
-        )
-
-
-class MomentNotReached(ReplicaBehind):
-    """The replica may answer once it shows a batch that the read may be of."""
-
-    def __init__(
-        self,
-        failure: LookupFailure,
-        task: TaskReplica,
-        replica: StoreReplica,
-        is_reached: Callable[[], bool],
-        wait_ms: int | None,
-    ) -> None:
-        """Take over the failure of a replica."""
-        super().__init__(failure.reason, failure.message, failure.metadata)
-        self.replica, self.wait_ms = replica, wait_ms
-        self._task, self._role, self._is_reached = task, task.role, is_reached
-
-    def is_over(self) -> bool:
-        """See ReplicaBehind."""
-        return self._task.state is not TaskState.RUNNING or self._task.role is not self._role or self._is_reached()
+        failure = LookupFailure(Reason.POSITION_NOT_REACHED, message, details)
+        super().__init__(failure, task, replica, lambda: replica.position >= wanted)
 
 
 class PositionWaits:

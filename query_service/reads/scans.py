@@ -16,6 +16,7 @@ from query_service.reads.open_scans import OpenScans
 from query_service.reads.page_responses import serialized_page
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
 from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
+from query_service.reads.value_ages import refuse_old_values
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
 from query_service.stores.key_value import KeyValueStore
@@ -25,14 +26,12 @@ from query_service.stores.walk import Walk
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
 from statehouse.contract import paging
-from statehouse.contract.consistency import refuse_too_old
 from statehouse.contract.moments import MomentBound
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import LookupFailure, Reason
 from statehouse.keys.composite import SessionKey, WindowKey
-from statehouse.runtime.clocks import process_clock
 from statehouse.serdes import shown_key, shown_value
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -72,9 +71,7 @@ class ScanHandler:
             page = _one_per_key(pages, limit, reverse=request.reverse)
         else:
             page = _in_order(pages, itemgetter(0), limit, reverse=request.reverse)
-        refuse_too_old(
-            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
-        )
+        refuse_old_values(request, (entry[2] for entry in page.entries))
         size = sum(len(key) + len(data) for key, data, _ in page.entries)
         admitted[0].replica.metrics.reads[_query(request)].add(started, size)
 
@@ -199,9 +196,7 @@ class ScanHandler:
         ]
         pages = await self._pages(admitted, scans)
         page = _in_order(pages, _entry_key, limit, reverse=request.reverse)
-        refuse_too_old(
-            request.freshness, served.spec.name, (entry[2] for entry in page.entries), process_clock().now_ms()
-        )
+        refuse_old_values(request, (entry[2] for entry in page.entries))
         return page, admitted
 
     async def _pages(

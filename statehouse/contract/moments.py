@@ -12,19 +12,16 @@ under its name. So the header is looked at, too: it must not be a later batch's.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Self
 
-from google.protobuf.message import DecodeError
-
+from statehouse.contract.token_texts import data_in, packed, text_of, unpacked
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
+from statehouse.serdes.wire import varint
 from statehouse.v1 import types_pb2
 
 HEADER: Final = "b"
@@ -41,16 +38,12 @@ _KNOWN_MAX: Final = 512
 # Older ones than so many batches are not tried for the newest one.
 _TRIED_MAX: Final = 64
 _VARINT_BYTES_MAX: Final = 9
+_WHAT: Final = "moment"
 
 
 def header_value(batch_id: int) -> bytes:
     """Return a batch's id as the header has it: seven bits a byte, the lowest first (as protobuf's varints)."""
-    data = bytearray()
-    while batch_id > 0x7F:
-        data.append(batch_id & 0x7F | 0x80)
-        batch_id >>= 7
-    data.append(batch_id)
-    return bytes(data)
+    return varint(batch_id)
 
 
 def batch_in(headers: Sequence[tuple[str, bytes | None]] | None) -> int:
@@ -144,17 +137,8 @@ class MomentToken:
             ValueError: it is no token.
 
         """
-        unpacker = zlib.decompressobj()
-        try:
-            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-            if not data:
-                return cls()
-            message = types_pb2.Moments.FromString(unpacker.decompress(data, _TOKEN_BYTES_MAX))
-        except (binascii.Error, ValueError, zlib.error, DecodeError) as error:
-            raise ValueError(f"not a moment: {error}") from error
-        if not unpacker.eof or unpacker.unused_data:
-            raise ValueError("not a moment: it is cut off, or too long")
-        return cls.from_proto(message)
+        data = data_in(text, _WHAT)
+        return cls.from_proto(unpacked(data, types_pb2.Moments, _TOKEN_BYTES_MAX, _WHAT)) if data else cls()
 
     def __iter__(self) -> Iterator[str]:
         """Yield the queries."""
@@ -170,10 +154,7 @@ class MomentToken:
         return types_pb2.Moments(moments=moments)
 
     def __str__(self) -> str:
-        if not self:
-            return ""
-        data = zlib.compress(self.to_proto().SerializeToString(), 9)
-        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+        return text_of(packed(self.to_proto())) if self else ""
 
     def __repr__(self) -> str:
         return f"MomentToken({self._batches!r})"

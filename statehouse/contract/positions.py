@@ -7,14 +7,10 @@ store partition is enough.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
-from google.protobuf.message import DecodeError
-
+from statehouse.contract.token_texts import data_in, packed, text_of, unpacked
 from statehouse.errors import shown
 from statehouse.v1 import types_pb2
 
@@ -24,6 +20,7 @@ _PARTITION_MAX: Final = 2**31 - 1
 _POSITION_MAX: Final = 2**63 - 1
 # Most bytes that this many positions take, with store names of 250 bytes.
 _MAX_BYTES: Final = MAX_POSITIONS * 300
+_WHAT: Final = "token"
 
 
 class Token:
@@ -78,14 +75,7 @@ class Token:
             ValueError: it is no token.
 
         """
-        unpacker = zlib.decompressobj()
-        try:
-            message = types_pb2.Positions.FromString(unpacker.decompress(data, _MAX_BYTES))
-        except (zlib.error, DecodeError) as error:
-            raise ValueError(f"not a token: {error}") from error
-        if not unpacker.eof or unpacker.unused_data:
-            raise ValueError("not a token: it is cut off, or too long")
-        return cls.from_proto(message)
+        return cls.from_proto(unpacked(data, types_pb2.Positions, _MAX_BYTES, _WHAT))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -95,10 +85,7 @@ class Token:
             ValueError: it is no token.
 
         """
-        try:
-            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"not a token: {error}") from error
+        data = data_in(text, _WHAT)
         return cls.from_bytes(data) if data else cls()
 
     def position(self, store: str, partition: int) -> int:
@@ -129,10 +116,10 @@ class Token:
 
     def to_bytes(self) -> bytes:
         """Return a compact form."""
-        return zlib.compress(self.to_proto().SerializeToString(), 9)
+        return packed(self.to_proto())
 
     def __str__(self) -> str:
-        return base64.urlsafe_b64encode(self.to_bytes()).rstrip(b"=").decode() if self else ""
+        return text_of(self.to_bytes()) if self else ""
 
     def __repr__(self) -> str:
         return f"Token({self._positions!r})"

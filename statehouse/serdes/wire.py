@@ -155,10 +155,10 @@ def delimited(tag: bytes, content: bytes) -> bytes:
     size = len(content)
     if size < _SHORT:
         return tag + _LENGTHS[size] + content
-    return tag + _varint(size) + content
+    return tag + varint(size) + content
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """Return an unsigned number in base 128, least significant digits first."""
     out = bytearray()
     while number > 0x7F:
@@ -170,4 +170,4 @@ def _varint(number: int) -> bytes:
 
 # Most fields are short, and encoding a length each time would take longer than all the rest.
 _SHORT: Final = 1 << 11
-_LENGTHS: Final = tuple(map(_varint, range(_SHORT)))
+_LENGTHS: Final = tuple(map(varint, range(_SHORT)))
