@@ -237,6 +237,8 @@ class Fleet(Servers):
 class SparkFleet(Fleet):
     """The same with the processor: a Spark application (`bench.topology`) makes the changelog from the source topic."""
 
+    _topology = "bench.topology"
+
     @property
     def changelog(self) -> str:
         """See Servers."""
@@ -271,4 +273,4 @@ class SparkFleet(Fleet):
             "BENCH_SOURCE": self.source_topic,
             "SPARK_LOCAL_DIRS": str(self.directory / "spark"),
         }
-        return self._python("processor", "processor.cli bench.topology", options, env)
+        return self._python("processor", f"processor.cli {self._topology}", options, env)
