@@ -1,6 +1,6 @@
 """Who tells the truth: one workload and one schedule of faults, put to us and to those that people use instead.
 
-What is asked for is a pair of accounts with their counters; `bench.truth.checks` says what is wrong with an answer.
+Reads ask for a pair of accounts with their counters; `bench.truth.checks` says what is wrong with an answer.
 """
 
 from __future__ import annotations

@@ -71,11 +71,12 @@ class Play:
 
         Raises:
             BenchFailure: it doesn't in time.
+            ProcessFailed: a part of it has ended.
 
         """
         self._trading.open()
         self._system.start()
-        if wrong := self._settle(_OPENS_WITHIN_S):
+        if wrong := self._settle(_OPENS_WITHIN_S, self._system.check):
             raise BenchFailure(f"{wrong} accounts don't show within {_OPENS_WITHIN_S:g} s")
 
     def part(self, fault: Fault) -> Part:
@@ -88,7 +89,7 @@ class Play:
                     self._wait(blow.after_s)
                     self._strike(blow)
                 self._wait(_CALM_S)
-            wrong = self._settle(_SETTLES_WITHIN_S)
+            wrong = self._settle(_SETTLES_WITHIN_S, self._tend)
         return Part(fault, time.monotonic() - began, self._restarts, wrong, readers)
 
     def _strike(self, blow: Blow) -> None:
@@ -169,11 +170,11 @@ class Play:
     def _tend(self, away: ManagedProcess | None = None) -> None:
         self._restarts += self._system.tend(away)
 
-    def _settle(self, within_s: float) -> int:
+    def _settle(self, within_s: float, look_after: Callable[[], None]) -> int:
         """Wait until all accounts are what they are; return how many are not, in the end."""
         read, deadline = next(iter(self._system.ways.values())).plain, time.monotonic() + within_s
         while True:
-            self._tend()
+            look_after()
             wrong = self._wrong(read)
             if not wrong or time.monotonic() > deadline:
                 return wrong

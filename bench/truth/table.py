@@ -19,7 +19,7 @@ _COLUMNS: Final = (
     "oldest answer",
     "wrong at the end",
 )
-_HEAD: Final = f"| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|\n"
+_HEAD: Final = f"|{'|'.join(_COLUMNS)}|\n{'|---' * len(_COLUMNS)}|\n"
 CANT: Final = "can't be asked"
 
 
@@ -28,7 +28,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     records = content["records"]
     page = f"# Who tells the truth\n\n`{content['command']}`, commit {content['commit']}, {content['ended_at']}; "
     page += f"{content['machine']['cores']} cores, seed {content['seed']}, "
-    page += f"{sum(each['seconds'] for each in _once(records)) / 60:.0f} minutes under load.\n\n"
+    page += f"{length_min(records)} minutes under load.\n\n"
     page += f"## All faults together\n\n{table(records)}"
     for fault in Fault:
         of_fault = [each for each in records if each["fault"] == fault]
@@ -54,9 +54,10 @@ def _row(way: str, parts: Sequence[Mapping[str, Any]]) -> str:
     counts += [f"{sum(each[name] for each in bounded):,}" if bounded else CANT for name in ("too_old", "refused")]
     counts.append(f"{max(each['plain']['oldest_s'] for each in parts):.1f} s")
     counts.append(f"{sum(each['wrong_at_the_end'] for each in parts):,}")
-    return f"| {way} | {' | '.join(counts)} |\n"
+    return f"|{'|'.join((way, *counts))}|\n"
 
 
-def _once(records: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """Yield one record of each part: its ways were read at the same time."""
-    return {(each["system"], each["fault"]): each for each in records}.values()
+def length_min(records: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many minutes all parts took; the ways of a part were read at the same time."""
+    parts: dict[tuple[str, str], float] = {(each["system"], each["fault"]): each["seconds"] for each in records}
+    return round(sum(parts.values()) / 60)

@@ -15,7 +15,7 @@ application_id = os.environ.get("BENCH_APPLICATION_ID", "bench")
 
 def build(app: Application) -> None:
     """Declare the source and the stores; an account without money has no value, which deletes it."""
-    bank = app.query(QUERY, totals(app.stream(os.environ["BENCH_SOURCE"])))
     balance = F.when(F.col("balance") != 0, F.col("balance").cast("string"))
-    bank.store(ACCOUNTS, value_serde="string", columns={"value": balance})
+    bank = app.query(QUERY, totals(app.stream(os.environ["BENCH_SOURCE"])).withColumn("value", balance))
+    bank.store(ACCOUNTS, value_serde="string")
     bank.store(COUNTERS, value_serde="string", columns={"value": F.col("transfers").cast("string")})

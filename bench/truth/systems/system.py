@@ -73,13 +73,21 @@ class System(ABC):
     def stop(self) -> None:
         """End them."""
 
+    def check(self) -> None:
+        """Raise ProcessFailed if something has ended."""
+        for each in self._supervised:
+            each.check()
+
     def tend(self, away: ManagedProcess | None = None) -> int:
         """Start what has ended on its own, as a supervisor does, but what a fault holds; return how many that were."""
-        writer = () if self.writer is None else (self.writer,)
-        ended = [each for each in (*self.serving, *writer) if each is not away and not each.is_running]
+        ended = [each for each in self._supervised if each is not away and not each.is_running]
         for each in ended:
             each.start()
         return len(ended)
+
+    @property
+    def _supervised(self) -> Sequence[ManagedProcess]:
+        return self.serving if self.writer is None else (*self.serving, self.writer)
 
     def cut(self) -> None:
         """Let no bytes pass."""
