@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,27 +32,26 @@ class Reader:
     def ask(self, pair: Pair, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
         """Ask once, with as many attempts as there is time for."""
         give_up_at = clock() + ANSWERED_WITHIN_S
-        while True:
-            asked_at = clock()
+        failures: list[NoAnswer] = []
+        while (asked_at := clock()) < give_up_at:
             try:
                 shown = self.read(pair, give_up_at - asked_at)
             except NoAnswer as failure:
-                last = failure
+                failures.append(failure)
+                time.sleep(_PAUSE_S)
             else:
                 self.tally.take(shown, pair, ledger, asked_at, self.bound_s)
                 return
-            if clock() + _PAUSE_S >= give_up_at:
-                self._gave_up(last)
-                return
-            time.sleep(_PAUSE_S)
+        self._gave_up(failures)
 
-    def _gave_up(self, last: NoAnswer) -> None:
-        if isinstance(last, Refused):
+    def _gave_up(self, failures: Sequence[NoAnswer]) -> None:
+        # The last attempt had little time; that the bound can't be held had been said before.
+        if any(isinstance(each, Refused) for each in failures):
             self.tally.refused += 1
         else:
             self.tally.failed += 1
             if len(self.said) < _SAID_MAX:
-                self.said.append(str(last)[:500])
+                self.said.append(str(failures[-1])[:500])
 
 
 class Readers:

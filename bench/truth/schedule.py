@@ -63,13 +63,14 @@ Schedule = Callable[[Fault, int], Sequence[Blow]]
 def schedule(fault: Fault, seed: int) -> Sequence[Blow]:
     """Return what happens in the part of a run that has to do with a fault; the same alone as in a whole run."""
     rng = random.Random(f"{fault}-{seed}")  # noqa: S311 - nothing secret
+    first = rng.randrange(4)
     return [
         Blow(
             fault,
             after_s=round(rng.uniform(4.0, 6.0), 2),
             lasts_s=_LASTS_S.get(fault, 0.0),
-            victim=rng.randrange(12),
+            victim=first + 2 * number,  # of ours, a node and a router
             fraction=round(rng.uniform(0.3, 0.9), 2),
         )
-        for _ in range(_REPEATS.get(fault, 1))
+        for number in range(_REPEATS.get(fault, 1))
     ]

@@ -1,8 +1,8 @@
-"""Statehouse: two nodes with standbys, a router, and the processor; asked by the Python client."""
+"""Statehouse: two nodes with standbys, two routers, and the processor; asked by the Python client."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from statehouse.client import Answer, Client, Freshness, Lookup
 from statehouse.client.batches import LookupOutcome
 from statehouse.errors import LookupFailure, Reason
 from statehouse.errors.reasons import reason_from_number
+from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.local.process import ManagedProcess
 from tests.support.fault_proxy import FaultProxy
 
@@ -44,14 +45,16 @@ class _Fleet(SparkFleet):
     def __init__(self, bootstrap: str, link: str, directory: Path) -> None:
         self._link = link
         super().__init__(Side.OURS, bootstrap, SHAPE, directory, SOURCE)
+        other_port = free_port()
+        self.routers = (self._router, self._router_process("other-router", other_port))
+        self.targets = f"{self.router_target},{LOOPBACK}:{other_port}"
 
     @property
     def _serving(self) -> dict[str, object]:
         return {**super()._serving, "bootstrap": self._link}
 
-    @property
-    def router(self) -> ManagedProcess:
-        return self._router
+    def processes(self) -> Sequence[ManagedProcess]:
+        return (*super().processes(), self.routers[1])
 
     @property
     def processor(self) -> ManagedProcess:
@@ -64,7 +67,7 @@ class Ours(System):
     def __init__(self, bootstrap: str, link: FaultProxy, directory: Path) -> None:
         self.link = link
         self._fleet = _Fleet(bootstrap, link.address, directory)
-        self._client = Client(self._fleet.router_target)
+        self._client = Client(self._fleet.targets)
         self.ways = {
             "Statehouse, moments": Way(self._of_moment(_PLAIN), self._of_moment(BOUND)),
             "Statehouse, plain": Way(self._plain(_PLAIN), self._plain(BOUND)),
@@ -73,7 +76,7 @@ class Ours(System):
     @property
     def serving(self) -> Sequence[ManagedProcess]:
         """See System."""
-        return (*self._fleet.nodes.values(), self._fleet.router)
+        return (*self._fleet.nodes.values(), *self._fleet.routers)
 
     @property
     def writer(self) -> ManagedProcess:
@@ -125,10 +128,3 @@ def is_refusal(failure: LookupFailure) -> bool:
     """Whether a bound could not be held, at least at one replica."""
     reasons = {failure.reason, *(reason_from_number(candidate.reason) for candidate in failure.candidates)}
     return bool(reasons & _OF_BOUNDS)
-
-
-SETTINGS: Final[Mapping[str, str]] = {
-    "asked with": "`client.moment()`, and plainly; the bound is "
-    "`max_processor_age_ms` 3,000, `max_input_backlog` 0, `max_lag` 0, `max_staleness_ms` 2,000",
-    "runs as": "two nodes with a standby of each partition, one router, a processor",
-}

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -38,7 +39,7 @@ class Postgres(Fed):
     """See the module."""
 
     def __init__(self, bootstrap: str, link: FaultProxy, port: int, directory: Path) -> None:
-        self._port, self._connection = port, None
+        self._port, self._of_thread = port, threading.local()
         data = directory / "postgres"
         programs = _programs()
         _initialise(programs / "initdb", data)
@@ -52,8 +53,6 @@ class Postgres(Fed):
         )
         super().__init__("postgres", bootstrap, link, directory, server)
         self.ways = {"PostgreSQL": Way(self._read, None)}
-
-    _connection: Connection | None
 
     def is_up(self) -> bool:
         """See Fed."""
@@ -69,11 +68,6 @@ class Postgres(Fed):
             for each in TABLES:
                 connection.execute(each)
 
-    def stop(self) -> None:
-        """See System."""
-        super().stop()
-        self._hang_up()
-
     def _read(self, pair: Pair, timeout_s: float) -> Shown:
         attempt_s = min(_ATTEMPT_S, timeout_s)
         try:
@@ -81,7 +75,9 @@ class Postgres(Fed):
                 self._connection = Connection(conninfo(self._port), attempt_s)
             rows = self._connection.execute(_READ, [array(pair)], timeout_s=attempt_s)
         except DatabaseFailure as failure:
-            self._hang_up()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
             raise NoAnswer(str(failure)) from failure
         found = {(table, key): int(str(value)) for table, key, value in rows}
         (first, second), (one, other) = [
@@ -89,10 +85,15 @@ class Postgres(Fed):
         ]
         return Shown((first, second), (one, other))
 
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    @property
+    def _connection(self) -> Connection | None:
+        """The connection of the thread that asks: a connection can't be shared."""
+        found: Connection | None = getattr(self._of_thread, "connection", None)
+        return found
+
+    @_connection.setter
+    def _connection(self, connection: Connection | None) -> None:
+        self._of_thread.connection = connection
 
 
 def _programs() -> Path:

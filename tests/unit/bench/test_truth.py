@@ -184,7 +184,7 @@ def test_a_later_attempt_makes_up_for_an_earlier_one() -> None:
 
 def test_a_refusal_is_no_failure() -> None:
     assert asked(Refused("too old"), bound_s=BOUND_S).tally == Tally(refused=1)
-    assert asked(Refused("too old"), NoAnswer("nobody is there"), bound_s=BOUND_S).tally == Tally(failed=1)
+    assert asked(Refused("too old"), NoAnswer("no time left"), bound_s=BOUND_S).tally == Tally(refused=1)
 
 
 def test_ours_refuses_where_a_bound_cannot_be_held() -> None:
