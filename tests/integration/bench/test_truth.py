@@ -23,6 +23,7 @@ from statehouse.local.process import ManagedProcess
 from tests.support.fault_proxy import FaultProxy
 
 _PARTITIONS = 2
+_LASTS_S = {Fault.CUT: 6.0, Fault.FREEZE: 3.0}
 
 
 class FilledByHalves(Redis):
@@ -51,7 +52,7 @@ def test_torn_and_old_answers_and_failed_lookups_are_counted(tmp_path: Path) -> 
         create_topic(kafka.bootstrap, SOURCE, _PARTITIONS, {})
         system = FilledByHalves(kafka.bootstrap, link, port, tmp_path)
         trading = Trading(kafka.bootstrap, _PARTITIONS, seed=1)
-        play = Play(system, trading, 1, lambda fault, _seed: [Blow(fault, 0.5, 6.0, 0, 0.0)])
+        play = Play(system, trading, 1, lambda fault, _seed: [Blow(fault, 0.5, _LASTS_S[fault], 0, 0.0)])
         try:
             play.open()
             cut = play.part(Fault.CUT)
