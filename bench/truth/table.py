@@ -51,7 +51,9 @@ def _row(way: str, parts: Sequence[Mapping[str, Any]]) -> str:
     counts = [f"{sum(each[name] for each in both):,}" for name in ("reads", "absent", "torn", "doubled")]
     # With a bound, an answer that can't be given is refused; whether all are answered, plain reads say.
     counts.append(f"{sum(each['plain']['failed'] for each in parts):,}")
-    counts += [f"{sum(each[name] for each in bounded):,}" if bounded else CANT for name in ("too_old", "refused")]
+    # How many answers there were to be too old belongs to it: a system that refuses all has none.
+    too_old, of, refused = (f"{sum(each[name] for each in bounded):,}" for name in ("too_old", "reads", "refused"))
+    counts += [f"{too_old} of {of}", refused] if bounded else [CANT, CANT]
     counts.append(f"{max(each['plain']['oldest_s'] for each in parts):.1f} s")
     counts.append(f"{sum(each['wrong_at_the_end'] for each in parts):,}")
     return f"|{'|'.join((way, *counts))}|\n"
