@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of transfers and faults (default: 1)")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
     options = parser.parse_args()
-    return carried_out(lambda: _carry_out(options))
+    return carried_out(lambda: _carry_out(options), "results are of what was played to its end")
 
 
 def _carry_out(options: argparse.Namespace) -> None:
@@ -57,9 +57,17 @@ def _carry_out(options: argparse.Namespace) -> None:
     say(f"logs and data go to {directory}, and stay there if something fails")
     began_at, watch = datetime.now(UTC), Watch()
     records: list[dict[str, Any]] = []
-    for name in options.system:
-        records += _played(name, directory / name, options.fault, options.seed)
+    try:
+        for name in options.system:
+            for of_part in _played(name, directory / name, options.fault, options.seed):
+                records += of_part
+    finally:
+        if records:
+            _write(options, began_at, watch, records)
     shutil.rmtree(directory)
+
+
+def _write(options: argparse.Namespace, began_at: datetime, watch: Watch, records: list[dict[str, Any]]) -> None:
     content = {
         "command": f"python -m bench.truth {shlex.join(sys.argv[1:])}".strip(),
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -77,8 +85,8 @@ def _carry_out(options: argparse.Namespace) -> None:
     say(f"results: {data}, {page}")
 
 
-def _played(name: str, directory: Path, faults: Sequence[Fault], seed: int) -> list[dict[str, Any]]:
-    """Play faults to one system, with a broker of its own."""
+def _played(name: str, directory: Path, faults: Sequence[Fault], seed: int) -> Iterator[list[dict[str, Any]]]:
+    """Play faults to one system, with a broker of its own; yield the records of each."""
     directory.mkdir()
     say(f"{name}: starting")
     chosen = [each for each in faults if name != STREAMS or each not in _OF_WRITERS]
@@ -90,7 +98,7 @@ def _played(name: str, directory: Path, faults: Sequence[Fault], seed: int) -> l
             play = Play(system, trading, seed)
             play.open()
             say(f"{name}: all accounts are open")
-            return played(name, play, chosen)
+            yield from played(name, play, chosen)
 
 
 @contextmanager

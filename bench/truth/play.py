@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -224,13 +224,12 @@ class Batches:
         return next(iter(self._checkpoints.glob(f"**/{log}")), self._checkpoints / log)
 
 
-def played(name: str, play: Play, faults: Sequence[Fault]) -> list[dict[str, Any]]:
-    """Play faults one after the other; return the records."""
-    records: list[dict[str, Any]] = []
+def played(name: str, play: Play, faults: Sequence[Fault]) -> Iterator[list[dict[str, Any]]]:
+    """Play faults one after the other; yield the records of each."""
     for fault in faults:
         part = play.part(fault)
-        records += part.records(name)
-        for each in part.records(name):
+        records = part.records(name)
+        for each in records:
             plain, bounded = each["plain"], each["bounded"]
             asked = "" if bounded is None else f"; bounded: {bounded['too_old']} too old, {bounded['refused']} refused"
             say(
@@ -238,4 +237,4 @@ def played(name: str, play: Play, faults: Sequence[Fault]) -> list[dict[str, Any
                 f"{plain['torn']} torn, {plain['doubled']} doubled, {plain['failed']} failed, "
                 f"oldest {plain['oldest_s']} s{asked}; {part.wrong} wrong at the end"
             )
-    return records
+        yield records
