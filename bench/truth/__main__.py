@@ -78,7 +78,8 @@ def _write(options: argparse.Namespace, began_at: datetime, watch: Watch, record
         "records": records,
     }
     options.results.mkdir(parents=True, exist_ok=True)
-    stem = f"{began_at:%Y-%m-%d-%H%M}-truth"
+    of = "" if len(options.system) == len(SYSTEMS) else f"-{'-'.join(options.system)}"
+    stem = f"{began_at:%Y-%m-%d-%H%M}-truth{of}"
     data, page = options.results / f"{stem}.json", options.results / f"{stem}.md"
     data.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     page.write_text(markdown(content), encoding="utf-8")
