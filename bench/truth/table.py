@@ -9,6 +9,7 @@ from bench.truth.schedule import SAID, Fault
 
 _COLUMNS: Final = (
     "",
+    "faults",
     "answers",
     'false "not found"',
     "torn pairs",
@@ -56,7 +57,9 @@ def _row(way: str, parts: Sequence[Mapping[str, Any]]) -> str:
     counts += [f"{too_old} of {of}", refused] if bounded else [CANT, CANT]
     counts.append(f"{max(each['plain']['oldest_s'] for each in parts):.1f} s")
     counts.append(f"{sum(each['wrong_at_the_end'] for each in parts):,}")
-    return f"|{'|'.join((way, *counts))}|\n"
+    played = {each["fault"] for each in parts}
+    faults = "all" if played == {*Fault} else "+".join(each for each in Fault if each in played)
+    return f"|{'|'.join((way, faults, *counts))}|\n"
 
 
 def length_min(records: Iterable[Mapping[str, Any]]) -> int:

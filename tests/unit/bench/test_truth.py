@@ -229,8 +229,8 @@ def test_the_table_adds_up_and_has_no_number_for_what_cannot_be_asked() -> None:
         record("Statehouse", Fault.KILL, doubled=6),
     ]
     _head, _line, redis, ours = table(records).splitlines()
-    assert redis == f"|Redis|20|1|7|0|2,000|{CANT}|{CANT}|3.2 s|8|"
-    assert ours == "|Statehouse|15|0|0|6|0|2 of 5|3|0.0 s|4|"
+    assert redis == f"|Redis|kill+cut|20|1|7|0|2,000|{CANT}|{CANT}|3.2 s|8|"
+    assert ours == "|Statehouse|kill|15|0|0|6|0|2 of 5|3|0.0 s|4|"
     content = {"command": "c", "commit": "d", "ended_at": "e", "machine": {"cores": 2}, "seed": 1, "records": records}
     page = markdown(content)
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
