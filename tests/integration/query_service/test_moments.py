@@ -323,13 +323,18 @@ BEGAN_MS = 1_000 * MINUTE_MS
 def _written(kind: str, batch_id: int) -> list[Placed]:
     """Return what a batch writes of the keys `k` and `gone`. Each is a minute later than the one before."""
     at_ms = BEGAN_MS + batch_id * MINUTE_MS
-    keys = {
-        WINDOW: lambda key: WindowKey(key, at_ms).to_bytes(),
-        SESSION: lambda key: SessionKey(key, at_ms - MINUTE_MS, at_ms).to_bytes(),
-        VERSIONED: lambda key: key,
-    }[kind]
+
+    def of(key: bytes) -> bytes:
+        match kind:
+            case "window":
+                return WindowKey(key, at_ms).to_bytes()
+            case "session":
+                return SessionKey(key, at_ms - MINUTE_MS, at_ms).to_bytes()
+            case _:
+                return key
+
     value = str(batch_id).encode()
-    found = [Placed("s", 0, keys(b"k"), value, at_ms), Placed("s", 0, keys(b"gone"), value, at_ms)]
+    found = [Placed("s", 0, of(b"k"), value, at_ms), Placed("s", 0, of(b"gone"), value, at_ms)]
     return [*found, Placed("s", 0, found[1].key, None, at_ms + 1)] if batch_id % 2 else found
 
 
