@@ -248,7 +248,7 @@ class Compared:
 
     def pages(self, method: str, request: Any, moment: types_pb2.MomentBound) -> list[Any]:
         """Ask for all pages of a read; only the first one names the moment. Return them."""
-        pages = []
+        pages: list[Any] = []
         request.freshness.moment.CopyFrom(moment)
         while not pages or request.page_token:
             following = type(request)()
