@@ -241,6 +241,7 @@ class _Reads(_StateReads):
     describe = _blocking(AsyncFrameReads.describe)
     arrow_batches = _iterating(AsyncFrameReads.arrow_batches)
     frame_batches = _iterating(AsyncFrameReads.frame_batches)
+    frame_of_moment = _blocking(AsyncFrameReads.frame_of_moment)
     to_arrow = _blocking(AsyncFrameReads.to_arrow)
     to_pandas = _blocking(AsyncFrameReads.to_pandas)
 
