@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from query_service.replicas.tail import TailRecords
 from statehouse.contract.moments import NONE, Asked, KnownMoments, MomentBound, MomentToken
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import types_pb2
@@ -87,11 +86,3 @@ class BatchSteps:
             return False
         self._after, self._step = self._step.batch_id, None
         return True
-
-
-def cut(found: TailRecords, end: int) -> tuple[TailRecords, TailRecords | None]:
-    """Return the records before an offset, and what there is of those from it on."""
-    if found.position <= end:
-        return found, None
-    before = [record for record in found.records if record.offset < end]
-    return TailRecords(before, end), TailRecords(found.records[len(before) :], found.position)

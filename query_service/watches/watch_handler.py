@@ -29,7 +29,7 @@ from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.tail import TailRecords
 from query_service.stores.base import RangePage
 from query_service.stores.timestamps import NO_TIMESTAMP, shown_timestamp
-from query_service.watches.batch_steps import BatchSteps, cut
+from query_service.watches.batch_steps import BatchSteps
 from query_service.watches.log_reader import LogReader, LogUnreadable
 from query_service.watches.watched_keys import KeySelection, PagePositions, WatchedEntry, WatchedKeys, watched_keys
 from statehouse.contract import moments, paging
@@ -312,7 +312,7 @@ class _Watch:
             found, self._ahead = self._ahead or await self._following(), None
             if found is None:
                 return None
-            part, self._ahead = cut(found, step.end)
+            part, self._ahead = found.cut(step.end)
             if not steps.refuse(step, [record.batch for record in part.records]):
                 return part
             self._ahead = found

@@ -16,7 +16,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Partition:
     """How far a partition is: the batch at whose end it stood last, and where that was."""
 
@@ -71,7 +71,7 @@ class MomentMarks:
             )
         standing = self._partitions[partition]
         if begins:
-            standing.batch_id = NONE
+            self._partitions[partition] = _Partition(NONE)
         elif standing.batch_id == self._goal and self._goal > self._last:
             return False
         self._goal = max(self._goal, moment.batch_id)
@@ -81,8 +81,7 @@ class MomentMarks:
         self, partition: int, moment: types_pb2.Moment, position: query_service_pb2.WatchPosition
     ) -> query_service_pb2.WatchMark | None:
         """Note that everything up to a batch's end was sent; return the mark that is due now, None if none is."""
-        standing = self._partitions[partition]
-        standing.batch_id, standing.position = moment.batch_id, position
+        self._partitions[partition] = _Partition(moment.batch_id, position)
         if self._goal == self._last or any(each.batch_id != self._goal for each in self._partitions.values()):
             return None
         self._last = self._goal

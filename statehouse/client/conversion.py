@@ -83,6 +83,7 @@ def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
         max_processor_age_ms=bounds.max_processor_age_ms,
         max_input_backlog=bounds.max_input_backlog,
         moment=None if bounds.moment is None else bounds.moment.to_proto(),
+        max_value_age_ms=bounds.max_value_age_ms,
     )
 
 

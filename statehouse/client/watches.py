@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
@@ -20,6 +20,7 @@ from statehouse.rpc.failures import from_rpc_error
 from statehouse.runtime.waiting import is_told_to_end
 from statehouse.v1 import query_service_pb2
 
+UNMARKED: Final = "the router is of an earlier version, and marks no batches: upgrade it"
 WatchCall = grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse]
 
 
@@ -154,7 +155,7 @@ class AsyncBatchWatch:
             response = await self._stream.read()
             if not self._has_begun and not response.HasField("mark"):
                 self._stream.cancel()
-                raise unavailable(self._store, "the router is of an earlier version, and marks no batches: upgrade it")
+                raise unavailable(self._store, UNMARKED)
             self._has_begun = True
             if not response.HasField("mark"):
                 self._parts.take(conversion.from_watch(response, self._store), response.ByteSize())

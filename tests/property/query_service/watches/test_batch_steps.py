@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from query_service.replicas.tail import TailRecords
 from query_service.stores.base import ChangelogRecord
-from query_service.watches.batch_steps import BatchSteps, cut
+from query_service.watches.batch_steps import BatchSteps
 from statehouse.contract.moments import NEWEST, NONE, Asked, CommittedMoments, MomentBound, MomentToken
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
@@ -60,7 +60,7 @@ def test_it_marks_batches_where_they_end(sizes: list[int], late: int, rng: rando
             continue
         if step.end > position:
             there = [each for each in records if position <= each.offset < readable]
-            part, rest = cut(TailRecords(there, max(position, readable)), step.end)
+            part, rest = TailRecords(there, max(position, readable)).cut(step.end)
             assert [*part.records, *(rest.records if rest is not None else ())] == there
             if steps.refuse(step, [each.batch for each in part.records]):
                 continue
