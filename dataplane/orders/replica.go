@@ -348,6 +348,9 @@ func (r *replica) latest(start int64, most int) *controlv1.EngineRecords {
 		found.Records[at] = &controlv1.EngineRecord{
 			Key: record.Key, Value: record.Value, TimestampMs: record.TimestampMS, Offset: record.Offset,
 		}
+		if record.Batch != moments.None {
+			found.Records[at].Batch = &record.Batch
+		}
 	}
 	return found
 }

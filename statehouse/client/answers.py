@@ -293,12 +293,14 @@ class WatchPosition:
     Attributes:
         offset: of the next changelog record to read.
         topic_id: Kafka's id of the changelog topic that `offset` belongs to.
+        after: in watches that mark moments: the batch before the next one that is marked.
 
     """
 
     partition: int
     offset: int
     topic_id: str = ""
+    after: MomentToken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +347,22 @@ class Update:
     position: WatchPosition | None
     replica: Stamp
     token: Token = NOTHING_SEEN
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a batch has changed of the watched keys, in all partitions: apply all of it, or nothing.
+
+    Attributes:
+        moment: the batch. What it has in common with earlier ones since the last is in it, too.
+        updates: in each partition in order. One that `begins` replaces what you knew of its partition.
+        token: where to go on after it.
+
+    """
+
+    moment: MomentToken
+    updates: tuple[Update, ...]
+    token: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,6 +319,16 @@ class KnownMoments:
             return end + 1
         return min((later for _, ends in self.batches if (later := ends.get(partition, 0)) > end), default=None)
 
+    def following(self, after: int, position: int, partition: int) -> tuple[int, int] | None:
+        """Return the first batch after one that doesn't end before a position, and where; None if none is known."""
+        found = None
+        for batch_id, ends in reversed(self.batches):
+            end = ends.get(partition, 0)
+            if batch_id <= after or end < position:
+                break
+            found = batch_id, end
+        return found
+
 
 class CommittedMoments:
     """What the commits topic says of batches, by store."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.cli.fleet import _task_row
-from statehouse.client import Freshness, conversion
+from statehouse.client import Freshness, MomentBound, Token, conversion
 from statehouse.serdes import SERDES
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
@@ -73,6 +74,14 @@ def test_no_bounds_are_no_freshness_and_zero_is_a_bound():
     assert bound is not None
     assert bound.HasField("max_lag")
     assert not bound.HasField("max_staleness_ms")
+
+
+def test_every_bound_is_sent():
+    bounds = Freshness(True, 1, 2, Token({("s", 0): 3}), 4, 5, MomentBound(), 6)
+    assert all(getattr(bounds, each.name) for each in fields(bounds))
+    sent = conversion.to_freshness(bounds, "s")
+    assert sent is not None
+    assert Freshness.from_proto(sent) == bounds
 
 
 @pytest.mark.feature("answer-says-partition")
