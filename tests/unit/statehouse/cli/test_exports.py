@@ -58,7 +58,7 @@ def files(folder: Path) -> set[str]:
 
 
 def pages(router: FakeRouter) -> list[int]:
-    """Return of which partitions pages were asked for."""
+    """Return the partitions that pages were asked of."""
     scans = [each for each in router.requests if isinstance(each, query_service_pb2.ScanRequest)]
     return [each.partition for each in scans if each.HasField("partition")]
 
