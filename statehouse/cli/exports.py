@@ -13,10 +13,11 @@ from typing import Annotated, Final
 import typer
 
 from statehouse.cli import output
+from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.exits import Terminated, sigterm_raises
 from statehouse.cli.export_files import Exported, ExportedPart, ExportFolder, PartFile
 from statehouse.cli.export_forms import NOT_IN_FILES, WRITERS, ExportFormat
-from statehouse.cli.options import StoreArgument
+from statehouse.cli.options import SOME_ROUTER, StoreArgument, TimeoutOption
 from statehouse.cli.reads import Inquiry, takes_options
 from statehouse.client import Client, Store
 from statehouse.client.columns import columns_of
@@ -43,7 +44,8 @@ def export(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an export that was not finished, while its moment is kept.")
     ] = False,
-    inquiry: Inquiry = Inquiry(),
+    router: RouterAddress = SOME_ROUTER,
+    timeout: TimeoutOption = 5.0,
 ) -> None:
     """Write a whole store into files, as it was at one moment, while it serves.
 
@@ -53,9 +55,9 @@ def export(
     Example: statehouse export leader-boards backup --format ndjson
     """
     given = None if moment == NEWEST_TEXT else _token(moment)
-    with inquiry.client(direct=False) as client, sigterm_raises():
+    with Inquiry(router=router, timeout=timeout).client(direct=False) as client, sigterm_raises():
         known = client.describe(store)
-        export_of = _Export(client, known, fmt_of_files, raw=raw, timeout_s=inquiry.timeout)
+        export_of = _Export(client, known, fmt_of_files, raw=raw, timeout_s=timeout)
         into = ExportFolder(folder)
         try:
             with _saying_how_to_go_on(into):
@@ -64,15 +66,16 @@ def export(
             into.close()
     if exported.undecodable:
         output.note(f"{exported.undecodable:,} keys or values don't decode and are null: --raw has their bytes")
-    facts = [
-        ("store", exported.store),
-        ("moment", exported.moment),
-        ("batch", exported.batch_id),
-        ("entries", exported.entries),
-        ("files", len(exported.parts)),
-        ("bytes", sum(part.bytes for part in exported.parts)),
-    ]
-    output.show(inquiry.fmt, exported.document(), [str(folder)], lambda _is_wide: output.print_facts(facts))
+    output.print_facts(
+        [
+            ("store", exported.store),
+            ("moment", exported.moment),
+            ("batch", exported.batch_id),
+            ("entries", exported.entries),
+            ("files", len(exported.parts)),
+            ("bytes", sum(part.bytes for part in exported.parts)),
+        ]
+    )
 
 
 def _token(text: str) -> MomentToken:

@@ -19,8 +19,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from processor.reports.commits import StoreChangelog
 from statehouse.client import Client
+from statehouse.client.frames import MOMENT
 from statehouse.contract.assignment import TaskAssignment
-from statehouse.contract.moments import is_kept
+from statehouse.contract.moments import MomentToken, is_kept
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import commits_topic
 from statehouse.control.v1 import commits_pb2
@@ -178,17 +179,18 @@ def replayed(fleet: Fleet, batch_id: int) -> dict[int, list[tuple[bytes, bytes, 
     }
 
 
+def entries_in(table: Any) -> list[tuple[bytes, bytes, int]]:
+    times = [round(each.timestamp() * 1_000) for each in table.column("timestamp").to_pylist()]
+    return list(zip(table.column("key").to_pylist(), table.column("value").to_pylist(), times, strict=True))
+
+
 def exported(folder: Path) -> dict[int, list[tuple[bytes, bytes, int]]]:
     told = json.loads((folder / "manifest.json").read_text())
     assert {each.name for each in folder.iterdir()} == {"manifest.json", *(part["file"] for part in told["parts"])}
     found = {}
     for part in told["parts"]:
-        columns = pq.read_table(folder / part["file"])
-        times = [round(each.timestamp() * 1_000) for each in columns.column("timestamp").to_pylist()]
-        found[part["partition"]] = list(
-            zip(columns.column("key").to_pylist(), columns.column("value").to_pylist(), times, strict=True)
-        )
-        assert len(times) == part["entries"]
+        found[part["partition"]] = entries_in(pq.read_table(folder / part["file"]))
+        assert len(found[part["partition"]]) == part["entries"]
     return found
 
 
@@ -229,6 +231,10 @@ def test_an_export_is_the_changelog_up_to_its_moment_and_goes_on_when_it_was_kil
         writing.wait(MORE_BATCHES)
         ended(exporter(router, folder, "--resume"), 60.0)
         ended(exporter(router, tmp_path / "at-once"), 60.0)
+        with Client(router.target, timeout=30.0) as client:
+            table = client.to_arrow(ENTRIES, raw=True)
+    moment = MomentToken.parse(table.schema.metadata[MOMENT.encode()].decode())
+    assert entries_in(table) == [entry for part in replayed(fleet, moment.batch(QUERY) or 0).values() for entry in part]
     for each in (folder, tmp_path / "at-once"):
         assert exported(each) == replayed(fleet, batch_of(each))
     assert batch_of(folder) < batch_of(tmp_path / "at-once") - MORE_BATCHES

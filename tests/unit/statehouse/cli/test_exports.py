@@ -58,7 +58,7 @@ def files(folder: Path) -> set[str]:
 
 
 def pages(router: FakeRouter) -> list[int]:
-    """Return of which partitions pages were asked for."""
+    """Return the partitions that pages were asked of."""
     scans = [each for each in router.requests if isinstance(each, query_service_pb2.ScanRequest)]
     return [each.partition for each in scans if each.HasField("partition")]
 
@@ -92,10 +92,9 @@ def test_a_store_becomes_a_file_for_each_partition_and_a_manifest(router: FakeRo
 
 def test_lines_of_json_are_as_scans_show_entries(router: FakeRouter, folder: Path) -> None:
     router.values["name-000"] = b"no json"
-    result = export(router, folder, "--format", "ndjson", "-o", "json")
+    result = export(router, folder, "--format", "ndjson")
     assert result.exit_code == 0, result.output
     assert "1 keys or values don't decode" in result.stderr
-    assert json.loads(result.stdout) == manifest(folder)
     lines = [json.loads(line) for part in sorted(folder.glob("*.ndjson")) for line in part.read_text().splitlines()]
     assert {each["key"]: each["value"] for each in lines} == {
         name: {"score": number} if number else None for number, name in enumerate(NAMES)
