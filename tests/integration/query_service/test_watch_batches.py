@@ -128,6 +128,7 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
         yield fleet
 
 
+@pytest.mark.feature("watch-batches-whole")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("lag_ms", "is_whole"), [pytest.param("600000", True), pytest.param("0", False, marks=pytest.mark.long)]

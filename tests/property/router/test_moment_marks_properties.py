@@ -109,6 +109,7 @@ def check(streams: list[Stream], batch_id: int) -> None:
         assert stream.has == [each for each in stream.records if each <= batch_id]
 
 
+@pytest.mark.feature("watch-batches-whole")
 @settings(max_examples=500)
 @given(
     st.lists(st.lists(st.integers(0, 8), min_size=4, max_size=12).map(sorted), min_size=2, max_size=4),
