@@ -23,7 +23,7 @@ from tests.support.bank import ACCOUNTS, TOTAL
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.polling import poll_until
 
-BATCHES = 8
+BATCHES = 5
 """What is waited for in each part of the test."""
 
 
