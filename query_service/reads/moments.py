@@ -24,8 +24,8 @@ from statehouse.contract.moments import (
     gone,
     not_reached,
     unavailable,
+    why_none,
 )
-from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure
 from statehouse.v1 import types_pb2
 
@@ -79,7 +79,7 @@ class ReplicaMoments:
 
         """
         if not replica.keeps_moments:
-            raise unavailable(replica.spec.name, _why_never(replica.spec))
+            raise unavailable(replica.spec.name, why_none(replica.spec) or "its engine keeps none")
         return self._committed.of(replica.spec.name)
 
     def admitted(
@@ -162,13 +162,3 @@ def agreed(found: Sequence[Admitted], ask_again: Callable[[int, MomentBound], Ad
             for part in step.parts:
                 parts[places[part]] = ask_again(places[part], bound)
     return parts
-
-
-def _why_never(spec: StoreSpec) -> str:
-    if spec.is_global:
-        return "it is global"
-    if spec.ephemeral:
-        return "it is ephemeral"
-    if not spec.committed:
-        return "no processor of ours writes it"
-    return f"stores of kind {spec.kind} keep no batches here"

@@ -14,8 +14,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from query_service.stores.engine import EngineView, MomentGone, StoreClosed
 from statehouse.contract.moment_leases import KeptState, staying
-from statehouse.contract.moments import DENSE, NONE, covers, is_state_of
-from statehouse.contract.topology import STORE_KINDS, StoreSpec
+from statehouse.contract.moments import DENSE, NONE, covers, is_state_of, why_none
+from statehouse.contract.topology import StoreSpec
 
 DISK_BYTES: Final = 64 * 1024 * 1024
 _PART_OF_MEMORY: Final = 8
@@ -24,8 +24,7 @@ _MS: Final = 1_000
 
 def keeps_moments(spec: StoreSpec) -> bool:
     """Whether a store shows batches: it is of a built-in kind, and a processor writes it batch by batch."""
-    is_written = spec.committed and not (spec.is_global or spec.ephemeral or spec.foreign)
-    return is_written and spec.kind in STORE_KINDS
+    return not why_none(spec)
 
 
 def moment_bytes(spec: StoreSpec, memory_bytes: int) -> int:

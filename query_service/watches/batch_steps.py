@@ -1,4 +1,4 @@
-"""A watch's steps from batch to batch: how far it may send changes, and where it marks the end of which batch. Pure.
+"""A watch's steps from batch to batch: how far it may send changes, and where it marks which batch. Pure.
 
 Changes are sent up to the end of the next batch that the commits topic has named, never beyond: nobody knows before to
 which batch they belong. What comes after it stays in the log meanwhile. An end that is too late is known by a record of

@@ -452,7 +452,8 @@ class Explanation:
 class Store:
     """A store, as the processor published it; a global one, which every node holds, has no sub-topology.
 
-    `not_built`: nothing has been committed into it yet, and reads fail with STORE_NOT_BUILT.
+    `not_built`: nothing has been committed into it yet, and reads fail with STORE_NOT_BUILT. `newest_batch`: reads can
+    be of this one once the replicas have it; None: `no_moments` says why, or the router is of an earlier version.
     """
 
     name: str
@@ -470,6 +471,15 @@ class Store:
     """What is wrong with its topic, for people: misplaced records, another number of partitions and the like."""
     key_columns: tuple[KeyColumn, ...] = ()
     """Of keys that are JSON documents made of columns: then `KeyColumns` are keys, too."""
+    newest_batch: int | None = None
+    no_moments: str = ""
+
+    @property
+    def moments(self) -> str:
+        """Which moments it shows, for people; empty if the router doesn't know."""
+        if self.newest_batch is not None:
+            return f"newest batch {self.newest_batch}"
+        return f"none: {self.no_moments}" if self.no_moments else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from enum import Enum, auto
 from typing import Any, Final, Self
 
 from statehouse.contract.token_texts import data_in, packed, text_of, unpacked
+from statehouse.contract.topology import STORE_KINDS, StoreSpec
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes.wire import varint
@@ -366,6 +367,17 @@ class CommittedMoments:
         if not known.batches:
             raise unavailable(store, "its processor has not said yet where a batch ends; earlier versions never do")
         return known
+
+
+def why_none(spec: StoreSpec) -> str:
+    """Return why a store shows no batches, whatever is written into it; empty if it shows some."""
+    if spec.is_global:
+        return "it is global"
+    if spec.ephemeral:
+        return "it is ephemeral"
+    if spec.foreign or not spec.committed:
+        return "no processor of ours writes it"
+    return "" if spec.kind in STORE_KINDS else f"stores of kind {spec.kind} keep none"
 
 
 def unavailable(store: str, why: str) -> LookupFailure:

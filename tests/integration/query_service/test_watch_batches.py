@@ -23,7 +23,7 @@ from tests.support.bank import ACCOUNTS, TOTAL
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.polling import poll_until
 
-BATCHES = 8
+BATCHES = 5
 """What is waited for in each part of the test."""
 
 
@@ -128,6 +128,7 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
         yield fleet
 
 
+@pytest.mark.feature("watch-batches-whole")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("lag_ms", "is_whole"), [pytest.param("600000", True), pytest.param("0", False, marks=pytest.mark.long)]

@@ -109,6 +109,7 @@ def check(streams: list[Stream], batch_id: int) -> None:
         assert stream.has == [each for each in stream.records if each <= batch_id]
 
 
+@pytest.mark.feature("watch-batches-whole")
 @settings(max_examples=500)
 @given(
     st.lists(st.lists(st.integers(0, 8), min_size=4, max_size=12).map(sorted), min_size=2, max_size=4),
@@ -165,8 +166,9 @@ def test_a_watch_that_goes_on_after_a_mark_loses_and_repeats_nothing(
 
 
 def test_a_query_that_began_anew_ends_the_watch_unless_it_was_so_when_it_was_resumed() -> None:
-    marks = MomentMarks("store", [0, 1], {0: query_service_pb2.WatchPosition(partition=0, after=moment(7))})
-    assert marks.last == moment(7)
+    resumed = query_service_pb2.WatchPosition(partition=0, after=moment(7))
+    assert MomentMarks("store", [0, 1], {0: resumed}).last == moment(7)
+    marks = MomentMarks("store", [0, 1], {0: resumed})
     assert marks.may_pass(0, moment(2, "new"), begins=True)
     assert marks.last is None
     with pytest.raises(LookupFailure) as failure:

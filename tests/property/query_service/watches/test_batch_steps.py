@@ -28,7 +28,7 @@ def commit(batch_id: int, end: int, query_id: str = QUERY) -> commits_pb2.Commit
 def log_of(sizes: list[int], rng: random.Random) -> tuple[list[ChangelogRecord], list[int]]:
     """Return records of batches of these sizes, with a marker after each, and where the batches end."""
     records: list[ChangelogRecord] = []
-    ends, offset = [], 0
+    ends, offset = list[int](), 0
     for batch_id, size in enumerate(sizes):
         for _ in range(size):
             records.append(ChangelogRecord(b"k", b"v", 0, offset, batch_id))

@@ -127,6 +127,11 @@ def test_a_copy_of_an_ephemeral_store_says_since_when_it_is():
 
 def test_a_global_store_is_shown_with_all_its_copies():
     store = fleet_service_pb2.StoreInfo(name="players", kind="key-value", **{"global": True})
+    assert conversion.from_store(store).moments == "", "an earlier router says nothing of them"
+    store.no_moments = "it is global"
+    assert conversion.from_store(store).moments == "none: it is global"
+    batch = fleet_service_pb2.StoreInfo(name="players", newest_batch=0)
+    assert conversion.from_store(batch).moments == "newest batch 0"
     replicas = [
         fleet_service_pb2.ReplicaReport(
             instance_id=name, role=types_pb2.REPLICA_ROLE_GLOBAL, state=state, lag=None if state == "restoring" else 2
