@@ -54,9 +54,10 @@ VALE_VERSION := v3.21.0
 HELM_VERSION := v3.22.0
 # program:package. ip and nft make the network namespaces that tests cut; chromium is the browser that looks at pages;
 # promtool checks the alerts, and a Prometheus of the same package has them fire; buildah and mmdebstrap build the images
-# of deploy/ in `make test-long`; systemd-analyze checks its units. redis-server is what benchmarks compare with.
+# of deploy/ in `make test-long`; systemd-analyze checks its units. redis-server and PostgreSQL, which pg_ctlcluster comes
+# with, are what benchmarks compare with.
 DEBIAN_TOOLS := mvn:maven ip:iproute2 nft:nftables chromium:chromium promtool:prometheus
-DEBIAN_TOOLS += redis-server:redis-server cc:gcc buildah:buildah mmdebstrap:mmdebstrap systemd-analyze:systemd
+DEBIAN_TOOLS += redis-server:redis-server pg_ctlcluster:postgresql cc:gcc buildah:buildah mmdebstrap:mmdebstrap systemd-analyze:systemd
 # Recommended by these, and not needed: it would bring what watches the machine.
 DEBIAN_UNWANTED := prometheus-node-exporter-
 # The public package must stay compatible in source (buf.yaml); the control topics on the wire.

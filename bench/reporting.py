@@ -20,8 +20,11 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def carried_out(work: Callable[[], None]) -> int:
-    """Carry out a benchmark; return the exit code: 0, 1 after saying why it failed, 130 if it was interrupted."""
+def carried_out(work: Callable[[], None], left: str = "no results are written") -> int:
+    """Carry out a benchmark; return the exit code: 0, 1 after saying why it failed, 130 if it was interrupted.
+
+    `left` says what is left of an interrupted one.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers have their own sessions, so we must end them
     try:
         work()
@@ -29,6 +32,6 @@ def carried_out(work: Callable[[], None]) -> int:
         say(f"error: {failure}")
         return 1
     except KeyboardInterrupt:
-        say("interrupted: no results are written")
+        say(f"interrupted: {left}")
         return 130
     return 0

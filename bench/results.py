@@ -27,7 +27,7 @@ def write(directory: Path, stem: str, command: str, plans: Sequence[Plan], run: 
     content = {
         "command": command,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": describe(),
         "disturbance": watch.so_far(),
         "plans": [plan_record(plan) for plan in plans],
@@ -57,7 +57,8 @@ def publish(page: Path, files: Sequence[Path]) -> None:
     page.write_text(f"{kept}{RESULTS}\n{said}\n", encoding="utf-8")
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return which commit this is, and whether something in it has changed."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

@@ -54,11 +54,7 @@ class Fleet(Servers):
         self._certificates = self._made_certificates() if side is Side.OURS_TLS else None
         self._controller = self._controller_process()
         self.nodes = {name: self._node_process(name) for name in self.node_names}
-        self._router = self._python(
-            _ROUTER,
-            "router",
-            {"port": self._router_port, "workers": shape.router_workers, **self._serving, **self._secured("router")},
-        )
+        self._router = self._router_process(_ROUTER, self._router_port)
 
     @property
     def changelog(self) -> str:
@@ -165,6 +161,10 @@ class Fleet(Servers):
         # After SIGTERM a node first hands its tasks over, here to nodes that are about to stop as well.
         return self._python(name, "query_service", options | self._timing, stop_signal=signal.SIGINT)
 
+    def _router_process(self, name: str, port: int) -> ManagedProcess:
+        options = {"port": port, "workers": self.shape.router_workers, **self._serving, **self._secured("router")}
+        return self._python(name, "router", options)
+
     @property
     def _serving(self) -> dict[str, object]:
         proxy = NONE if self.side is Side.OURS_GRPCIO else program_of(self._tree)
@@ -237,6 +237,8 @@ class Fleet(Servers):
 class SparkFleet(Fleet):
     """The same with the processor: a Spark application (`bench.topology`) makes the changelog from the source topic."""
 
+    _topology = "bench.topology"
+
     @property
     def changelog(self) -> str:
         """See Servers."""
@@ -271,4 +273,4 @@ class SparkFleet(Fleet):
             "BENCH_SOURCE": self.source_topic,
             "SPARK_LOCAL_DIRS": str(self.directory / "spark"),
         }
-        return self._python("processor", "processor.cli bench.topology", options, env)
+        return self._python("processor", f"processor.cli {self._topology}", options, env)

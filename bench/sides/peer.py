@@ -125,7 +125,13 @@ class KafkaStreams(Servers):
             *(str(find_java()), *self.shape.java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
             *("-cp", f"{jar}:{class_path.read_text().strip()}", "bench.peer.Peer"),
         ]
-        options = {
+        for option, value in {**self._options(name), "caching": variant.caching, "executor": variant.executor}.items():
+            command += [f"--{option}", str(value)]
+        return ManagedProcess(name, command, self.directory / "logs" / f"{name}.log", cwd=ROOT, stop_timeout_s=40.0)
+
+    def _options(self, name: str) -> dict[str, object]:
+        """Return the options that an instance of any variant has."""
+        return {
             "bootstrap": self.bootstrap,
             "application-id": self.application_id,
             "instance-id": f"instance-{self.node_names.index(name) + 1}",
@@ -133,11 +139,6 @@ class KafkaStreams(Servers):
             "state-dir": self.state_dir(name),
             "port": self.ports[name],
             "standbys": min(1, self.shape.nodes - 1),
-            "caching": variant.caching,
             "commit-interval-ms": self.shape.commit_interval_ms,
             "session-timeout-ms": self.shape.session_timeout_ms,
-            "executor": variant.executor,
         }
-        for option, value in options.items():
-            command += [f"--{option}", str(value)]
-        return ManagedProcess(name, command, self.directory / "logs" / f"{name}.log", cwd=ROOT, stop_timeout_s=40.0)

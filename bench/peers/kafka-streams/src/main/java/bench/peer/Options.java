@@ -11,6 +11,7 @@ import java.util.Set;
  * @param caching whether the store has a record cache (on is Kafka Streams' default).
  * @param directExecutor serve lookups on the threads that read the network, without a hand-over to a pool.
  * @param maxLag records that a copy may be behind and still answer.
+ * @param bank keep the state of a bank, exactly once, and show what is committed.
  */
 record Options(
         String bootstrap,
@@ -25,7 +26,8 @@ record Options(
         long commitIntervalMs,
         int sessionTimeoutMs,
         boolean directExecutor,
-        long maxLag) {
+        long maxLag,
+        boolean bank) {
     private static final Map<String, String> DEFAULTS = Map.of(
             "standbys", "1",
             "stream-threads", "1",
@@ -33,7 +35,8 @@ record Options(
             "commit-interval-ms", "30000",
             "session-timeout-ms", "10000",
             "executor", "default",
-            "max-lag", "10000");
+            "max-lag", "10000",
+            "topology", "latest");
     private static final Set<String> REQUIRED =
             Set.of("bootstrap", "application-id", "instance-id", "topic", "state-dir", "port");
 
@@ -64,7 +67,8 @@ record Options(
                 Long.parseLong(given.get("commit-interval-ms")),
                 Integer.parseInt(given.get("session-timeout-ms")),
                 oneOf(given, "executor", "direct", "default"),
-                Long.parseLong(given.get("max-lag")));
+                Long.parseLong(given.get("max-lag")),
+                oneOf(given, "topology", "bank", "latest"));
     }
 
     private static boolean oneOf(

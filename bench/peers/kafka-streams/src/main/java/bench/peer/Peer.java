@@ -11,6 +11,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.common.IsolationLevel;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
@@ -24,8 +25,8 @@ import org.apache.kafka.streams.state.HostInfo;
 import org.apache.kafka.streams.state.KeyValueStore;
 
 /**
- * One instance of a Kafka Streams application that keeps the latest value of each key of a topic in RocksDB, with
- * standbys, and answers lookups over gRPC from any instance (KIP-535).
+ * One instance of a Kafka Streams application that keeps the latest value of each key of a topic in RocksDB, or the
+ * state of a bank, with standbys, and answers lookups over gRPC from any instance (KIP-535).
  *
  * <p>It prints its states and the progress of its restores on standard output, one JSON object per line. SIGTERM stops
  * it gracefully. As a static member (KIP-345) it keeps its tasks over a restart shorter than the session timeout.
@@ -77,6 +78,9 @@ public final class Peer {
     }
 
     private static Topology topology(final Options options) {
+        if (options.bank()) {
+            return Bank.topology(options.topic());
+        }
         final Materialized<String, byte[], KeyValueStore<Bytes, byte[]>> store =
                 Materialized.<String, byte[], KeyValueStore<Bytes, byte[]>>as(STORE)
                         .withKeySerde(Serdes.String())
@@ -101,6 +105,13 @@ public final class Peer {
         config.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
         // Off by default: a crashed instance keeps its stores, and reads what it lacks (KIP-892).
         config.put(StreamsConfig.TRANSACTIONAL_STATE_STORES_CONFIG, true);
+        if (options.bank()) {
+            // Money is counted once, and what isn't committed isn't shown.
+            config.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
+            config.put(
+                    StreamsConfig.DEFAULT_INTERACTIVE_QUERY_ISOLATION_LEVEL_CONFIG,
+                    IsolationLevel.READ_COMMITTED.toString());
+        }
         config.put(consumer(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         config.put(consumer(ConsumerConfig.GROUP_INSTANCE_ID_CONFIG), options.instanceId());
         config.put(consumer(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), options.sessionTimeoutMs());

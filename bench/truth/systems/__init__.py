@@ -1,0 +1,1 @@
+"""What is asked: each system as its experts run it."""
