@@ -39,7 +39,7 @@ def export(
     ] = ExportFormat.PARQUET,
     raw: Annotated[bool, typer.Option("--raw", help="Keys and values as the bytes in the changelog.")] = False,
     moment: Annotated[
-        str, typer.Option(metavar="newest|TOKEN", help="The moment: the newest, or that of an earlier answer.")
+        str, typer.Option(metavar="newest|TOKEN", help="The moment: the newest, or an earlier answer's.")
     ] = NEWEST_TEXT,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an export that was not finished, while its moment is kept.")
