@@ -21,7 +21,7 @@ _PASSING: Final = {
 
 
 class Placed(NamedTuple):
-    """A record of a batch, and the sink partition that it belongs to. Without a time it has that of the write."""
+    """A record of a batch, and the sink partition that it belongs to. Without a time it gets one when it is written."""
 
     store: str
     partition: int

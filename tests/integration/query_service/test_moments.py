@@ -365,7 +365,7 @@ def _of_key(kind: str, batch_id: int) -> Iterator[tuple[str, Any]]:
 def test_the_program_answers_alone_as_of_a_batch_what_has_times(
     kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory, kind: str, in_memory: bool
 ) -> None:
-    """What was not expired at the end of a batch is shown as of it, also once later ones have let it expire."""
+    """A read as of a batch shows entries that had not expired at its end, also once later ones have let them expire."""
     size: dict[str, Any] = {"window_size_ms": MINUTE_MS} if kind == WINDOW else {}
     with shared_fleet(kafka.bootstrap, tmp_path_factory, "moments-timed", partitions=1) as fleet:
         node = fleet.node("n1", engine="go", metrics_port=(port := free_port()))
