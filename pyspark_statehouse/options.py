@@ -8,9 +8,11 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from statehouse.contract.consistency import Freshness
+from statehouse.contract.moments import NEWEST_TEXT, MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError, shown
 
+OFF: Final = "off"
 _BOOLEANS: Final = MappingProxyType({"true": True, "false": False})
 
 
@@ -38,6 +40,8 @@ class ReadOptions:
         max_message_bytes: as at routers and nodes.
         active_only, max_lag, max_staleness_ms, max_processor_age_ms, max_input_backlog: bounds of each page.
         at_least: a token: each page shows at least what its owner has seen.
+        moment: a token: all tasks read the store as of it; `newest`: as of the newest; `off`: pages as of their
+            own time. Without it, the newest if the store shows moments.
         tls_ca, tls_certificate, tls_key, tls_server_name: TLS, by files that every executor has.
         token_file: a file with a bearer token, that every executor has.
 
@@ -66,6 +70,7 @@ class ReadOptions:
     max_processor_age_ms: int | None = None
     max_input_backlog: int | None = None
     at_least: Token | None = None
+    moment: MomentToken | str | None = None
     tls_ca: str = ""
     tls_certificate: str = ""
     tls_key: str = ""
@@ -147,6 +152,15 @@ def _partitions(text: str) -> frozenset[int]:
     return frozenset(_count(part.strip()) for part in text.split(","))
 
 
+def _moment(text: str) -> MomentToken | str:
+    if text in {NEWEST_TEXT, OFF}:
+        return text
+    token = MomentToken.parse(text)
+    if not token:
+        raise ValueError(f"a moment's token, {NEWEST_TEXT} or {OFF} is expected")
+    return token
+
+
 _READERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
     {
         "partition": _partitions,
@@ -155,6 +169,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
         **dict.fromkeys(("pushdown", "raw", "active_only"), _boolean),
         **dict.fromkeys(("timeout", "patience"), _seconds),
         "at_least": Token.parse,
+        "moment": _moment,
     }
 )
 _OTHER_NAMES: Final = MappingProxyType({"from_key": "from", "to_key": "to"})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
@@ -13,10 +15,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_statehouse.filters import HAS_FILTERS, Pushed, pushed
-from pyspark_statehouse.options import ReadOptions
+from pyspark_statehouse.options import OFF, ReadOptions
 from statehouse.client import Client, ClientTls
 from statehouse.client.answers import Store
 from statehouse.client.columns import checked_columns, columns_of
+from statehouse.client.frames import NO_MOMENT
 from statehouse.client.store_frame import EVERY_KEY, FramePart, StoreFrame, parts_of
 from statehouse.contract.key_ranges import Comparison, Operator, key_value, ranges_of
 from statehouse.contract.paging import KeyRange
@@ -25,6 +28,7 @@ from statehouse.errors import ConfigurationError, shown
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
+_LOG: Final = logging.getLogger(__name__)
 # Spark before 4.2 gives times in UTC without being asked.
 _UTC: Final = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 _NOTHING: Final = FramePart(0, ())
@@ -114,8 +118,22 @@ class StoreReader(DataSourceReader):  # type: ignore[misc] # pyspark has no type
             self._store, self._columns, self._options.raw, read.from_ms, read.to_ms, self._options.as_of_ms
         )
         parts = parts_of(self._store, read.ranges, read.partitions)
+        if parts and self._options.moment != OFF:
+            frame = self._of_moment(frame, parts)
         # Without any, Spark would make one that we don't know.
         return [InputPartition((frame, part)) for part in parts or (_NOTHING,)]
+
+    def _of_moment(self, frame: StoreFrame, parts: Sequence[FramePart]) -> StoreFrame:
+        """Return the frame with the moment that all tasks read; without one if the store shows none."""
+        options = self._options
+        with connected(options) as client:
+            agreed = client.frame_of_moment(
+                frame, parts, options.moment, freshness=options.freshness, patience=options.patience
+            )
+        if agreed.moment is None:
+            why = agreed.schema.metadata[NO_MOMENT.encode()].decode()
+            _LOG.warning("store %s is read as of no moment: %s", self._store.name, why)
+        return replace(agreed, schema=frame.schema)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a part's pages as pyarrow.RecordBatches.

@@ -262,7 +262,12 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
 
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
         return describe_fleet(
-            self._application_id, table, self._tracker, self._health.suspects, self._queries.is_not_built
+            self._application_id,
+            table,
+            self._tracker,
+            self._health.suspects,
+            self._queries.is_not_built,
+            self._queries.newest_batch,
         )
 
     async def _get_fleet(
@@ -283,7 +288,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     ) -> fleet_service_pb2.ListStoresResponse:
         table = self._tables.current()
         return fleet_service_pb2.ListStoresResponse(
-            epoch=table.epoch, stores=describe_stores(table, self._queries.is_not_built)
+            epoch=table.epoch, stores=describe_stores(table, self._queries.is_not_built, self._queries.newest_batch)
         )
 
     async def _list_nodes(

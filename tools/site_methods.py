@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import griffe
 
-_READS: Final = "statehouse.client.reads.AsyncReads"
-_BLOCKING: Final = ("statehouse.client.synchronous._Reads", "statehouse.client.synchronous.Client")
+_READS: Final = "statehouse.client.reads.AsyncStateReads"
+_BLOCKING: Final = tuple(f"statehouse.client.synchronous.{name}" for name in ("_StateReads", "_Reads", "Client"))
 _ITEMS_OF: Final = "_items_of"
-_MADE_BLOCKING: Final = frozenset({"_blocking", "_iterating", "_watching"})
+_MADE_BLOCKING: Final = frozenset({"_blocking", "_iterating", "_watching", "_watching_batches"})
 
 
 class MadeMethods(griffe.Extension):

@@ -20,15 +20,13 @@ type Method struct {
 	isPaged bool
 	// Whether it is of the value as of a time.
 	isAsOf bool
-	// Whether it is answered as of a batch.
-	isOfMoments bool
 	// Whether times before 1970, and a first one behind the last, are refused.
 	refusesNegative, refusesExchanged bool
 }
 
 // The methods. Requests of all of them begin with the fields of GetRequest.
 var (
-	Get           = &Method{request: "GetRequest", kinds: keyValue | versioned, isOfMoments: true}
+	Get           = &Method{request: "GetRequest", kinds: keyValue | versioned}
 	FetchWindows  = &Method{request: "FetchWindowsRequest", kinds: window, isPaged: true, refusesExchanged: true}
 	FetchSessions = &Method{request: "FetchSessionsRequest", kinds: session, isPaged: true}
 	GetAsOf       = &Method{request: "GetAsOfRequest", kinds: versioned, isAsOf: true, refusesNegative: true}
@@ -74,8 +72,6 @@ type Terms struct {
 	// A serialized statehouse.v1.Positions.
 	atLeast []byte
 	moment  momentBound
-	// Whether it is answered as of a batch.
-	showsMoments bool
 	// Agreed is what the other reads are of that go together with it, nil if there is none.
 	Agreed *Agreed
 
@@ -170,7 +166,6 @@ func (s *seen) isNew(number protowire.Number) bool {
 // Read reads a serialized request; not if it has anything else than what Asked has, anything twice, or what is refused.
 func (m *Method) Read(request []byte) (Asked, bool) {
 	asked := Asked{method: m}
-	asked.showsMoments = m.isOfMoments
 	var fields seen
 	hasKey := false
 	for len(request) > 0 {

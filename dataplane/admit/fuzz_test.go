@@ -144,7 +144,7 @@ func FuzzRead(f *testing.F) {
 				}
 				if method.isPaged {
 					asked.To, asked.Paging = Time{1 << 40, true}, Paging{Reverse: true, size: 7}
-					asked.token = []byte(asked.Token([]byte("a\x00\x01")))
+					asked.token = []byte(asked.Token([]byte("a\x00\x01"), Moment{}))
 				}
 				for _, request := range damaged(asked.serialized()) {
 					f.Add(request, number)

@@ -61,8 +61,8 @@ func (s *Snapshot[R]) Admit(asked *Asked, now int64, granted *Granted[R]) contro
 	return none
 }
 
-// Token returns the token of the page that follows an entry's key.
-func (a *Asked) Token(last []byte) string { return token(a, last, Moment{}) }
+// Token returns the token of the page that follows an entry's key, in a walk that is of a batch if one is set.
+func (a *Asked) Token(last []byte, shown Moment) string { return token(a, last, shown) }
 
 func (a *Asked) identity() []byte {
 	identity := appendStore([]byte(a.method.request), a.Store)

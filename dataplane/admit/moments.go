@@ -197,7 +197,7 @@ func (a *Agreed) HasChanged() bool {
 // chosen returns the batch that a read of a partition is of; not if the replica shows none that it may be of.
 func (s *Store[R]) chosen(number uint32, terms *Terms, bound *momentBound, agreed *Agreed, stamped *Stamped[R]) (Moment, bool) {
 	shown := stamped.Held.Moments()
-	if shown == nil || shown.QueryId == "" || !terms.showsMoments || s.kind != keyValue {
+	if shown == nil || shown.QueryId == "" {
 		return Moment{}, false
 	}
 	least, isNamed := bound.batch(shown.QueryId)

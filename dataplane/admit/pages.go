@@ -34,7 +34,6 @@ const (
 // ReadPage reads a serialized ScanRequest; not if it has anything else than what Page has, or anything twice.
 func ReadPage(request []byte) (*Page, bool) {
 	page := &Page{}
-	page.showsMoments = true
 	var fields seen
 	for len(request) > 0 {
 		found, rest, isRead := next(request)

@@ -153,7 +153,7 @@ func said(snapshot *Snapshot[*heldReplica], now int64, name string, read []byte)
 		}
 		data := appendSized([]byte{byte(granted.Form)}, granted.Key)
 		if method.isPaged {
-			data = appendPage(data, granted.Start, granted.Stop, nil, granted.Entries, asked.Token(last))
+			data = appendPage(data, granted.Start, granted.Stop, nil, granted.Entries, asked.Token(last, granted.Moment))
 		}
 		return none, appendReplicas(data, []Stamped[*heldReplica]{granted.Stamped})
 	}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"math"
 	"os"
+	"slices"
 	"testing"
 )
 
@@ -68,11 +69,16 @@ func TestAgainstReference(t *testing.T) {
 			Batch int64
 		}
 		Kept, Covers, States [][]int64 // what is asked, and 1 if the reference says yes
+		Leases               []struct {
+			Kept []State
+			Most int64
+			Stay []bool
+		}
 	}
 	if err := json.Unmarshal(data, &said); err != nil {
 		t.Fatal(err)
 	}
-	if len(said.Headers) == 0 || len(said.Kept) == 0 || len(said.Covers) == 0 || len(said.States) == 0 {
+	if len(said.Headers) == 0 || len(said.Kept) == 0 || len(said.Covers) == 0 || len(said.States) == 0 || len(said.Leases) == 0 {
 		t.Fatal("the file lacks questions")
 	}
 	for _, each := range said.Headers {
@@ -93,6 +99,11 @@ func TestAgainstReference(t *testing.T) {
 	for _, q := range said.States {
 		if IsStateOf(q[0], q[1], q[2], q[3], q[4]) != (q[5] == 1) {
 			t.Errorf("is the state of: %v", q)
+		}
+	}
+	for _, q := range said.Leases {
+		if found := Staying(q.Kept, q.Most); !slices.Equal(found, q.Stay) {
+			t.Errorf("of %+v, within %d bytes, stay %v, not %v", q.Kept, q.Most, found, q.Stay)
 		}
 	}
 }

@@ -12,14 +12,6 @@ import (
 	"statehouse-dataplane/stores"
 )
 
-const (
-	// So many are kept at most, and for so long. What stays of fewer follows from the ids of batches alone.
-	mostKept    = 64
-	longestKept = 10 * time.Minute
-	// One that was read so shortly ago stays, whatever its batch: a walk may be on its way through it.
-	readLately = 10 * time.Second
-)
-
 var errMomentGone = errors.New("the batch is not kept")
 
 // span is which batches a state is of.
@@ -147,18 +139,29 @@ func (k *keeper) look() {
 
 // thin is called with the mutex held.
 func (k *keeper) thin() {
-	now := k.now()
-	past := max(0, len(k.kept)-mostKept)
-	for past < len(k.kept) && (now.Sub(k.kept[past].taken) > longestKept || k.written-k.kept[past].written > k.most) {
-		past++
+	if len(k.kept) == 0 {
+		return
 	}
-	k.drop(past)
-	left := k.kept[:0]
+	now := k.now()
+	states := make([]moments.State, len(k.kept))
 	for at, each := range k.kept {
-		if k.isWanted(at) || now.Sub(each.read) < readLately {
-			left = append(left, each)
+		idleMS := int64(-1)
+		if !each.read.IsZero() {
+			idleMS = now.Sub(each.read).Milliseconds()
+		}
+		states[at] = moments.State{
+			IsWanted: k.isWanted(at),
+			AgeMS:    now.Sub(each.taken).Milliseconds(),
+			IdleMS:   idleMS,
+			Written:  k.written - each.written,
+		}
+	}
+	left := k.kept[:0]
+	for at, stays := range moments.Staying(states, k.most) {
+		if stays {
+			left = append(left, k.kept[at])
 		} else {
-			each.entries.Drop()
+			k.kept[at].entries.Drop()
 		}
 	}
 	clear(k.kept[len(left):])

@@ -23,7 +23,6 @@ const idleMS = 60_000
 // store is what all kinds have in common.
 type store interface {
 	Apply(records []stores.Record, checkpoint *stores.Checkpoint) (stores.Applied, error)
-	Count(walk *stores.Walk) (int64, error)
 	Entries(segment int64, walk *stores.Walk) (int64, error)
 	Keep() (counted <-chan struct{}, err error)
 	Bytes() int64
@@ -326,25 +325,12 @@ func (r *replica) viewedAt(batch, end int64) (*engine.View, *controlv1.EngineVie
 	if err != nil {
 		return nil, nil, err
 	}
-	shown, err := shownIn(view)
+	shown, err := stores.ShownBy(view)
 	if err != nil {
 		view.Close()
 		return nil, nil, err
 	}
-	return view, shown, nil
-}
-
-// shownIn returns what a view shows.
-func shownIn(view *engine.View) (*controlv1.EngineViewed, error) {
-	checkpoint := stores.Checkpoint{StreamTimeMS: -1}
-	state, err := view.State()
-	if err == nil && state != nil {
-		err = json.Unmarshal(state, &checkpoint)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("a checkpoint: %w", err)
-	}
-	return &controlv1.EngineViewed{Position: checkpoint.Position, StreamTimeMs: checkpoint.StreamTimeMS, Segments: view.Segments}, nil
+	return view, &controlv1.EngineViewed{Position: shown.Position, StreamTimeMs: shown.StreamTimeMS, Segments: view.Segments}, nil
 }
 
 // latest returns records of the tail from an offset on, `most` of them at most.
@@ -361,6 +347,9 @@ func (r *replica) latest(start int64, most int) *controlv1.EngineRecords {
 	for at, record := range records {
 		found.Records[at] = &controlv1.EngineRecord{
 			Key: record.Key, Value: record.Value, TimestampMs: record.TimestampMS, Offset: record.Offset,
+		}
+		if record.Batch != moments.None {
+			found.Records[at].Batch = &record.Batch
 		}
 	}
 	return found
@@ -397,7 +386,12 @@ func (r *replica) View() (*engine.View, int64, error) {
 // Errors are engine.ErrClosed, or of type *engine.Fault.
 func (r *replica) Get(key []byte, take func(value []byte, timestampMS int64)) (bool, error) {
 	if versioned, isVersioned := r.store.(*stores.Versioned); isVersioned {
-		return versioned.Get(key, func(version stores.Version) { take(version.Value, version.TimestampMS) })
+		shown, err := versioned.Present()
+		if err != nil {
+			return false, err
+		}
+		defer shown.Close()
+		return versioned.AsOf(shown, key, stores.Latest, func(version stores.Version) { take(version.Value, version.TimestampMS) })
 	}
 	kept, err := r.keyValue()
 	if err != nil {

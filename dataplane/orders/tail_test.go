@@ -12,6 +12,7 @@ import (
 	"statehouse-dataplane/engine"
 	"statehouse-dataplane/follow"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/moments"
 	"statehouse-dataplane/stores"
 )
 
@@ -116,7 +117,9 @@ func TestReportsTellOfRecordsBeforeTheTailHasThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		records := []stores.Record{{Key: []byte("k"), Value: []byte{}, TimestampMS: 7, Offset: 4}, {Key: []byte("k"), Offset: 5}}
+		records := []stores.Record{
+			{Key: []byte("k"), Value: []byte{}, TimestampMS: 7, Offset: 4, Batch: 3}, {Key: []byte("k"), Offset: 5, Batch: moments.None},
+		}
 		ended := make(chan error)
 		go func() { ended <- r.Take(follow.Slice{Records: records, Next: 7, AtEnd: true}) }()
 		for reads := 0; ; reads++ {
@@ -132,6 +135,9 @@ func TestReportsTellOfRecordsBeforeTheTailHasThem(t *testing.T) {
 			}
 			if !restores && (found.Start != 3 || len(found.Records) != 2 || found.Records[0].Value == nil || found.Records[1].Value != nil) {
 				t.Fatalf("it has %v", found)
+			}
+			if !restores && (found.Records[0].GetBatch() != 3 || found.Records[0].Batch == nil || found.Records[1].Batch != nil) {
+				t.Fatalf("they are of the batches %v and %v", found.Records[0].Batch, found.Records[1].Batch)
 			}
 			break
 		}

@@ -30,7 +30,7 @@ func (s *Served) count(r *reading) ([]byte, read) {
 	}
 	count := uint64(0)
 	for at := range replicas {
-		found, isFound := countOf(replicas[at].Held.Store(), counting.IsExact, r)
+		found, isFound := countOf(&replicas[at], counting.IsExact, r)
 		if !isFound {
 			return nil, read{}
 		}
@@ -43,19 +43,25 @@ func (s *Served) count(r *reading) ([]byte, read) {
 }
 
 // countOf returns the number of a store's entries. Stores keep what Python takes for an estimate. For a key-value store that
-// is exact; for others exact numbers take a walk.
-func countOf(store any, isExact bool, r *reading) (int64, bool) {
-	kept, isStore := store.(interface {
+// is exact; for others exact numbers take a walk, and so do all numbers of a batch.
+func countOf(of *admit.Stamped[*source], isExact bool, r *reading) (int64, bool) {
+	kept, isStore := of.Held.Store().(interface {
+		presenter
 		Kept() (int64, bool)
-		Count(walk *stores.Walk) (int64, error)
+		Count(shown stores.Shown, walk *stores.Walk) (int64, error)
 	})
-	_, isKeyValue := store.(*stores.KeyValue)
-	switch {
-	case !isStore:
+	if !isStore {
 		return 0, false
-	case isExact && !isKeyValue:
-		count, err := kept.Count(r.walk())
-		return count, err == nil
 	}
-	return kept.Kept()
+	_, isKeyValue := kept.(*stores.KeyValue)
+	if !of.Moment.IsSet && (isKeyValue || !isExact) {
+		return kept.Kept()
+	}
+	shown, err := shownBy(of, kept)
+	if err != nil {
+		return 0, false
+	}
+	defer shown.Close()
+	count, err := kept.Count(shown, r.walk())
+	return count, err == nil
 }

@@ -89,7 +89,12 @@ func (k *keyed) timed(accept func(stores.Timed) bool, firstMS, lastMS int64, end
 	if !isTimed {
 		return false
 	}
-	hasMore, err := store.Scan(k.left(), accept, firstMS, lastMS, k.room(), k.r.walk(), func(key stores.Timed, entry, value []byte, timestampMS int64) {
+	shown, err := shownBy(&k.granted.Stamped, store)
+	if err != nil {
+		return false
+	}
+	defer shown.Close()
+	hasMore, err := store.Scan(shown, k.left(), accept, firstMS, lastMS, k.room(), k.r.walk(), func(key stores.Timed, entry, value []byte, timestampMS int64) {
 		var begun int
 		k.data, begun = wire.Begin(k.data, entriesTag)
 		k.data = protowire.AppendVarint(append(k.data, startTag), uint64(key.StartMS))
@@ -127,7 +132,7 @@ func (k *keyed) show(tag byte, value []byte) {
 func (k *keyed) end(hasMore bool) int {
 	before := len(k.data)
 	if hasMore {
-		k.data = wire.AppendField(k.data, tokenTag, k.asked.Token(k.last))
+		k.data = wire.AppendField(k.data, tokenTag, k.asked.Token(k.last, k.granted.Moment))
 	}
 	token := len(k.data) - before
 	k.data = appendStamp(k.data, &k.granted.Stamped)

@@ -38,7 +38,12 @@ func (k *kept) Get(key []byte, take func([]byte, int64)) (bool, error) {
 	case *stores.KeyValue:
 		return of.Get(key, take)
 	case *stores.Versioned:
-		return of.Get(key, func(version stores.Version) { take(version.Value, version.TimestampMS) })
+		shown, err := of.Present()
+		if err != nil {
+			return false, err
+		}
+		defer shown.Close()
+		return of.AsOf(shown, key, stores.Latest, func(version stores.Version) { take(version.Value, version.TimestampMS) })
 	}
 	return false, errors.New("no plain keys")
 }

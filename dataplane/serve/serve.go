@@ -270,7 +270,30 @@ func got(granted *admit.Granted[*source], take func(value []byte, timestampMS in
 		return false, err
 	}
 	defer view.Close()
+	if versioned, isVersioned := granted.Held.Store().(*stores.Versioned); isVersioned {
+		shown := stores.Shown{View: view}
+		return versioned.AsOf(shown, granted.Key, stores.Latest, func(version stores.Version) { take(version.Value, version.TimestampMS) })
+	}
 	return stores.GetIn(view, granted.Key, take)
+}
+
+// presenter is a store that shows what there is now.
+type presenter interface{ Present() (stores.Shown, error) }
+
+// shownBy opens what is to be read of a store: its batch if one is to be shown, or what there is.
+func shownBy(of *admit.Stamped[*source], store presenter) (stores.Shown, error) {
+	if !of.Moment.IsSet {
+		return store.Present()
+	}
+	view, err := of.Held.ViewAt(of.Moment.Batch, of.Moment.End)
+	if err != nil {
+		return stores.Shown{}, err
+	}
+	shown, err := stores.ShownBy(view)
+	if err != nil {
+		view.Close()
+	}
+	return shown, err
 }
 
 // appendStamp appends the stamp of a replica, in the field that all answers have it in.

@@ -46,13 +46,12 @@ func (k *keyed) asOf() bool {
 		k.show(valueTag, version.Value)
 		sinceMS = version.TimestampMS
 	}
-	var found bool
-	var err error
-	if k.asked.From.IsSet {
-		found, err = store.AsOf(k.granted.Key, k.asked.From.MS, take)
-	} else {
-		found, err = store.Get(k.granted.Key, take)
+	shown, err := shownBy(&k.granted.Stamped, store)
+	if err != nil {
+		return false
 	}
+	defer shown.Close()
+	found, err := store.AsOf(shown, k.granted.Key, k.asked.From.Or(stores.Latest), take)
 	if err != nil {
 		return false
 	}
@@ -74,7 +73,12 @@ func (k *keyed) history() bool {
 	}
 	span := stores.Span{FirstMS: k.asked.From.Or(-1), LastMS: k.asked.To.Or(-1)}
 	lastMS := int64(0)
-	hasMore, startMS, err := store.History(k.granted.Key, k.left(), span, k.room(), k.r.walk(), func(version stores.Version) {
+	shown, err := shownBy(&k.granted.Stamped, store)
+	if err != nil {
+		return false
+	}
+	defer shown.Close()
+	hasMore, startMS, err := store.History(shown, k.granted.Key, k.left(), span, k.room(), k.r.walk(), func(version stores.Version) {
 		var begun int
 		k.data, begun = wire.Begin(k.data, entriesTag)
 		k.show(versionTag, version.Value)

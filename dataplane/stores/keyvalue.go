@@ -97,19 +97,12 @@ func (s *KeyValue) View() (*engine.View, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	state, err := view.State()
+	shown, err := ShownBy(view)
 	if err != nil {
 		view.Close()
 		return nil, 0, err
 	}
-	var written struct{ Position int64 }
-	if state != nil {
-		if err := json.Unmarshal(state, &written); err != nil {
-			view.Close()
-			return nil, 0, fmt.Errorf("damaged checkpoint: %w", err)
-		}
-	}
-	return view, written.Position, nil
+	return view, shown.Position, nil
 }
 
 // Pages walks over the entries of views of key-value stores that have no key in common, as one sequence.
@@ -160,5 +153,22 @@ func (r *roomy) Next() bool {
 	return true
 }
 
-// Count returns the number of keys. It walks over all only if the number is not kept.
-func (s *KeyValue) Count(walk *Walk) (int64, error) { return s.Entries(Whole, walk) }
+// Count walks over all keys, and returns how many there are.
+func (s *KeyValue) Count(shown Shown, walk *Walk) (int64, error) {
+	found := within(shown.View, engine.Default, Range{})
+	defer found.Close()
+	count := int64(0)
+	for found.Next() {
+		if err := walk.goesOn(shown.View); err != nil {
+			return 0, err
+		}
+		count++
+	}
+	return count, found.Err()
+}
+
+// Present opens what there is now.
+func (s *KeyValue) Present() (Shown, error) {
+	view, position, err := s.View()
+	return Shown{view, position, -1}, err
+}

@@ -216,7 +216,7 @@ func TestAKeyValueStoreIsTheLatestValueOfEachKey(t *testing.T) {
 			if more != (len(expected) > limit) || !slices.Equal(seen, expected[:min(limit, len(expected))]) {
 				t.Fatalf("%+v has %x (more: %v), not %x", keys, seen, more, expected)
 			}
-			if count := must[int64](t)(s.Count(forever())); count != int64(len(should)) {
+			if count := reading(t, s, func(shown Shown) (int64, error) { return s.Count(shown, forever()) }); count != int64(len(should)) {
 				t.Fatalf("step %d: %d keys, not %d", step, count, len(should))
 			}
 		}
@@ -314,7 +314,7 @@ func TestANumberOfKeysThatIsKeptIsThereAfterOpening(t *testing.T) {
 		t.Fatalf("%+v, %v", checkpoint, err)
 	}
 	ended := errors.New("it was walked over")
-	count, err := s.Count(&Walk{Ends: func() error { return ended }})
+	count, err := s.Entries(Whole, &Walk{Ends: func() error { return ended }})
 	if err != nil || count != 1 {
 		t.Fatalf("%d, %v", count, err)
 	}
@@ -483,7 +483,7 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 					live[entry] = each
 				}
 			}
-			if count := must[int64](t)(s.Count(forever())); count != int64(len(live)) {
+			if count := reading(t, s, func(shown Shown) (int64, error) { return s.Count(shown, forever()) }); count != int64(len(live)) {
 				t.Fatalf("%d entries, not %d", count, len(live))
 			}
 			firstMS, lastMS := int64(random.IntN(60*leastIntervalMS)), int64(random.IntN(60*leastIntervalMS))
@@ -496,16 +496,18 @@ func TestATimedStoreIsItsEntriesThatAreNotExpired(t *testing.T) {
 			keys := randomRange(random, func() []byte { return ordered.Append(nil, oddBytes(random, 2)) })
 			expected, seen := inOrder(wanted, keys), []string{}
 			accept := func(key Timed) bool { return firstMS <= layout.timeMS(key) && layout.timeMS(key) <= lastMS }
-			must[bool](t)(s.Scan(keys, accept, firstMS, lastMS, Room{Entries: 1_000, Bytes: mib}, forever(),
-				func(key Timed, entry, value []byte, timeMS int64) {
-					seen = append(seen, string(entry))
-					found := timedEntry{Timed{bytes.Clone(key.Key), key.StartMS, key.EndMS, key.Sequence}, string(value), timeMS}
-					should := wanted[string(entry)]
-					if !bytes.Equal(found.key.Key, should.key.Key) || found.value != should.value || found.timeMS != should.timeMS ||
-						found.key.StartMS != should.key.StartMS || found.key.EndMS != should.key.EndMS {
-						t.Fatalf("%+v, not %+v", found, should)
-					}
-				}))
+			take := func(key Timed, entry, value []byte, timeMS int64) {
+				seen = append(seen, string(entry))
+				found := timedEntry{Timed{bytes.Clone(key.Key), key.StartMS, key.EndMS, key.Sequence}, string(value), timeMS}
+				should := wanted[string(entry)]
+				if !bytes.Equal(found.key.Key, should.key.Key) || found.value != should.value || found.timeMS != should.timeMS ||
+					found.key.StartMS != should.key.StartMS || found.key.EndMS != should.key.EndMS {
+					t.Fatalf("%+v, not %+v", found, should)
+				}
+			}
+			reading(t, s, func(shown Shown) (bool, error) {
+				return s.Scan(shown, keys, accept, firstMS, lastMS, Room{Entries: 1_000, Bytes: mib}, forever(), take)
+			})
 			if !slices.Equal(seen, expected) {
 				t.Fatalf("%+v has %x, not %x", keys, seen, expected)
 			}
@@ -581,31 +583,40 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 					latest++
 				}
 			}
-			if count := must[int64](t)(s.Count(forever())); count != int64(latest) {
+			if count := reading(t, s, func(shown Shown) (int64, error) { return s.Count(shown, forever()) }); count != int64(latest) {
 				t.Fatalf("%d keys, not %d", count, latest)
 			}
 			keys := randomRange(random, func() []byte { return ordered.Append(nil, oddBytes(random, 2)) })
 			expected, seen := inOrder(should, keys), []string{}
-			must[bool](t)(s.Scan(keys, at, Room{Entries: 1_000, Bytes: mib}, forever(), func(key []byte, version Version) {
+			take := func(key []byte, version Version) {
 				escaped := string(ordered.Append(nil, key))
 				seen = append(seen, escaped)
 				if (timedValue{string(version.Value), version.TimestampMS}) != should[escaped] {
 					t.Fatalf("%x is %q of %d, not %v", key, version.Value, version.TimestampMS, should[escaped])
 				}
-			}))
+			}
+			reading(t, s, func(shown Shown) (bool, error) {
+				return s.Scan(shown, keys, at, Room{Entries: 1_000, Bytes: mib}, forever(), take)
+			})
 			if !slices.Equal(seen, expected) {
 				t.Fatalf("as of %d: %x, not %x", at, seen, expected)
 			}
 			key := oddBytes(random, 2)
 			var found timedValue
-			known := must[bool](t)(s.AsOf(key, at, func(version Version) { found = timedValue{string(version.Value), version.TimestampMS} }))
+			known := reading(t, s, func(shown Shown) (bool, error) {
+				return s.AsOf(shown, key, at, func(version Version) { found = timedValue{string(version.Value), version.TimestampMS} })
+			})
 			if expected, should := should[string(ordered.Append(nil, key))]; known != should || found != expected {
 				t.Fatalf("%x as of %d is %v, not %v", key, at, found, expected)
 			}
 			if startMS > 0 {
 				var before *BeforeHistory
-				if _, err := s.AsOf(key, startMS-1, func(Version) {}); !errors.As(err, &before) {
-					t.Fatalf("before the history: %v", err)
+				refusal := reading(t, s, func(shown Shown) (error, error) {
+					_, err := s.AsOf(shown, key, startMS-1, func(Version) {})
+					return err, nil
+				})
+				if !errors.As(refusal, &before) {
+					t.Fatalf("before the history: %v", refusal)
 				}
 			}
 			span := Span{startMS + int64(random.IntN(40)), startMS + int64(random.IntN(60))}
@@ -615,6 +626,14 @@ func TestAVersionedStoreAnswersOfEachMomentOfItsHistory(t *testing.T) {
 	if counted < 100 {
 		t.Fatalf("counted %d times only", counted)
 	}
+}
+
+// reading has a store read as it is.
+func reading[T any](t *testing.T, s interface{ Present() (Shown, error) }, read func(Shown) (T, error)) T {
+	t.Helper()
+	shown := must[Shown](t)(s.Present())
+	defer shown.Close()
+	return must[T](t)(read(shown))
 }
 
 // newestAt returns the value of a key at a time, "" if it had none, and since when it had it.
@@ -658,14 +677,13 @@ func history(t *testing.T, s *Versioned, key []byte, all map[int64]string, span 
 	seen := []valid{}
 	for more := true; more; {
 		var last int64
-		var err error
-		more, _, err = s.History(key, left, span, Room{Entries: 2, Bytes: mib}, forever(), func(version Version) {
-			seen = append(seen, valid{string(version.Value), version.TimestampMS, version.ValidToMS})
-			last = version.TimestampMS
+		more = reading(t, s, func(shown Shown) (bool, error) {
+			more, _, err := s.History(shown, key, left, span, Room{Entries: 2, Bytes: mib}, forever(), func(version Version) {
+				seen = append(seen, valid{string(version.Value), version.TimestampMS, version.ValidToMS})
+				last = version.TimestampMS
+			})
+			return more, err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		at := be64(bytes.Clone(prefix), last)
 		if reverse {
 			left.Stop = at

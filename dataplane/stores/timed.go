@@ -202,25 +202,23 @@ func (s *TimedStore) Apply(records []Record, checkpoint *Checkpoint) (Applied, e
 	return applied, nil
 }
 
-// Scan has `take` see entries of a range of entry keys as they are at one moment, in the range's order, as long as there is
-// room. It returns whether there are more. What `take` sees is gone after that.
+// Present opens what there is now.
+func (s *TimedStore) Present() (Shown, error) { return present(s.database, &s.streamTime) }
+
+// Scan has `take` see entries of a range of entry keys, in the range's order, as long as there is room. It returns whether
+// there are more. What `take` sees is gone after that.
 //
 //	accept: whether a live entry is wanted; its plain key is escaped
 //	firstMS, lastMS: no entry with an earlier or later time is wanted
 func (s *TimedStore) Scan(
-	keys Range, accept func(key Timed) bool, firstMS, lastMS int64, room Room, walk *Walk,
+	shown Shown, keys Range, accept func(key Timed) bool, firstMS, lastMS int64, room Room, walk *Walk,
 	take func(key Timed, entry, value []byte, timestampMS int64),
 ) (bool, error) {
-	view, err := s.database.View()
-	if err != nil {
-		return false, err
-	}
-	defer view.Close()
-	firstMS = max(firstMS, s.segments.horizonMS(s.streamTime.now()))
-	found := s.live(view, keys, firstMS, lastMS)
+	firstMS = max(firstMS, s.segments.horizonMS(shown.StreamTimeMS))
+	found := s.live(shown.View, keys, firstMS, lastMS)
 	defer found.Close()
 	for found.Next() {
-		if err := walk.goesOn(view); err != nil {
+		if err := walk.goesOn(shown.View); err != nil {
 			return false, err
 		}
 		entry, data := found.Key(), found.Value()
@@ -253,18 +251,13 @@ func (s *TimedStore) live(view *engine.View, keys Range, firstMS, lastMS int64) 
 }
 
 // Count walks over all entries, and returns how many are not expired.
-func (s *TimedStore) Count(walk *Walk) (int64, error) {
-	view, err := s.database.View()
-	if err != nil {
-		return 0, err
-	}
-	defer view.Close()
-	horizonMS := s.segments.horizonMS(s.streamTime.now())
-	found := s.live(view, Range{}, horizonMS, math.MaxInt64)
+func (s *TimedStore) Count(shown Shown, walk *Walk) (int64, error) {
+	horizonMS := s.segments.horizonMS(shown.StreamTimeMS)
+	found := s.live(shown.View, Range{}, horizonMS, math.MaxInt64)
 	defer found.Close()
 	count := int64(0)
 	for found.Next() {
-		if err := walk.goesOn(view); err != nil {
+		if err := walk.goesOn(shown.View); err != nil {
 			return 0, err
 		}
 		key, err := s.layout.parsed(found.Key())

@@ -56,7 +56,12 @@ func NewVersioned(database *engine.Database, retentionMS int64) (*Versioned, *Ch
 }
 
 // HistoryStartMS returns the earliest time that may be asked for.
-func (s *Versioned) HistoryStartMS() int64 { return max(0, s.streamTime.now()-s.retentionMS) }
+func (s *Versioned) HistoryStartMS() int64 { return s.startMS(s.streamTime.now()) }
+
+func (s *Versioned) startMS(streamTimeMS int64) int64 { return max(0, streamTimeMS-s.retentionMS) }
+
+// Present opens what there is now.
+func (s *Versioned) Present() (Shown, error) { return present(s.database, &s.streamTime) }
 
 // Apply adds versions, removes those that nobody can ask for any more, and writes the checkpoint with that.
 func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, error) {
@@ -123,7 +128,7 @@ func (s *Versioned) Apply(records []Record, checkpoint *Checkpoint) (Applied, er
 		return Applied{}, err
 	}
 	s.note(by, checkpoint)
-	s.streamTime.set(streamTimeMS) // before anything is removed: see `AsOf`
+	s.streamTime.set(streamTimeMS) // before anything is removed: see `present`
 	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		return Applied{}, err
 	}
@@ -179,36 +184,17 @@ func timeAfter(timeMS int64) []byte {
 	return binary.BigEndian.AppendUint64(nil, uint64(timeMS+1))
 }
 
-// Get has `take` see the latest value of a key, and returns whether it has one. The value is gone after that.
-func (s *Versioned) Get(key []byte, take func(Version)) (bool, error) {
-	return s.at(key, math.MaxInt64, take)
-}
+// Latest is a time that has every version: as of it a key has its latest value.
+const Latest = math.MaxInt64
 
-// AsOf does the same for the value that the key had at a time. The error may be a *BeforeHistory.
-func (s *Versioned) AsOf(key []byte, asOfMS int64, take func(Version)) (bool, error) {
-	found, err := s.at(key, asOfMS, take)
-	if err != nil {
+// AsOf has `take` see the value that a key had at a time, and returns whether it had one. The value is gone after that. The
+// error may be a *BeforeHistory.
+func (s *Versioned) AsOf(shown Shown, key []byte, asOfMS int64, take func(Version)) (bool, error) {
+	if err := s.refuseBefore(asOfMS, s.startMS(shown.StreamTimeMS)); err != nil {
 		return false, err
 	}
-	// Asked after the read, during which the version may be removed. The start only moves forward.
-	return found, s.refuseBefore(asOfMS, s.HistoryStartMS())
-}
-
-func (s *Versioned) refuseBefore(askedMS, startMS int64) error {
-	if askedMS < startMS {
-		return &BeforeHistory{askedMS, startMS, s.retentionMS}
-	}
-	return nil
-}
-
-func (s *Versioned) at(key []byte, asOfMS int64, take func(Version)) (bool, error) {
-	view, err := s.database.View()
-	if err != nil {
-		return false, err
-	}
-	defer view.Close()
 	prefix := ordered.Append(nil, key)
-	found := view.Entries(engine.Default, prefix, append(bytes.Clone(prefix), timeAfter(asOfMS)...), true)
+	found := shown.Entries(engine.Default, prefix, append(bytes.Clone(prefix), timeAfter(asOfMS)...), true)
 	defer found.Close()
 	if !found.Next() {
 		return false, found.Err()
@@ -220,21 +206,22 @@ func (s *Versioned) at(key []byte, asOfMS int64, take func(Version)) (bool, erro
 	return true, nil
 }
 
-// Scan has `take` see keys with the values that they had at a time, as long as there is room; keys that had none then are
-// left out. `keys` is a range of escaped keys. It returns whether there are more. All is as it is at one moment. What
-// `take` sees is gone after that. The error may be a *BeforeHistory, but not for math.MaxInt64, which is the latest.
-func (s *Versioned) Scan(keys Range, asOfMS int64, room Room, walk *Walk, take func(key []byte, version Version)) (bool, error) {
-	view, err := s.database.View()
-	if err != nil {
-		return false, err
+func (s *Versioned) refuseBefore(askedMS, startMS int64) error {
+	if askedMS < startMS {
+		return &BeforeHistory{askedMS, startMS, s.retentionMS}
 	}
-	defer view.Close()
-	// The start was moved before anything was removed, so it is at least as late as what the view lacks.
-	if err := s.refuseBefore(asOfMS, s.HistoryStartMS()); err != nil {
+	return nil
+}
+
+// Scan has `take` see keys with the values that they had at a time, as long as there is room; keys that had none then are
+// left out. `keys` is a range of escaped keys. It returns whether there are more. What `take` sees is gone after that. The
+// error may be a *BeforeHistory.
+func (s *Versioned) Scan(shown Shown, keys Range, asOfMS int64, room Room, walk *Walk, take func(key []byte, version Version)) (bool, error) {
+	if err := s.refuseBefore(asOfMS, s.startMS(shown.StreamTimeMS)); err != nil {
 		return false, err
 	}
 	isFull := false
-	err = s.each(view, keys, asOfMS, walk, func(key []byte, version Version) bool {
+	err := s.each(shown.View, keys, asOfMS, walk, func(key []byte, version Version) bool {
 		plain := ordered.Key(key)
 		if isFull = !room.Takes(len(plain) + len(version.Value)); isFull {
 			return false
@@ -286,14 +273,9 @@ func (s *Versioned) each(view *engine.View, keys Range, asOfMS int64, walk *Walk
 }
 
 // Count walks over all versions, and returns how many keys have a latest value.
-func (s *Versioned) Count(walk *Walk) (int64, error) {
-	view, err := s.database.View()
-	if err != nil {
-		return 0, err
-	}
-	defer view.Close()
+func (s *Versioned) Count(shown Shown, walk *Walk) (int64, error) {
 	count := int64(0)
-	err = s.each(view, Range{}, math.MaxInt64, walk, func([]byte, Version) bool {
+	err := s.each(shown.View, Range{}, math.MaxInt64, walk, func([]byte, Version) bool {
 		count++
 		return true
 	})
@@ -306,13 +288,10 @@ type Span struct{ FirstMS, LastMS int64 }
 // History has `take` see the versions of a key that were valid within a span, as long as there is room. A version is valid
 // until the next one, or the deletion. `left` is the part of the key's entries that is left to read, in the order asked
 // for. It returns whether there are more, and where the history starts. The error may be a *BeforeHistory.
-func (s *Versioned) History(key []byte, left Range, span Span, room Room, walk *Walk, take func(Version)) (bool, int64, error) {
-	view, err := s.database.View()
-	if err != nil {
-		return false, 0, err
-	}
-	defer view.Close()
-	startMS := s.HistoryStartMS() // as in `Scan`
+func (s *Versioned) History(
+	shown Shown, key []byte, left Range, span Span, room Room, walk *Walk, take func(Version),
+) (bool, int64, error) {
+	startMS := s.startMS(shown.StreamTimeMS)
 	for _, asked := range []int64{span.FirstMS, span.LastMS} {
 		if asked >= 0 {
 			if err := s.refuseBefore(asked, startMS); err != nil {
@@ -341,7 +320,7 @@ func (s *Versioned) History(key []byte, left Range, span Span, room Room, walk *
 	if left.Reverse {
 		walked = s.newestFirst
 	}
-	err = walked(view, ordered.Append(nil, key), left, span, walk, give)
+	err := walked(shown.View, ordered.Append(nil, key), left, span, walk, give)
 	return isFull, startMS, err
 }
 

@@ -14,6 +14,7 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import EngineView, StoreUnusable, Writes
 from query_service.stores.segments import family_of, number_of
+from statehouse.contract.moments import NONE
 from statehouse.control.v1 import engine_pb2
 from statehouse.errors import LookupFailure, Reason
 
@@ -187,7 +188,13 @@ class DataPlaneEngine:
         order = engine_pb2.EngineOrder(tail=engine_pb2.EngineTail(store=self._store, start=start, limit=limit))
         found = (await asyncio.wrap_future(self._plane.begin(order))).records
         records = [
-            ChangelogRecord(each.key, each.value if each.HasField("value") else None, each.timestamp_ms, each.offset)
+            ChangelogRecord(
+                each.key,
+                each.value if each.HasField("value") else None,
+                each.timestamp_ms,
+                each.offset,
+                each.batch if each.HasField("batch") else NONE,
+            )
             for each in found.records
         ]
         return KeptRecords(found.start, found.end, records)

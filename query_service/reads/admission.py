@@ -70,7 +70,7 @@ class Admission:
         self._reports = reports
         self._partition_of = partition_of
         self._first_batches = first_batches or FirstBatches()
-        self._moments = moments or ReplicaMoments(CommittedMoments())
+        self.moments = moments or ReplicaMoments(CommittedMoments())
         self._head = lru_cache(HEADS_MAX)(self._serialized_head)
 
     def admit_key(self, request: KeyedRequest, claim: Claim = Claim.WHOLE) -> tuple[ServedStore, bytes, Admitted]:
@@ -247,7 +247,7 @@ class Admission:
         wanted = moment or bound.moment
         if wanted is None:
             return Admitted(replica, stamp)
-        return self._moments.admitted(bound, wanted, task, replica, stamp)
+        return self.moments.admitted(bound, wanted, task, replica, stamp)
 
     def standing(self, served: ServedStore, partition: int) -> tuple[TaskReplica, StoreReplica]:
         """Return the task and the replica that may answer for a partition, whatever bounds a caller has.

@@ -15,6 +15,7 @@ from statehouse.contract.moments import (
     Asked,
     Chosen,
     CommittedMoments,
+    KnownMoments,
     Missed,
     MomentBound,
     MomentToken,
@@ -23,8 +24,8 @@ from statehouse.contract.moments import (
     gone,
     not_reached,
     unavailable,
+    why_none,
 )
-from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure
 from statehouse.v1 import types_pb2
 
@@ -70,6 +71,17 @@ class ReplicaMoments:
     def __init__(self, committed: CommittedMoments) -> None:
         self._committed = committed
 
+    def known(self, replica: StoreReplica) -> KnownMoments:
+        """Return the batches of a replica's store.
+
+        Raises:
+            LookupFailure: MOMENTS_UNAVAILABLE.
+
+        """
+        if not replica.keeps_moments:
+            raise unavailable(replica.spec.name, why_none(replica.spec) or "its engine keeps none")
+        return self._committed.of(replica.spec.name)
+
     def admitted(
         self,
         bound: Freshness,
@@ -86,8 +98,6 @@ class ReplicaMoments:
 
         """
         spec, partition = replica.spec, replica.partition
-        if not replica.keeps_moments:
-            raise unavailable(spec.name, _why_never(spec))
         found = self._choice(bound, moment, replica)
         if isinstance(found, Missed):
             if not found.passes:
@@ -114,7 +124,7 @@ class ReplicaMoments:
 
     def _choice(self, bound: Freshness, moment: MomentBound, replica: StoreReplica) -> Chosen | Missed:
         store, partition = replica.spec.name, replica.partition
-        known = self._committed.of(store)
+        known = self.known(replica)
         least = 0 if bound.at_least is None else bound.at_least.position(store, partition)
 
         def shows(_batch_id: int, end: int) -> bool:
@@ -152,13 +162,3 @@ def agreed(found: Sequence[Admitted], ask_again: Callable[[int, MomentBound], Ad
             for part in step.parts:
                 parts[places[part]] = ask_again(places[part], bound)
     return parts
-
-
-def _why_never(spec: StoreSpec) -> str:
-    if spec.is_global:
-        return "it is global"
-    if spec.ephemeral:
-        return "it is ephemeral"
-    if not spec.committed:
-        return "no processor of ours writes it"
-    return f"stores of kind {spec.kind} keep no batches here"

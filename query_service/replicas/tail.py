@@ -83,6 +83,13 @@ class TailRecords:
     records: Sequence[ChangelogRecord]
     position: int
 
+    def cut(self, end: int) -> tuple[TailRecords, TailRecords | None]:
+        """Return those before an offset, and what there is from it on."""
+        if self.position <= end:
+            return self, None
+        before = [record for record in self.records if record.offset < end]
+        return TailRecords(before, end), TailRecords(self.records[len(before) :], self.position)
+
 
 class Tail:
     """The latest records, up to `max_bytes`. One thread extends the tail, any thread reads it."""

@@ -64,8 +64,6 @@ KINDS: Final[Mapping[type[ReadRequest], frozenset[engine_pb2.EngineKind.ValueTyp
     }
 )
 """The kinds of stores of which the data plane answers a request."""
-OF_MOMENTS: Final = (query_service_pb2.GetRequest, query_service_pb2.ScanRequest)
-"""What the data plane answers as of a batch, of key-value stores."""
 _UNPAGED: Final = (query_service_pb2.GetRequest, query_service_pb2.GetAsOfRequest, query_service_pb2.CountRequest)
 _REFUSES_NEGATIVE: Final = (query_service_pb2.GetAsOfRequest, query_service_pb2.GetHistoryRequest)
 _REFUSES_EXCHANGED: Final = (query_service_pb2.FetchWindowsRequest, query_service_pb2.GetHistoryRequest)
@@ -149,8 +147,7 @@ def admitted(  # noqa: C901, PLR0911 - each return is an obstacle
     if not isinstance(parts, Sequence):
         return parts
     if asked.moment is not None:
-        is_read_so = isinstance(request, OF_MOMENTS) and store.kind == _KEY_VALUE
-        moments = _moments(bound, asked.moment, store.name, parts) if is_read_so else None
+        moments = _moments(bound, asked.moment, store.name, parts)
         if moments is None:
             return serving_pb2.SERVING_OBSTACLE_MOMENT
         for part, moment in zip(parts, moments, strict=True):

@@ -1,7 +1,6 @@
 """The moments that an engine of this process keeps: which ones, for how long, and which one a thread is shown.
 
-Ids alone decide which batches stay (`moments.covers`), so that all replicas keep the same. Bounds on their number,
-their age and the bytes that they hold back come on top: then the oldest goes first.
+Which ones stay says `statehouse/contract/moment_leases.py`.
 """
 
 from __future__ import annotations
@@ -14,21 +13,18 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from query_service.stores.engine import EngineView, MomentGone, StoreClosed
-from statehouse.contract.moments import DENSE, NONE, covers, is_state_of
-from statehouse.contract.topology import STORE_KINDS, StoreSpec
+from statehouse.contract.moment_leases import KeptState, staying
+from statehouse.contract.moments import DENSE, NONE, covers, is_state_of, why_none
+from statehouse.contract.topology import StoreSpec
 
-KEPT_MAX: Final = 64
-AGE_MAX_S: Final = 600.0
 DISK_BYTES: Final = 64 * 1024 * 1024
 _PART_OF_MEMORY: Final = 8
-_LEASE_S: Final = 10.0
-"""One that was read so lately stays although its id says that it may go: the reader may want its next page."""
+_MS: Final = 1_000
 
 
 def keeps_moments(spec: StoreSpec) -> bool:
     """Whether a store shows batches: it is of a built-in kind, and a processor writes it batch by batch."""
-    is_written = spec.committed and not (spec.is_global or spec.ephemeral or spec.foreign)
-    return is_written and spec.kind in STORE_KINDS
+    return not why_none(spec)
 
 
 def moment_bytes(spec: StoreSpec, memory_bytes: int) -> int:
@@ -73,7 +69,7 @@ class _Kept(Generic[E_]):
         upto: the last batch that it is the state of; None as long as no later one has been written.
         entries: what it shows.
         written: how many bytes had been written before it.
-        taken_at, read_at: when, on the monotonic clock, in seconds.
+        taken_at, read_at: when, on the monotonic clock, in seconds; None: nobody has.
         readers: how many threads it is shown to.
 
     """
@@ -85,8 +81,13 @@ class _Kept(Generic[E_]):
     written: int
     taken_at: float
     upto: int | None = None
-    read_at: float = float("-inf")
+    read_at: float | None = None
     readers: int = 0
+
+    def state(self, now: float, written: int, *, is_wanted: bool) -> KeptState:
+        """Return what decides whether it stays; `written`: how many bytes have been written by now."""
+        idle_ms = -1 if self.read_at is None else int((now - self.read_at) * _MS)
+        return KeptState(is_wanted, int((now - self.taken_at) * _MS), idle_ms, written - self.written)
 
 
 class KeptMoments(Generic[E_]):
@@ -135,20 +136,17 @@ class KeptMoments(Generic[E_]):
                 return
             if self._kept[-1].upto is None:
                 self._kept[-1].upto = max(self._kept[-1].last, newest - 1)
-            now, stay = time.monotonic(), []
-            for place, each in enumerate(self._kept):
-                newer = len(self._kept) - place - 1
-                if self._is_within_bounds(each, newer, now) and (
-                    newest == NONE or _is_wanted(each, newest, newer) or now - each.read_at < _LEASE_S
-                ):
-                    stay.append(each)
+            now, count = time.monotonic(), len(self._kept)
+            states = [
+                each.state(now, self._written, is_wanted=newest == NONE or _is_wanted(each, newest, count - place - 1))
+                for place, each in enumerate(self._kept)
+            ]
+            before, self._kept = self._kept, []
+            for each, stays in zip(before, staying(states, self._max_bytes), strict=True):
+                if stays:
+                    self._kept.append(each)
                 else:
                     self._release(each)
-            self._kept = stay
-
-    def _is_within_bounds(self, kept: _Kept[E_], newer: int, now: float) -> bool:
-        written = self._written - kept.written
-        return newer < KEPT_MAX and now - kept.taken_at < AGE_MAX_S and written <= self._max_bytes
 
     def clear(self) -> None:
         """Keep none of them any longer. The caller holds the lock."""

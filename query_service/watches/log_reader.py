@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import TailRecords, compaction_of
 from query_service.stores.base import ChangelogRecord
+from statehouse.contract.moments import batch_in
 from statehouse.kafka import clients, codes
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topics import topic_id, topic_settings
@@ -119,7 +120,8 @@ def _read_slice(consumer: Consumer, start: int, stop: int) -> TailRecords | None
                 key, value = message.key(), message.value()
                 position = message.offset() + 1
                 if key is not None:
-                    records.append(ChangelogRecord(key, value, message.timestamp()[1], message.offset()))
+                    batch = batch_in(message.headers())
+                    records.append(ChangelogRecord(key, value, message.timestamp()[1], message.offset(), batch))
                     size += len(key) + len(value or b"")
                 if position > stop:
                     return TailRecords(records, stop)

@@ -10,6 +10,7 @@ from router.fleet.tracker import FleetTracker
 from router.lookups.locate import freshness_of, locate
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.contract.membership import SILENT, Member, ReplicaReport
+from statehouse.contract.moments import why_none
 from statehouse.contract.placement import warning
 from statehouse.contract.topology import GlobalId, StoreSpec, TaskId
 from statehouse.v1 import fleet_service_pb2, types_pb2
@@ -21,8 +22,9 @@ def describe_fleet(
     tracker: FleetTracker,
     suspects: Mapping[str, Suspicion],
     is_not_built: Callable[[StoreSpec], bool],
+    newest_batch: Callable[[StoreSpec], int | None],
 ) -> fleet_service_pb2.GetFleetResponse:
-    """Return the whole table. `is_not_built` returns whether nothing has been committed into a store yet."""
+    """Return the whole table. `is_not_built` and `newest_batch` are those of `ProcessorQueries`."""
     assignment = table.assignment
     tasks = [_task(table, task, holders) for task, holders in sorted(assignment.tasks.items())]
     tasks += [_global_store(table, spec) for spec in assignment.global_stores if spec.name in table.stores]
@@ -30,18 +32,21 @@ def describe_fleet(
         application_id=application_id,
         epoch=table.epoch,
         reason=assignment.reason,
-        stores=describe_stores(table, is_not_built),
+        stores=describe_stores(table, is_not_built, newest_batch),
         nodes=describe_nodes(table, tracker, suspects),
         tasks=tasks,
     )
 
 
 def describe_stores(
-    table: RoutingTable, is_not_built: Callable[[StoreSpec], bool]
+    table: RoutingTable,
+    is_not_built: Callable[[StoreSpec], bool],
+    newest_batch: Callable[[StoreSpec], int | None],
 ) -> Iterator[fleet_service_pb2.StoreInfo]:
     """Return the stores, by name."""
     changes = _topic_changes(table)
     for name, spec in sorted(table.assignment.stores.items()):
+        newest = newest_batch(spec)
         yield fleet_service_pb2.StoreInfo(
             name=spec.name,
             kind=spec.kind,
@@ -53,6 +58,8 @@ def describe_stores(
             ephemeral=spec.ephemeral,
             partitioner=spec.partitioner,
             not_built=is_not_built(spec),
+            newest_batch=newest,
+            no_moments="" if newest is not None else why_none(spec) or "its processor has told the end of no batch yet",
             warnings=_warnings(table, name, changes.get(name)),
             key_columns=[fleet_service_pb2.KeyColumn(name=each.name, type=each.type) for each in spec.key_columns],
             **{"global": spec.is_global},

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from statehouse.contract.moments import why_none
 from statehouse.contract.processor_reports import ProcessorReport, ProcessorReports
 from statehouse.contract.query_states import ReportedState, reported_state
 from statehouse.contract.topology import StoreSpec
@@ -36,21 +37,32 @@ class ProcessorQueries:
     def __init__(self) -> None:
         self._heard: dict[str, _Heard] = {}
         self._reports = ProcessorReports()
+        self._moments: dict[str, tuple[str, int]] = {}  # each store's query, and its newest batch whose end is known
 
     def on_commit(self, commit: commits_pb2.Commit, written_at_s: float, timestamp_ms: int) -> None:
         """Take a record; `timestamp_ms`: its own time, by the driver's clock."""
         self._reports.take(commit, written_at_s)
+        if commit.is_moment:
+            self._moments[commit.store] = commit.query_id, commit.batch_id
+        elif self._moments.get(commit.store, ("", 0))[0] != commit.query_id:
+            self._moments.pop(commit.store, None)
         dated_ms = min(max(0, timestamp_ms), COUNT_MAX)  # a writer may give any
         self._heard[commit.store] = _Heard(commit, self._reports.latest[commit.store], dated_ms)
 
     def on_reset(self, store: str) -> None:
         """Forget a store: its application begins anew."""
         self._heard.pop(store, None)
+        self._moments.pop(store, None)
         self._reports.forget(store)
 
     def is_not_built(self, spec: StoreSpec) -> bool:
         """Whether nothing has been committed into a store, as far as the records that were read say."""
         return spec.committed and spec.name not in self._reports.proven
+
+    def newest_batch(self, spec: StoreSpec) -> int | None:
+        """Return the newest batch whose end the processor has told for a store, None if it has told none."""
+        found = self._moments.get(spec.name)
+        return None if found is None or why_none(spec) else found[1]
 
     def describe(self, known_stores: Container[str], now_s: float) -> Iterator[fleet_service_pb2.QueryInfo]:
         """Return the queries that feed known stores, by name."""

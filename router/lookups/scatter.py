@@ -30,6 +30,7 @@ from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher, naming
 from router.lookups.locate import freshness_of, refuse_forwarded
 from router.lookups.pages import joined
 from router.lookups.stamps import checked, stamps_in
+from router.lookups.walks import Walks
 from router.telemetry.metrics import RouterMetrics
 from statehouse.contract.agreement import Agreement, ask_for, batch_shown, is_gone
 from statehouse.contract.consistency import Freshness
@@ -119,6 +120,7 @@ class Scatter:
     ) -> None:
         self._tables, self._calls, self._dispatcher, self._metrics = tables, calls, dispatcher, metrics
         self._max_entry_bytes = max_message_bytes - _RESERVED_BYTES
+        self._walks = Walks(tables, calls)
 
     async def page(self, request: RangeRequest, deadline: Deadline, handed: Sequence[HandedLookup] = ()) -> bytes:
         """Return a page of a scan over all partitions, or over the one the request names: its response, serialized.
@@ -136,6 +138,8 @@ class Scatter:
         else:
             entry_key_range(request, store.key_serde)
         pages, moment = await self._read_page(store, request, deadline, handed)
+        if moment is not None:
+            self._walks.note(store, request, moment)
         return joined(request, pages, self._max_entry_bytes, store.key_serde, moment)
 
     async def count(

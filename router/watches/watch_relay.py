@@ -6,6 +6,9 @@ and a replica can answer. A node goes on from any position it can prove to be wh
 and no change is passed on twice: changes before the position are dropped. A gap is passed on only if no replica can go
 on without one: a replica that has followed for longer has more of the changelog in memory.
 
+A watch that marks moments passes on changes of whole batches: a partition that has reached a batch's end waits until
+all others have, and the mark is sent (`moment_marks`).
+
 Nothing is queued. Each partition holds one response, waits for its turn to write, and then reads the next one. Turns
 are taken in the order of asking, so a busy partition can't keep a quiet one from its turn. A slow caller slows the
 reading, and the nodes keep the changes in their logs.
@@ -30,17 +33,20 @@ from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode, RoutedReplica, RoutingTable, StoreRoutes
 from router.lookups.dispatch import Call, Dispatcher
 from router.lookups.locate import freshness_of, locate, refuse_forwarded
+from router.lookups.stamps import too_old
 from router.telemetry.metrics import RouterMetrics
+from router.watches.moment_marks import MomentMarks
 from statehouse.contract.consistency import ANY
 from statehouse.contract.epochs import newest
 from statehouse.contract.placement import misplaced_failure
+from statehouse.contract.watch_marks import position_of
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.streams import FIRST_RESPONSE_S, SILENCE_S, OpenStreams
+from statehouse.rpc.streams import FIRST_RESPONSE_S, PROGRESS_INTERVAL_S, SILENCE_S, OpenStreams
 from statehouse.runtime.address_limits import AddressLimit
 from statehouse.runtime.backoff import Backoff, BackoffPolicy
-from statehouse.runtime.waiting import is_told_to_end
-from statehouse.v1 import query_service_pb2
+from statehouse.runtime.waiting import is_set_within, is_told_to_end
+from statehouse.v1 import query_service_pb2, types_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -96,8 +102,8 @@ class WatchRelay:
 
     async def _watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
         refuse_forwarded(request.forwarding)
-        if request.freshness.HasField("moment"):
-            raise LookupFailure(Reason.INVALID_REQUEST, "a watch shows changes as they come, not a moment")
+        if request.freshness.HasField("moment") and not request.mark_moments:
+            raise LookupFailure(Reason.INVALID_REQUEST, "a watch that marks no moments shows changes as they come")
         table = self.tables.current()
         store = table.store(request.store)
         writing = asyncio.Lock()  # gRPC takes one message at a time; waiters get it in the order of asking
@@ -116,6 +122,9 @@ class WatchRelay:
                 {"max_watched_partitions": str(self._max_partitions)},
             )
         turn = self._round_robin.take(store.partition(partitions[0]))  # one for all, so that they stay together
+        marking = None
+        if request.mark_moments:
+            marking = _Marking(MomentMarks(request.store, partitions, resume), send_in_turn)
         each = query_service_pb2.WatchRequest()
         each.CopyFrom(request)
         each.ClearField("resume")
@@ -125,12 +134,69 @@ class WatchRelay:
             try:
                 async with asyncio.TaskGroup() as group:
                     for partition in partitions:
-                        watch = _PartitionWatch(self, each, partition, resume.get(partition), turn, send_in_turn)
+                        position = resume.get(partition)
+                        watch = _PartitionWatch(self, each, partition, position, turn, send_in_turn, marking)
                         group.create_task(watch.run())
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from None
             finally:
                 self._partitions -= len(partitions)
+
+
+class _Marking:
+    """Has the partitions of a watch that marks moments wait for each other."""
+
+    def __init__(self, marks: MomentMarks, send: SendResponse) -> None:
+        self._marks, self._send = marks, send
+        self._moved = asyncio.Event()
+        self._has_begun = False
+
+    @property
+    def bound(self) -> types_pb2.MomentBound | None:
+        """The batch that current values must not be before; None if there is none."""
+        last = self._marks.last
+        return None if last is None else types_pb2.MomentBound(at_least=types_pb2.Moments(moments=[last]))
+
+    async def turn(self, partition: int, response: query_service_pb2.WatchResponse) -> None:
+        """Wait until a response may be sent. Meanwhile the caller hears that the watch goes on.
+
+        Raises:
+            LookupFailure: MOMENT_GONE.
+
+        """
+        if not self._has_begun:
+            self._has_begun = True
+            await self._say(query_service_pb2.WatchMark())
+        if not (response.events or response.current or response.moment_ends):
+            return
+        goal = self._marks.goal
+        while not self._marks.may_pass(partition, response.moment, begins=response.begins):
+            if not await is_set_within(self._moved, PROGRESS_INTERVAL_S):
+                await self._say(query_service_pb2.WatchMark())
+            goal = self._marks.goal
+        if self._marks.goal != goal:
+            self._wake()
+
+    async def sent(
+        self,
+        partition: int,
+        response: query_service_pb2.WatchResponse,
+        position: query_service_pb2.WatchPosition | None,
+    ) -> None:
+        """Note what was sent, and send the mark that is due then."""
+        if not response.moment_ends or position is None:
+            return
+        mark = self._marks.ended(partition, response.moment, position)
+        if mark is not None:
+            await self._say(mark)
+            self._wake()
+
+    async def _say(self, mark: query_service_pb2.WatchMark) -> None:
+        await self._send(query_service_pb2.WatchResponse(mark=mark).SerializeToString())
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
 
 
 class _PartitionWatch:
@@ -149,7 +215,9 @@ class _PartitionWatch:
         position: query_service_pb2.WatchPosition | None,
         turn: int,
         send: SendResponse,
+        marking: _Marking | None,
     ) -> None:
+        self._marking = marking
         self._relay, self._request, self._partition = relay, request, partition
         self._turn, self._send = turn, send
         self._bound = freshness_of(request.freshness)
@@ -237,7 +305,10 @@ class _PartitionWatch:
             finally:
                 place.release()
             while isinstance(heard, bytes):
-                if not await self._pass_on(heard):
+                response = query_service_pb2.WatchResponse.FromString(heard)
+                if self._marking is not None and not response.HasField("moment"):
+                    return too_old(self._request.store, node.instance_id)
+                if not await self._pass_on(response, heard):
                     return LookupFailure(Reason.PARTITION_RESTORING, "it lacks changes that another may have")
                 heard = await self._hear(node, call, SILENCE_S)
             return heard
@@ -284,11 +355,12 @@ class _PartitionWatch:
         body.partition = self._partition
         if self._position is not None:
             body.resume.append(self._position)
+        elif self._marking is not None and (bound := self._marking.bound) is not None:
+            body.freshness.moment.CopyFrom(bound)
         return body.SerializeToString()
 
-    async def _pass_on(self, data: bytes) -> bool:
+    async def _pass_on(self, response: query_service_pb2.WatchResponse, data: bytes) -> bool:
         """Send a response to the caller and note the position; False if another replica should be tried first."""
-        response = query_service_pb2.WatchResponse.FromString(data)
         if response.gap and not self._gap_accepted:
             self._gap_offered = True
             return False
@@ -299,6 +371,8 @@ class _PartitionWatch:
             del response.events[:]
             response.events.extend(fresh)
             data = response.SerializeToString()
+        if self._marking is not None:
+            await self._marking.turn(self._partition, response)
         await self._send(data)
         if response.events or response.current or response.gap or response.HasField("position"):
             self._has_begun = self._passed_on = True  # more than the notice that the watch is open
@@ -308,9 +382,9 @@ class _PartitionWatch:
             self._answered = True
             self._gap_offered = self._gap_accepted = False
             self._next_offset = max(self._next_offset, response.position)
-            self._position = query_service_pb2.WatchPosition(
-                partition=self._partition, position=response.position, topic_id=response.topic_id
-            )
+            self._position = position_of(self._partition, response)
+        if self._marking is not None:
+            await self._marking.sent(self._partition, response, self._position)
         return True
 
 

@@ -16,6 +16,7 @@ from statehouse.cli import (
     certs,
     config,
     context,
+    exports,
     fleet,
     local,
     lookups,
@@ -102,6 +103,7 @@ app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.sessions)
 app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.history)
 app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.query)
 app.command(rich_help_panel=_READ)(lookups.count)
+app.command(rich_help_panel=_READ)(exports.export)
 app.command(rich_help_panel=_READ, cls=KeyCommand)(watches.watch)
 app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.locate)
 app.add_typer(stores.stores_app, name="stores", rich_help_panel=_READ)

@@ -76,6 +76,7 @@ _BOUNDS: Final = (
         "RECORDS",
         "Most records that the processor may have had yet to process when it last reported.",
     ),
+    _bound("max_value_age_ms", "MS", "Longest time since a value's record; an older value is refused."),
     option(
         "at_least",
         Annotated[

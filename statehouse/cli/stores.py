@@ -116,6 +116,7 @@ def _facts(store: Store, queries: list[str]) -> list[tuple[str, object]]:
         ("changelog", store.changelog_topic),
         ("partitions", store.partition_count),
         ("partitioner", store.partitioner or "-"),
+        ("moments", store.moments or "-"),
         ("sub-topology", "-" if store.sub_topology is None else store.sub_topology),
         ("queries", tuple(queries)),
     ]

@@ -15,6 +15,7 @@ on each candidate. Nothing here needs Kafka or Spark.
 from statehouse.client.answers import (
     Answer,
     Attempt,
+    Batch,
     Candidate,
     Change,
     Controller,
@@ -57,7 +58,7 @@ from statehouse.client.asynchronous import (
     AsyncReadSession,
 )
 from statehouse.client.synchronous import Client, MomentReads, ReadSession
-from statehouse.client.watches import AsyncWatch, Watch
+from statehouse.client.watches import AsyncBatchWatch, AsyncWatch, BatchWatch, Watch
 from statehouse.contract.consistency import Freshness
 from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.contract.positions import Token
@@ -70,11 +71,14 @@ __all__ = (
     "DEFAULT_TIMEOUT_S",
     "Answer",
     "Asked",
+    "AsyncBatchWatch",
     "AsyncClient",
     "AsyncMomentReads",
     "AsyncReadSession",
     "AsyncWatch",
     "Attempt",
+    "Batch",
+    "BatchWatch",
     "Candidate",
     "Change",
     "Client",

@@ -293,12 +293,14 @@ class WatchPosition:
     Attributes:
         offset: of the next changelog record to read.
         topic_id: Kafka's id of the changelog topic that `offset` belongs to.
+        after: in watches that mark moments: the batch before the next one that is marked.
 
     """
 
     partition: int
     offset: int
     topic_id: str = ""
+    after: MomentToken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +347,22 @@ class Update:
     position: WatchPosition | None
     replica: Stamp
     token: Token = NOTHING_SEEN
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a batch has changed of the watched keys, in all partitions: apply all of it, or nothing.
+
+    Attributes:
+        moment: the batch. What it has in common with earlier ones since the last is in it, too.
+        updates: in each partition in order. One that `begins` replaces what you knew of its partition.
+        token: where to go on after it.
+
+    """
+
+    moment: MomentToken
+    updates: tuple[Update, ...]
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +452,8 @@ class Explanation:
 class Store:
     """A store, as the processor published it; a global one, which every node holds, has no sub-topology.
 
-    `not_built`: nothing has been committed into it yet, and reads fail with STORE_NOT_BUILT.
+    `not_built`: nothing has been committed into it yet, and reads fail with STORE_NOT_BUILT. `newest_batch`: reads can
+    be of this one once the replicas have it; None: `no_moments` says why, or the router is of an earlier version.
     """
 
     name: str
@@ -452,6 +471,15 @@ class Store:
     """What is wrong with its topic, for people: misplaced records, another number of partitions and the like."""
     key_columns: tuple[KeyColumn, ...] = ()
     """Of keys that are JSON documents made of columns: then `KeyColumns` are keys, too."""
+    newest_batch: int | None = None
+    no_moments: str = ""
+
+    @property
+    def moments(self) -> str:
+        """Which moments it shows, for people; empty if the router doesn't know."""
+        if self.newest_batch is not None:
+            return f"newest batch {self.newest_batch}"
+        return f"none: {self.no_moments}" if self.no_moments else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def checked_columns(schema: Any, store: Store, *, raw: bool = False) -> Any:  # 
 def _refuse_type(store: Store, *, raw: bool) -> None:
     if raw:
         raise ConfigurationError("raw values are bytes: ask for raw, or for a type")
-    if _form(store.value_serde) != _DOCUMENT:
+    if not is_document(store.value_serde):
         raise ConfigurationError(
             f"values of store {store.name} have the serde {store.value_serde}: only documents can have another type"
         )
@@ -103,6 +103,11 @@ def _refuse_type(store: Store, *, raw: bool) -> None:
 def _form(serde: str) -> str:
     """Return the serde by which we read the bytes that we get of a value: a plug-in's is a document when it comes."""
     return serde if serde in SERDES else _DOCUMENT
+
+
+def is_document(serde: str) -> bool:
+    """Whether readers see values of a serde as documents."""
+    return _form(serde) == _DOCUMENT
 
 
 def _type_of(pa: Any, serde: str) -> Any:  # noqa: ANN401 - of pyarrow

@@ -53,6 +53,7 @@ from statehouse.client.answers import (
 from statehouse.contract.consistency import ANY, Freshness
 from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
+from statehouse.contract.watch_marks import position_of
 from statehouse.errors import LookupFailure, reason_name
 from statehouse.keys.columns import KeyColumn
 from statehouse.serdes import JsonValue, from_json_value, json_value
@@ -82,6 +83,7 @@ def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
         max_processor_age_ms=bounds.max_processor_age_ms,
         max_input_backlog=bounds.max_input_backlog,
         moment=None if bounds.moment is None else bounds.moment.to_proto(),
+        max_value_age_ms=bounds.max_value_age_ms,
     )
 
 
@@ -327,15 +329,25 @@ def from_count(response: query_service_pb2.CountResponse, store: str) -> EntryCo
 
 def to_position(position: WatchPosition) -> query_service_pb2.WatchPosition:
     """Return the wire form of where to resume."""
-    return query_service_pb2.WatchPosition(
+    message = query_service_pb2.WatchPosition(
         partition=position.partition, position=position.offset, topic_id=position.topic_id
     )
+    if position.after is not None:
+        (message.after.query_id,) = position.after
+        message.after.batch_id = position.after.batch(message.after.query_id) or 0
+    return message
+
+
+def from_position(message: query_service_pb2.WatchPosition) -> WatchPosition:
+    """Return where to resume."""
+    after = MomentToken({message.after.query_id: message.after.batch_id}) if message.HasField("after") else None
+    return WatchPosition(message.partition, message.position, message.topic_id, after)
 
 
 def from_watch(response: query_service_pb2.WatchResponse, store: str) -> Update:
     """Return an update of a watch."""
     stamp = from_stamp(response.replica)
-    position = WatchPosition(stamp.partition, response.position, response.topic_id)
+    position = from_position(position_of(stamp.partition, response))
     return Update(
         partition=stamp.partition,
         changes=tuple(map(_change, response.events)),

@@ -1,8 +1,8 @@
 """Reads of whole stores as Arrow batches, tables and pandas frames, page by page. Spark's data source reads so, too.
 
-What a page promises: it shows its partition exactly at the position in its column; later pages of the partition never
-show an earlier one. So without writes meanwhile a read is exact and complete, and with writes each key is as of its
-page.
+All of a read is of one moment where the store shows moments: the newest one that all its partitions have. Else a page
+shows its partition exactly at the position in its column, and no later page of it an earlier one. So without writes
+meanwhile a read is exact and complete, and with writes each key is as of its page.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, TypedDict, Unpack, cast
 
@@ -17,6 +18,7 @@ from statehouse.client import conversion
 from statehouse.client.answers import NOTHING_SEEN, AnyKey, KeyLike, Store
 from statehouse.client.columns import PageColumns, ScanResponse, arrow, columns_of
 from statehouse.client.keys import KeyForm, prefix_key, to_key
+from statehouse.client.moments import PinnedMoment, shown_by
 from statehouse.client.peers import Method
 from statehouse.client.reads import AsyncReads
 from statehouse.client.store_frame import (
@@ -29,6 +31,7 @@ from statehouse.client.store_frame import (
     scan_request,
 )
 from statehouse.contract.consistency import ANY, Freshness
+from statehouse.contract.moments import NEWEST_TEXT, Asked, MomentBound, MomentToken
 from statehouse.contract.paging import KeyRange, after_prefix, serialized_key
 from statehouse.contract.positions import Token
 from statehouse.contract.scan_ranges import range_between, serialized_prefix
@@ -41,13 +44,19 @@ PATIENCE_S: Final = 60.0
 """How long a page is asked for again while nobody can answer: a node's restart takes less."""
 MAX_TABLE_BYTES: Final = 2**30
 """Bytes that a table has at most, unless the caller says otherwise."""
+MOMENT: Final = "statehouse.moment"
+"""In a schema's metadata, and in `attrs` of a pandas frame: the token of the moment that all of it is of."""
+NO_MOMENT: Final = "statehouse.moment_unavailable"
+"""Or there: why it is of none, though nobody said so."""
 
+_AS_IT_SHOWS: Final = "as it shows"
 _AGAIN: Final = BackoffPolicy("page_unanswered", first_s=0.05, longest_s=1.0)
 # They pass on their own: a node restarts, a partition moves, a replica catches up, a server has too much to do.
 _PASSING: Final = frozenset(
     {
         Reason.ATTEMPT_TIMED_OUT,
         Reason.DEADLINE_EXCEEDED,
+        Reason.MOMENT_NOT_REACHED,
         Reason.NODE_SHUTTING_DOWN,
         Reason.NO_REPLICA_AVAILABLE,
         Reason.OVERLOADED,
@@ -93,6 +102,8 @@ class FrameOptions(FrameBounds, total=False):
         raw: keys and values as the bytes in the changelog.
         value_type: a pyarrow.DataType for values that are documents, as `pa.struct({"score": pa.float64()})`; else they
             are JSON as text.
+        moment: a MomentToken: all of it is of this moment; "newest": of the newest; None: each page is as of its own
+            time. Default: the newest, if the store shows moments; the schema's metadata says which, or why of none.
 
     """
 
@@ -106,6 +117,7 @@ class FrameOptions(FrameBounds, total=False):
     partitions: Collection[int] | None
     raw: bool
     value_type: Any
+    moment: MomentToken | str | None
 
 
 class AsyncFrameReads(AsyncReads):
@@ -143,8 +155,8 @@ class AsyncFrameReads(AsyncReads):
             ConfigurationError: pyarrow isn't installed, or `value_type` doesn't fit.
 
         """
-        frame = await self._frame(store, options)
-        async with aclosing(self._batches(frame, options)) as batches:
+        frame, parts = await self._frame(store, options)
+        async with aclosing(self._batches(frame, parts, options)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -153,6 +165,8 @@ class AsyncFrameReads(AsyncReads):
     ) -> AsyncGenerator[Any, None]:
         """Read a part of a frame, for reads by several processes; the rest is as in `arrow_batches`."""
         columns = PageColumns(frame)
+        if frame.moment is not None:
+            bounds = _of_moment(bounds, MomentBound(Asked.EXACTLY, frame.moment))
         seen = bounds.get("at_least") or NOTHING_SEEN
         for keys in part.ranges:
             request = scan_request(frame, part.partition, keys, bounds.get("page_size", 0))
@@ -181,10 +195,10 @@ class AsyncFrameReads(AsyncReads):
 
         """
         pa = arrow()
-        frame = await self._frame(store, options)
+        frame, parts = await self._frame(store, options)
         batches: list[Any] = []
         rows = size = 0
-        async with aclosing(self._batches(frame, options)) as read:
+        async with aclosing(self._batches(frame, parts, options)) as read:
             async for batch in read:
                 kept = batch if limit is None else batch.slice(0, limit - rows)
                 batches.append(kept)
@@ -213,15 +227,66 @@ class AsyncFrameReads(AsyncReads):
 
         """
         table = await self.to_arrow(store, limit=limit, max_bytes=max_bytes, **options)
-        return table.to_pandas()
+        frame = table.to_pandas()
+        frame.attrs |= {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+        return frame
 
-    async def _frame(self, store: str, options: FrameOptions) -> StoreFrame:
+    async def frame_of_moment(
+        self,
+        frame: StoreFrame,
+        parts: Sequence[FramePart],
+        moment: MomentToken | str | None = None,
+        **bounds: Unpack[FrameBounds],
+    ) -> StoreFrame:
+        """Return a frame that is of one moment: of the newest that all its parts show, unless another is given.
+
+        If none is given and the store shows none, it stays as it is, and its schema's metadata says why.
+
+        Raises:
+            LookupFailure: the moment is not there, or some partition could not be read within the bounds.
+
+        """
+        freshness = bounds.get("freshness", ANY)
+        if isinstance(moment, MomentToken):
+            bound = MomentBound(Asked.EXACTLY, moment)
+        else:
+            bound = freshness.moment or self._newest(frame.store.name)
+        try:
+            agreed = await self._agreed(frame, parts, _of_moment(bounds, bound))
+        except LookupFailure as failure:
+            if failure.reason is not Reason.MOMENTS_UNAVAILABLE or (moment or freshness.moment) is not None:
+                raise
+            return replace(frame, schema=frame.schema.with_metadata({NO_MOMENT: failure.message}))
+        return replace(frame, moment=agreed, schema=frame.schema.with_metadata({MOMENT: str(agreed)}))
+
+    def _newest(self, store: str) -> MomentBound:
+        """Return the bound of the newest moment: none before what the client has seen."""
+        seen = self._connections.moments
+        return PinnedMoment(seen.token, seen).bound(store)
+
+    async def _agreed(self, frame: StoreFrame, parts: Sequence[FramePart], bounds: FrameBounds) -> MomentToken:
+        """Return the newest moment that all partitions of these parts show, by an entry of each."""
+        numbers = sorted({part.partition for part in parts if part.partition is not None})
+        is_all = len(numbers) in {0, frame.store.partition_count}
+        found: list[MomentToken] = []
+        for number in [None] if is_all else numbers:
+            request = scan_request(frame, number, KeyRange(), 1)
+            response = await self._page(request, bounds.get("at_least") or NOTHING_SEEN, bounds)
+            moment = shown_by(request.store, request.freshness, response.replicas)
+            assert moment is not None  # noqa: S101 - it was asked for
+            found.append(moment)
+        # Those that are beyond the earliest of them keep it: batches are of one query.
+        return min(found, key=lambda each: max(each.batch(query) or 0 for query in each))
+
+    async def _frame(self, store: str, options: FrameOptions) -> tuple[StoreFrame, Sequence[FramePart]]:
         unknown = sorted(options.keys() - FrameOptions.__annotations__.keys())
         if unknown:
             raise TypeError(f"there is no {unknown[0]!r}; there are {', '.join(sorted(FrameOptions.__annotations__))}")
         known = await self.describe(store, timeout=options.get("timeout"))
-        raw = options.get("raw", False)
-        return StoreFrame(
+        raw, moment = options.get("raw", False), options.get("moment", _AS_IT_SHOWS)
+        if moment not in {None, _AS_IT_SHOWS, NEWEST_TEXT} and not isinstance(moment, MomentToken):
+            raise ValueError(f"a moment is a MomentToken, {NEWEST_TEXT!r} or None, not {moment!r}")
+        frame = StoreFrame(
             known,
             columns_of(known, raw=raw, value_type=options.get("value_type")),
             raw,
@@ -229,10 +294,17 @@ class AsyncFrameReads(AsyncReads):
             options.get("to_ms"),
             options.get("as_of_ms"),
         )
+        parts = parts_of(known, _ranges(known, options), options.get("partitions"))
+        if moment is not None and parts:
+            given = None if moment == _AS_IT_SHOWS else moment
+            frame = await self.frame_of_moment(frame, parts, given, **_bounds_in(options))
+        return frame, parts
 
-    async def _batches(self, frame: StoreFrame, options: FrameOptions) -> AsyncGenerator[Any, None]:
-        bounds = cast("FrameBounds", {name: value for name, value in options.items() if name in _BOUNDS})
-        for part in parts_of(frame.store, _ranges(frame.store, options), options.get("partitions")):
+    async def _batches(
+        self, frame: StoreFrame, parts: Sequence[FramePart], options: FrameOptions
+    ) -> AsyncGenerator[Any, None]:
+        bounds = _bounds_in(options)
+        for part in parts:
             async with aclosing(self.frame_batches(frame, part, **bounds)) as batches:
                 async for batch in batches:
                     yield batch
@@ -246,11 +318,13 @@ class AsyncFrameReads(AsyncReads):
             while True:
                 response = await following
                 token = conversion.token_of(request.store, response.replicas)
+                moment = shown_by(request.store, request.freshness, response.replicas)
                 seen |= token
                 request.page_token = response.next_page_token
                 if request.page_token:
                     following = asyncio.ensure_future(self._page(request, seen, bounds))
                 self._saw(token)
+                self._saw_moment(request.store, moment)
                 yield response
                 if not request.page_token:
                     return
@@ -277,6 +351,14 @@ class AsyncFrameReads(AsyncReads):
                 if is_final or loop.time() + pause_s >= give_up_at:
                     raise
                 await asyncio.sleep(pause_s)
+
+
+def _bounds_in(options: FrameOptions) -> FrameBounds:
+    return cast("FrameBounds", {name: value for name, value in options.items() if name in _BOUNDS})
+
+
+def _of_moment(bounds: FrameBounds, bound: MomentBound) -> FrameBounds:
+    return {**bounds, "freshness": replace(bounds.get("freshness", ANY), moment=bound)}
 
 
 def _ranges(store: Store, options: FrameOptions) -> Sequence[KeyRange]:

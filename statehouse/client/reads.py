@@ -36,10 +36,11 @@ from statehouse.client.keys import needs_serde, prefix_key, to_key
 from statehouse.client.moments import shown_by
 from statehouse.client.peers import Method
 from statehouse.client.routers import RouterPeer, Routers
-from statehouse.client.watches import AsyncWatch, OpeningWatchCall, WatchCall
+from statehouse.client.watches import AsyncBatchWatch, AsyncWatch, OpeningWatchCall, WatchCall, WatchStream
 from statehouse.contract.consistency import ANY, Freshness
 from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
+from statehouse.contract.watch_marks import mark_in
 from statehouse.errors import LookupFailure, shown
 from statehouse.serdes import JsonValue
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -671,6 +672,52 @@ class AsyncReads(AsyncStateReads):
             raw=raw,
             json_text=not raw,
         )
+        return AsyncWatch(self._stream(request, key), store, self._saw, positions)
+
+    def watch_batches(
+        self,
+        store: str,
+        key: AnyKey | None = None,
+        *,
+        prefix: KeyLike | None = None,
+        partition: int | None = None,
+        after: str | None = None,
+        freshness: Freshness = ANY,
+        raw: bool = False,
+    ) -> AsyncBatchWatch:
+        """Watch a key, the keys with a prefix, or all keys, batch by batch: apply each of them as a whole.
+
+        The first one has all values at its end. `after`: the `token` of the last batch of an earlier watch of the same
+        keys; then the first one has what has changed since. `freshness.moment`: which batch may be the first. Several
+        may come as one.
+
+        Raises (while it is iterated):
+            LookupFailure: as `watch`; MOMENTS_UNAVAILABLE, the store shows no batches; MOMENT_GONE, they began anew.
+
+        Raises:
+            ValueError: `after` is no token.
+
+        """
+        resumed = () if after is None else mark_in(after).positions
+        request = query_service_pb2.WatchRequest(
+            store=store,
+            prefix=None if prefix is None else prefix_key(prefix),
+            partition=partition,
+            resume=resumed,
+            freshness=self._wire(store, freshness, None),
+            mark_moments=True,
+            raw=raw,
+            json_text=not raw,
+        )
+
+        def saw(token: Token, moment: MomentToken) -> None:
+            self._saw(token)
+            self._saw_moment(store, moment)
+
+        return AsyncBatchWatch(self._stream(request, key), store, saw)
+
+    def _stream(self, request: query_service_pb2.WatchRequest, key: AnyKey | None) -> WatchStream:
+        """Begin a watch of a key, None: of what the request says already."""
         peer = self._router.current
         call: WatchCall | OpeningWatchCall
         if key is None:
@@ -685,7 +732,7 @@ class AsyncReads(AsyncStateReads):
             self._router.stream_failed(peer, failure)
             return peer.named(failure, self._timeout_s)
 
-        return AsyncWatch(call, store, named, self._saw, positions)
+        return WatchStream(call, named)
 
     async def _begin_watch(self, peer: RouterPeer, request: query_service_pb2.WatchRequest, key: AnyKey) -> WatchCall:
         request.key.CopyFrom(await self._key(request.store, key, None))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from statehouse.client.answers import Store
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.paging import MAX_PAGE_SIZE, KeyRange, after_prefix
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import MURMUR2, SESSION, WINDOW
@@ -31,6 +32,7 @@ class StoreFrame:
         from_ms: earliest window start, or session end, epoch milliseconds; None: from the first.
         to_ms: latest window or session start, epoch milliseconds; None: to the last.
         as_of_ms: of a versioned store: the values as they were then; None: the latest.
+        moment: all of it is of this moment; None: each page is as of its own time.
 
     """
 
@@ -40,6 +42,7 @@ class StoreFrame:
     from_ms: int | None = None
     to_ms: int | None = None
     as_of_ms: int | None = None
+    moment: MomentToken | None = None
 
     def __post_init__(self) -> None:
         if (self.from_ms, self.to_ms) != (None, None) and self.store.kind not in {WINDOW, SESSION}:

@@ -22,7 +22,7 @@ from statehouse.client.asynchronous import (
 from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.reads import AsyncStateReads
 from statehouse.client.routers import closed
-from statehouse.client.watches import AsyncWatch, Watch
+from statehouse.client.watches import AsyncBatchWatch, AsyncWatch, BatchWatch, Watch
 from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.rpc import forks
@@ -69,6 +69,21 @@ def _watching(
             return method(self._reads, *args, **kwargs)
 
         return Watch(self._run(begin()), self._run)
+
+    return call
+
+
+def _watching_batches(
+    method: Callable[Concatenate[Any, Arguments], AsyncBatchWatch],
+) -> Callable[Concatenate[_Reads, Arguments], BatchWatch]:
+    """Do the same for a watch of batches."""
+
+    @functools.wraps(method)
+    def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> BatchWatch:
+        async def begin() -> AsyncBatchWatch:
+            return method(self._reads, *args, **kwargs)
+
+        return BatchWatch(self._run(begin()), self._run)
 
     return call
 
@@ -241,10 +256,12 @@ class _Reads(_StateReads):
     describe = _blocking(AsyncFrameReads.describe)
     arrow_batches = _iterating(AsyncFrameReads.arrow_batches)
     frame_batches = _iterating(AsyncFrameReads.frame_batches)
+    frame_of_moment = _blocking(AsyncFrameReads.frame_of_moment)
     to_arrow = _blocking(AsyncFrameReads.to_arrow)
     to_pandas = _blocking(AsyncFrameReads.to_pandas)
 
     watch = _watching(AsyncFrameReads.watch)
+    watch_batches = _watching_batches(AsyncFrameReads.watch_batches)
 
 
 class Client(_Reads):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
 
 from statehouse.client import conversion
-from statehouse.client.answers import Update, WatchPosition
+from statehouse.client.answers import Batch, Update, WatchPosition
+from statehouse.client.batch_parts import BatchParts
 from statehouse.client.watch_progress import WatchProgress
+from statehouse.contract.moments import MomentToken, unavailable
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.runtime.waiting import is_told_to_end
 from statehouse.v1 import query_service_pb2
 
+UNMARKED: Final = "the router is of an earlier version, and marks no batches: upgrade it"
 WatchCall = grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse]
 
 
@@ -50,6 +53,38 @@ class OpeningWatchCall:
             self._call.cancel()
 
 
+class WatchStream:
+    """The responses of a watch. `named` names the router in a failure."""
+
+    def __init__(self, call: WatchCall | OpeningWatchCall, named: Callable[[LookupFailure], LookupFailure]) -> None:
+        self._call, self._named = call, named
+
+    async def read(self) -> query_service_pb2.WatchResponse:
+        """Return the next response.
+
+        Raises:
+            LookupFailure: there is none.
+            StopAsyncIteration: the watch or its client was closed.
+
+        """
+        try:
+            response = await self._call.read()
+        except grpc.RpcError as error:
+            raise self._named(from_rpc_error(error)) from error
+        except asyncio.CancelledError:
+            if is_told_to_end():
+                raise
+            # Our task was not cancelled, the call was: the watch or its client was closed, maybe by another task.
+            raise StopAsyncIteration from None
+        if isinstance(response, query_service_pb2.WatchResponse):
+            return response
+        raise LookupFailure(Reason.UNREACHABLE, "the watch was ended without a reason; resume it")
+
+    def cancel(self) -> None:
+        """Leave."""
+        self._call.cancel()
+
+
 class AsyncWatch:
     """Yields updates until it or its client is closed; raises `LookupFailure` when no replica can serve it any more.
 
@@ -58,13 +93,12 @@ class AsyncWatch:
 
     def __init__(
         self,
-        call: WatchCall | OpeningWatchCall,
+        stream: WatchStream,
         store: str,
-        named: Callable[[LookupFailure], LookupFailure],
         saw: Callable[[Token], None],
         resume: tuple[WatchPosition, ...],
     ) -> None:
-        self._call, self._store, self._named, self._saw = call, store, named, saw
+        self._stream, self._store, self._saw = stream, store, saw
         self._progress = WatchProgress(resume)
         self._under_way: Update | None = None
 
@@ -87,24 +121,53 @@ class AsyncWatch:
             self._progress.note(update)
 
     async def _next(self) -> Update:
-        try:
-            response = await self._call.read()
-        except grpc.RpcError as error:
-            raise self._named(from_rpc_error(error)) from error
-        except asyncio.CancelledError:
-            if is_told_to_end():
-                raise
-            # Our task was not cancelled, the call was: the watch or its client was closed, maybe by another task.
-            raise StopAsyncIteration from None
-        if isinstance(response, query_service_pb2.WatchResponse):
-            update = conversion.from_watch(response, self._store)
-            self._saw(update.token)
-            return update
-        raise LookupFailure(Reason.UNREACHABLE, "the watch was ended without a reason; resume it")
+        update = conversion.from_watch(await self._stream.read(), self._store)
+        self._saw(update.token)
+        return update
 
     async def close(self) -> None:
         """Leave."""
-        self._call.cancel()
+        self._stream.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncBatchWatch:
+    """Yields whole batches until it or its client is closed; raises `LookupFailure` when it can't go on.
+
+    Leave it with `close`, or use it as a context manager.
+    """
+
+    def __init__(self, stream: WatchStream, store: str, saw: Callable[[Token, MomentToken], None]) -> None:
+        self._stream, self._store, self._saw = stream, store, saw
+        self._parts = BatchParts(store)
+        self._has_begun = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        while True:
+            response = await self._stream.read()
+            if not self._has_begun and not response.HasField("mark"):
+                self._stream.cancel()
+                raise unavailable(self._store, UNMARKED)
+            self._has_begun = True
+            if not response.HasField("mark"):
+                self._parts.take(conversion.from_watch(response, self._store), response.ByteSize())
+            elif response.mark.HasField("moment"):
+                batch = self._parts.whole(response.mark)
+                for update in batch.updates:
+                    self._saw(update.token, batch.moment)
+                return batch
+
+    async def close(self) -> None:
+        """Leave."""
+        self._stream.cancel()
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,6 +196,33 @@ class Watch:
         except StopAsyncIteration:
             raise StopIteration from None
         return update
+
+    def close(self) -> None:
+        """Leave."""
+        self._run(self._watch.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class BatchWatch:
+    """`AsyncBatchWatch` for programs without an event loop."""
+
+    def __init__(self, watch: AsyncBatchWatch, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._watch, self._run = watch, run
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        try:
+            batch: Batch = self._run(self._watch.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return batch
 
     def close(self) -> None:
         """Leave."""

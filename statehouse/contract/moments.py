@@ -19,6 +19,7 @@ from enum import Enum, auto
 from typing import Any, Final, Self
 
 from statehouse.contract.token_texts import data_in, packed, text_of, unpacked
+from statehouse.contract.topology import STORE_KINDS, StoreSpec
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes.wire import varint
@@ -35,6 +36,9 @@ _SPARSE: Final = 256
 _MOMENTS_MAX: Final = 100
 _TOKEN_BYTES_MAX: Final = _MOMENTS_MAX * 300
 _KNOWN_MAX: Final = 512
+# Beyond these, as many as there are leases, as long as reads that name them come.
+_WALKED_MAX: Final = 16
+_ASKED_WITHIN: Final = 256
 # Older ones than so many batches are not tried for the newest one.
 _TRIED_MAX: Final = 64
 _VARINT_BYTES_MAX: Final = 9
@@ -261,26 +265,70 @@ def _token_of(text: str) -> MomentToken:
 
 @dataclass(slots=True)
 class KnownMoments:
-    """The latest batches of a store's query, in order, and where each partition of its changelog ended after them."""
+    """The latest batches of a store's query, in order, and where each partition of its changelog ended after them.
+
+    A walk may need an earlier one for longer. So one that reads have named lately is not forgotten.
+    """
 
     query_id: str
-    batches: deque[tuple[int, Mapping[int, int]]] = field(default_factory=lambda: deque(maxlen=_KNOWN_MAX))
+    batches: deque[tuple[int, Mapping[int, int]]] = field(default_factory=deque)
+    _walked: dict[int, Mapping[int, int]] = field(default_factory=dict)
+    # How many batches there had been when reads named one the last time, and how many there have been.
+    _asked_at: dict[int, int] = field(default_factory=dict)
+    _count: int = 0
 
     @property
     def newest(self) -> int:
         """The newest batch, `NONE` if there is none."""
         return self.batches[-1][0] if self.batches else NONE
 
+    def add(self, batch_id: int, ends: Mapping[int, int]) -> None:
+        """Add a batch that is newer than all others."""
+        self.batches.append((batch_id, ends))
+        self._count += 1
+        if len(self.batches) > _KNOWN_MAX:
+            oldest, its_ends = self.batches.popleft()
+            self._walked[oldest] = its_ends
+            asked = sorted(self._walked, key=lambda each: self._asked_at.get(each, 0), reverse=True)
+            due = self._count - _ASKED_WITHIN
+            kept = [each for each in asked[:_WALKED_MAX] if self._asked_at.get(each, 0) > due]
+            for each in self._walked.keys() - set(kept):
+                del self._walked[each]
+                self._asked_at.pop(each, None)
+
     def end(self, batch_id: int, partition: int) -> int | None:
         """Return where a batch ends in a partition, None if that isn't known."""
         for known, ends in reversed(self.batches):
             if known <= batch_id:
                 return ends.get(partition, 0) if known == batch_id else None
-        return None
+        walked = self._walked.get(batch_id)
+        return None if walked is None else walked.get(partition, 0)
+
+    def end_named(self, batch_id: int, partition: int) -> int | None:
+        """Do as `end` for a read that names the batch."""
+        end = self.end(batch_id, partition)
+        if end is not None:
+            self._asked_at[batch_id] = self._count
+        return end
 
     def end_after(self, end: int, partition: int) -> int | None:
-        """Return the earliest known end of a batch in a partition that is behind another; None if there is none."""
+        """Return the earliest known end of a batch in a partition that is behind another; None if there is none.
+
+        If earlier ones are forgotten, one may have been right behind it.
+        """
+        if self.batches and self.batches[0][1].get(partition, 0) > end:
+            return end + 1
         return min((later for _, ends in self.batches if (later := ends.get(partition, 0)) > end), default=None)
+
+    def following(self, after: int, position: int, partition: int) -> tuple[int, int] | None:
+        """Return the first batch after one that doesn't end before a position, and where; None if none is known."""
+        found = None
+        for batch_id, ends in reversed(self.batches):
+            end = ends.get(partition, 0)
+            if batch_id <= after or end < position:
+                break
+            found = batch_id, end
+        return found
 
 
 class CommittedMoments:
@@ -296,7 +344,7 @@ class CommittedMoments:
         if known is None or known.query_id != commit.query_id or commit.batch_id < known.newest:
             known = self._of_stores[commit.store] = KnownMoments(commit.query_id)
         if commit.is_moment and commit.batch_id > known.newest:
-            known.batches.append((commit.batch_id, {each.partition: each.offset for each in commit.changelog_ends}))
+            known.add(commit.batch_id, {each.partition: each.offset for each in commit.changelog_ends})
 
     def forget(self, store: str) -> None:
         """Forget a store: its application begins anew."""
@@ -319,6 +367,17 @@ class CommittedMoments:
         if not known.batches:
             raise unavailable(store, "its processor has not said yet where a batch ends; earlier versions never do")
         return known
+
+
+def why_none(spec: StoreSpec) -> str:
+    """Return why a store shows no batches, whatever is written into it; empty if it shows some."""
+    if spec.is_global:
+        return "it is global"
+    if spec.ephemeral:
+        return "it is ephemeral"
+    if spec.foreign or not spec.committed:
+        return "no processor of ours writes it"
+    return "" if spec.kind in STORE_KINDS else f"stores of kind {spec.kind} keep none"
 
 
 def unavailable(store: str, why: str) -> LookupFailure:
@@ -373,7 +432,7 @@ def chosen(
     """
     exactly = bound.exactly(known.query_id)
     if exactly is not None:
-        end = known.end(exactly, partition)
+        end = known.end_named(exactly, partition)
         if exactly > known.newest or (end is not None and end > position):
             return Missed(not_reached(known, store, partition, exactly), passes=True)
         if end is None or not shows(exactly, end):

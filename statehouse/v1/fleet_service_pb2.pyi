@@ -309,6 +309,8 @@ class StoreInfo(_message.Message):
     NOT_BUILT_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     KEY_COLUMNS_FIELD_NUMBER: _builtins.int
+    NEWEST_BATCH_FIELD_NUMBER: _builtins.int
+    NO_MOMENTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name."""
     kind: _builtins.str
@@ -335,6 +337,13 @@ class StoreInfo(_message.Message):
     """Nothing has been committed into the store yet, as far as the router knows:
     reads fail with STORE_NOT_BUILT. Always false from routers of 0.2.0.
     """
+    newest_batch: _builtins.int
+    """The newest batch that the processor says is whole: reads can be of it once
+    the replicas have it. Absent: no_moments says why, or the router is of 0.3.0
+    or earlier.
+    """
+    no_moments: _builtins.str
+    """Why no read of the store can be of a batch."""
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What is wrong with the store's topic, for people, by the nodes' last
@@ -362,13 +371,20 @@ class StoreInfo(_message.Message):
         not_built: _builtins.bool = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         key_columns: _abc.Iterable[Global___KeyColumn] | None = ...,
+        newest_batch: _builtins.int | None = ...,
+        no_moments: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "sub_topology", b"sub_topology"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_newest_batch", b"_newest_batch", "_sub_topology", b"_sub_topology", "newest_batch", b"newest_batch", "sub_topology", b"sub_topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_columns", b"key_columns", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "not_built", b"not_built", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_newest_batch", b"_newest_batch", "_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_columns", b"key_columns", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "newest_batch", b"newest_batch", "no_moments", b"no_moments", "not_built", b"not_built", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__newest_batch: _TypeAlias = _typing.Literal["newest_batch"]  # noqa: Y015
+    _WhichOneofArgType__newest_batch: _TypeAlias = _typing.Literal["_newest_batch", b"_newest_batch"]  # noqa: Y015
     _WhichOneofReturnType__sub_topology: _TypeAlias = _typing.Literal["sub_topology"]  # noqa: Y015
     _WhichOneofArgType__sub_topology: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__newest_batch) -> _WhichOneofReturnType__newest_batch | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sub_topology) -> _WhichOneofReturnType__sub_topology | None: ...
 
 Global___StoreInfo: _TypeAlias = StoreInfo  # noqa: Y015

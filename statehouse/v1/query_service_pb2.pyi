@@ -1470,6 +1470,7 @@ class WatchRequest(_message.Message):
     PREFIX_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    MARK_MOMENTS_FIELD_NUMBER: _builtins.int
     JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     store: _builtins.str
@@ -1479,6 +1480,10 @@ class WatchRequest(_message.Message):
     partition: _builtins.int
     """Only this partition. Required at a node if there is no key, optional at a
     router.
+    """
+    mark_moments: _builtins.bool
+    """Mark where each batch of the store's query ends, in all watched partitions.
+    The current values are of a batch, too; freshness.moment says which.
     """
     json_text: _builtins.bool
     """Return values that are JSON documents as Value.json_text, whose numbers are
@@ -1518,12 +1523,13 @@ class WatchRequest(_message.Message):
         prefix: _types_pb2.Key | None = ...,
         partition: _builtins.int | None = ...,
         resume: _abc.Iterable[Global___WatchPosition] | None = ...,
+        mark_moments: _builtins.bool = ...,
         json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "partition", b"partition", "prefix", b"prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "json_text", b"json_text", "key", b"key", "partition", b"partition", "prefix", b"prefix", "raw", b"raw", "resume", b"resume", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "json_text", b"json_text", "key", b"key", "mark_moments", b"mark_moments", "partition", b"partition", "prefix", b"prefix", "raw", b"raw", "resume", b"resume", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
@@ -1540,6 +1546,7 @@ class WatchPosition(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Changelog partition. Always set."""
     position: _builtins.int
@@ -1550,16 +1557,23 @@ class WatchPosition(_message.Message):
     """Id of the changelog topic that the position belongs to. A topic that was
     deleted and created again has another id. Empty: not compared.
     """
+    @_builtins.property
+    def after(self) -> _types_pb2.Moment:
+        """In watches that mark moments: the next one that is marked is a later batch.
+        Absent: not known.
+        """
+
     def __init__(
         self,
         *,
         partition: _builtins.int | None = ...,
         position: _builtins.int | None = ...,
         topic_id: _builtins.str = ...,
+        after: _types_pb2.Moment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "partition", b"partition", "position", b"position"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "after", b"after", "partition", b"partition", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "partition", b"partition", "position", b"position", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "after", b"after", "partition", b"partition", "position", b"position", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
@@ -1571,6 +1585,40 @@ class WatchPosition(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
 
 Global___WatchPosition: _TypeAlias = WatchPosition  # noqa: Y015
+
+@_typing.final
+class WatchMark(_message.Message):
+    """The end of a batch in all watched partitions: all changes that it and earlier
+    ones made have been sent, and none of a later one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOMENT_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def moment(self) -> _types_pb2.Moment:
+        """The batch. Absent: the mark only says that the router makes some, or that
+        the watch goes on.
+        """
+
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchPosition]:
+        """Where to resume after it, in each partition."""
+
+    def __init__(
+        self,
+        *,
+        moment: _types_pb2.Moment | None = ...,
+        positions: _abc.Iterable[Global___WatchPosition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["moment", b"moment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moment", b"moment", "positions", b"positions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchMark: _TypeAlias = WatchMark  # noqa: Y015
 
 @_typing.final
 class WatchResponse(_message.Message):
@@ -1585,6 +1633,9 @@ class WatchResponse(_message.Message):
     CURRENT_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     BEGINS_FIELD_NUMBER: _builtins.int
+    MOMENT_FIELD_NUMBER: _builtins.int
+    MOMENT_ENDS_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """The position at which to resume the partition once these events are
     processed. Absent until its current values are complete.
@@ -1604,6 +1655,8 @@ class WatchResponse(_message.Message):
     everything that the watcher knew about the partition, incomplete current
     values included. A key that is not among them does not exist.
     """
+    moment_ends: _builtins.bool
+    """The partition stands at the end of that batch."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchEvent]:
         """Current values or changes, in order; may be empty."""
@@ -1611,6 +1664,18 @@ class WatchResponse(_message.Message):
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
         """The replica that sent it, and how fresh it was. A response is about one partition."""
+
+    @_builtins.property
+    def moment(self) -> _types_pb2.Moment:
+        """In watches that mark moments: these events are of this batch, or of earlier
+        ones since the last mark.
+        """
+
+    @_builtins.property
+    def mark(self) -> Global___WatchMark:
+        """Sent by routers, without anything else, in watches that mark moments. The
+        first response is one without a moment.
+        """
 
     def __init__(
         self,
@@ -1622,10 +1687,13 @@ class WatchResponse(_message.Message):
         current: _builtins.bool = ...,
         topic_id: _builtins.str = ...,
         begins: _builtins.bool = ...,
+        moment: _types_pb2.Moment | None = ...,
+        moment_ends: _builtins.bool = ...,
+        mark: Global___WatchMark | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "position", b"position", "replica", b"replica"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "mark", b"mark", "moment", b"moment", "position", b"position", "replica", b"replica"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "begins", b"begins", "current", b"current", "events", b"events", "gap", b"gap", "position", b"position", "replica", b"replica", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "begins", b"begins", "current", b"current", "events", b"events", "gap", b"gap", "mark", b"mark", "moment", b"moment", "moment_ends", b"moment_ends", "position", b"position", "replica", b"replica", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
     _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015

@@ -176,7 +176,7 @@ def readers(fleet: LargeFleet) -> Readers:
     table, next_s = _timed(lambda: compile_table(assignment, members, table))
     tracker = FleetTracker(CurrentTable(), lambda _table: None, session_timeout_s=10.0)
     message, watch_s = _timed(
-        lambda: describe_fleet("app", table, tracker, {}, lambda _spec: False).SerializeToString()
+        lambda: describe_fleet("app", table, tracker, {}, lambda _spec: False, lambda _spec: None).SerializeToString()
     )
     return Readers(len(key) + len(value), read_s, snapshot_s, first_s, next_s, len(message), watch_s)
 

@@ -21,12 +21,13 @@ _PASSING: Final = {
 
 
 class Placed(NamedTuple):
-    """A record of a batch, and the sink partition that it belongs to."""
+    """A record of a batch, and the sink partition that it belongs to. Without a time it gets one when it is written."""
 
     store: str
     partition: int
     key: bytes
     value: bytes | None
+    timestamp_ms: int = 0
 
 
 class BatchWriter:
@@ -119,6 +120,7 @@ class BatchWriter:
                 key=each.key,
                 value=each.value,
                 partition=partition,
+                timestamp=each.timestamp_ms,
                 headers=headers,
                 on_delivery=delivered,
             )

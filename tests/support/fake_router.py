@@ -291,6 +291,8 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> Iterator[query_service_pb2.WatchResponse]:
         """Send `updates`, then stay, or fail with `ending`."""
         self._take(request, request.store, context)
+        if request.mark_moments and self.shows is not None:
+            yield query_service_pb2.WatchResponse(mark=query_service_pb2.WatchMark())
         yield query_service_pb2.WatchResponse(replica=self._stamp(request))
         yield from self.updates
         if self.ending is not None:

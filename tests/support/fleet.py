@@ -42,6 +42,7 @@ from statehouse.v1 import (
 )
 from tests.support.constants import VARIABLE, constants_among
 from tests.support.kafka import create_topic, produce_placed
+from tests.support.nursery import Child, can_bear, nursery
 from tests.support.polling import poll_until
 from tests.support.proxy import stands_still
 
@@ -94,7 +95,7 @@ class ServerProcess:
         words: Sequence[str] = (),
         host: str = LOOPBACK,
     ) -> None:
-        self.name, self.host, self.port = name, host, port
+        self.name, self.host, self.port, self._module = name, host, port, module
         names = constants_among({option.replace("-", "_"): value for option, value in options.items()})
         self._constants = {name: options[name.replace("_", "-")] for name in names}
         self._command = [*prefix, sys.executable, "-m", module, *words]
@@ -107,7 +108,7 @@ class ServerProcess:
         self.credentials: grpc.ChannelCredentials | None = None
         """What we show to it; None: nothing is encrypted."""
         self.build = THIS
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Child | None = None
         self._frozen: list[ProcessIdentity] = []
         self._channel: grpc.Channel | None = None
 
@@ -136,8 +137,13 @@ class ServerProcess:
             at = command.index("-m") + 1
             command = [*command[:at], "tests.support.constants", *command[at:]]
             environment[VARIABLE] = json.dumps(self._constants)
+        is_forked = self.build is THIS and command[0] == sys.executable and can_bear(self._module, environment)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.build.root, env=environment)
+            if is_forked:
+                args = command[command.index("-m") + 1 :]
+                self._process = nursery().start(args, log.fileno(), self.build.root, environment)
+            else:
+                self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.build.root, env=environment)
         return self
 
     def kill(self) -> None:

@@ -990,6 +990,7 @@ class EngineRecord(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     """Its key."""
     value: _builtins.bytes
@@ -998,6 +999,8 @@ class EngineRecord(_message.Message):
     """Its time, in milliseconds since 1970."""
     offset: _builtins.int
     """Its offset."""
+    batch: _builtins.int
+    """The batch that wrote it; absent: it names none."""
     def __init__(
         self,
         *,
@@ -1005,13 +1008,19 @@ class EngineRecord(_message.Message):
         value: _builtins.bytes | None = ...,
         timestamp_ms: _builtins.int = ...,
         offset: _builtins.int = ...,
+        batch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_value", b"_value", "batch", b"batch", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "key", b"key", "offset", b"offset", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_value", b"_value", "batch", b"batch", "key", b"key", "offset", b"offset", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch: _TypeAlias = _typing.Literal["batch"]  # noqa: Y015
+    _WhichOneofArgType__batch: _TypeAlias = _typing.Literal["_batch", b"_batch"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch) -> _WhichOneofReturnType__batch | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___EngineRecord: _TypeAlias = EngineRecord  # noqa: Y015

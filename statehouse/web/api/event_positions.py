@@ -1,4 +1,4 @@
-"""Ids of a watch's events: where to go on after them, in each partition. Pure.
+"""Ids of a watch's events: where to go on after them, in each partition; by moment, after the last mark. Pure.
 
 A browser sends the id of the last event that it has had as Last-Event-ID when it connects again. So each id has the
 positions of all partitions of the watch: TOPIC_ID/PARTITION:OFFSET,PARTITION:OFFSET
@@ -11,9 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
+from statehouse.client import conversion
 from statehouse.client.answers import WatchPosition
 from statehouse.client.watch_progress import WatchProgress
+from statehouse.contract.watch_marks import mark_in, token_of
 from statehouse.errors import shown
+from statehouse.v1 import query_service_pb2, types_pb2
 
 PARTITIONS_MAX: Final = 1_000
 """Partitions of a watch: their ids must fit into a header."""
@@ -29,6 +32,31 @@ class Progress(WatchProgress):
     def id(self) -> str:
         """The positions as text; empty if no partition has one yet."""
         return text_of(self.positions)
+
+
+class MarkedProgress(Progress):
+    """How far a watch by moment has got. Its id is the token of the last mark."""
+
+    def __init__(self, token: str) -> None:
+        """Go on after a mark; empty: begin.
+
+        Raises:
+            ValueError: it is no mark's token.
+
+        """
+        mark = mark_in(token) if token else query_service_pb2.WatchMark()
+        super().__init__(map(conversion.from_position, mark.positions))
+        self._id = token
+        self.moment: types_pb2.Moment | None = mark.moment if token else None
+
+    @property
+    def id(self) -> str:
+        """The token; empty if nothing has been marked."""
+        return self._id
+
+    def marked(self, mark: query_service_pb2.WatchMark) -> None:
+        """Take note of a mark."""
+        self._id, self.moment = token_of(mark), mark.moment
 
 
 def text_of(positions: Iterable[WatchPosition]) -> str:

@@ -35,6 +35,7 @@ Link = Mapping[str, Any]
 _LAST_EVENT_ID: Final = text(
     "last_event_id", "For those who can't send the header Last-Event-ID: the id of the last event of an earlier watch."
 )
+_BY_MOMENT: Final = switch("by_moment", 'Mark where each batch of the store\'s query ends, by an event "moment".')
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_KEY}/watch",
         "What a key holds now, then every change as it comes.",
         "Watch",
-        (_LAST_EVENT_ID, PARTITION, *_KEYED),
+        (_LAST_EVENT_ID, _BY_MOMENT, PARTITION, *_KEYED),
         watch,
         None,
     ),
@@ -257,7 +258,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_STORE}/watch",
         "What a store, or the keys with a prefix, hold now, then every change as it comes.",
         "Watch",
-        (KEY_RANGE[2], _LAST_EVENT_ID, PARTITION, *_KEYED),
+        (KEY_RANGE[2], _LAST_EVENT_ID, _BY_MOMENT, PARTITION, *_KEYED),
         watch,
         None,
     ),

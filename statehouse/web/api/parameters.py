@@ -90,6 +90,7 @@ BOUNDS: Final = (
         "Most records that the processor may have had yet to process when it last reported.",
         0,
     ),
+    integer("max_value_age_ms", "Longest time since a value's record; an older value is refused.", 0),
     text(
         "at_least",
         "What the answering replica must have seen, or wait for: the token of an earlier answer, or "

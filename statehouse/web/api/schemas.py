@@ -180,8 +180,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "Token": _object({"token": _TEXT}),
     "Event": _object(
-        {"event": {"enum": ["current", "change", "gap", "problem"]}, "data": _TEXT},
+        {"event": {"enum": ["current", "change", "gap", "moment", "problem"]}, "data": _TEXT},
         {"id": _TEXT},
-        "An event. Its data is JSON: values that are there now, changes, or a Problem. Its id says where to go on.",
+        "An event. Its data is JSON: values, changes, a moment's mark, or a Problem. Its id says where to go on.",
     ),
 }

@@ -3,10 +3,12 @@
     event: current      values that are there now; the first of them has "begins"
     event: change       changes, in the order of their partition's changelog
     event: gap          changes of a partition may have been missed; its current values follow
+    event: moment       by moment: all before it is of this batch or earlier ones, what follows of later ones
     event: problem      the watch has ended, and why
 
 The id of an event says where to go on after it. A watch goes on automatically when its router fails, at another one or
-at the same one once it is back; a caller whose connection breaks goes on with Last-Event-ID.
+at the same one once it is back; a caller whose connection breaks goes on with Last-Event-ID. By moment only marks have
+ids: what came after the last one comes again then.
 """
 
 from __future__ import annotations
@@ -26,17 +28,19 @@ from statehouse.client import conversion
 from statehouse.client.answers import KeyLike, Update
 from statehouse.client.keys import to_key
 from statehouse.client.routers import is_routers
+from statehouse.client.watches import UNMARKED
+from statehouse.contract.moments import MomentToken, unavailable
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.authorized import ASKED_AGAIN_S
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.streams import SILENCE_S, TAKEN_WITHIN_S
 from statehouse.runtime.backoff import Backoff, BackoffPolicy
 from statehouse.runtime.waiting import is_told_to_end
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.web.api import bodies, json_text
 from statehouse.web.api.api_request import ApiRequest
 from statehouse.web.api.bodies import Reader
-from statehouse.web.api.event_positions import PARTITIONS_MAX, Progress, positions_of
+from statehouse.web.api.event_positions import PARTITIONS_MAX, MarkedProgress, Progress, positions_of
 from statehouse.web.api.parameters import key_of, wrong
 from statehouse.web.api.problems import problem_of
 from statehouse.web.gateway import CallerRefused
@@ -61,6 +65,7 @@ async def watch(asked: ApiRequest) -> Response:
         prefix=None if prefix is None else to_key(prefix),
         partition=asked.values["partition"],
         freshness=asked.freshness,
+        mark_moments=asked.values["by_moment"],
     )
     progress = _resumed(asked)
     await asked.admit(request)
@@ -107,7 +112,7 @@ def _resumed(asked: ApiRequest) -> Progress:
     """Return how far an earlier watch has got, by the header or, for clients that can't send it, the parameter."""
     given = asked.request.headers.get(LAST_EVENT_ID) or asked.values["last_event_id"] or ""
     try:
-        return Progress(positions_of(given))
+        return MarkedProgress(given) if asked.values["by_moment"] else Progress(positions_of(given))
     except ValueError as error:
         raise wrong(f"Last-Event-ID: {error}", "last_event_id") from None
 
@@ -190,11 +195,16 @@ class _Watched:
                 await asyncio.sleep(pause_s)
 
     async def _next(self) -> query_service_pb2.WatchResponse:
+        is_first = False
         if self._stream is None:
             self._peer = self._asked.gateway.routers.current
             del self._request.resume[:]
             self._request.resume.extend(map(conversion.to_position, self._progress.positions))
+            if isinstance(self._progress, MarkedProgress) and self._progress.moment is not None:
+                least = types_pb2.Moments(moments=[self._progress.moment])
+                self._request.freshness.moment.CopyFrom(types_pb2.MomentBound(at_least=least))
             self._stream = self._peer.watch(self._request)
+            is_first = True
         try:
             # A response comes at least every two seconds, changes or not.
             async with asyncio.timeout(max(SILENCE_S, self._asked.seconds)):
@@ -209,10 +219,15 @@ class _Watched:
                 raise
             raise _gone("the connection was closed") from None
         if isinstance(response, query_service_pb2.WatchResponse):
+            if is_first and self._request.mark_moments and not response.HasField("mark"):
+                self._stream.cancel()
+                raise unavailable(self._asked.store, UNMARKED)
             return self._asked.for_caller(response)  # type: ignore[no-any-return] # of the same kind
         raise _gone("the router ended the watch")
 
     def _events_of(self, response: query_service_pb2.WatchResponse) -> list[ServerSentEvent]:
+        if isinstance(self._progress, MarkedProgress) and response.HasField("mark"):
+            return self._marked(self._progress, response.mark)
         update = conversion.from_watch(response, self._asked.store)
         self._progress.note(update)
         events = []
@@ -220,9 +235,18 @@ class _Watched:
             events.append(_event("gap", {"partition": update.partition}))
         if update.changes or update.current:
             name = "current" if update.current else "change"
-            at = self._progress.id if update.position is not None else ""
+            at = self._progress.id if update.position is not None and not self._request.mark_moments else ""
             events.append(_event(name, _update_body(update, response, self._reader), at))
         return events
+
+    @staticmethod
+    def _marked(progress: MarkedProgress, mark: query_service_pb2.WatchMark) -> list[ServerSentEvent]:
+        if not mark.HasField("moment"):
+            return []
+        progress.marked(mark)
+        moment = MomentToken({mark.moment.query_id: mark.moment.batch_id})
+        body = {"moment": bodies.moment_body(moment), "batch_id": mark.moment.batch_id}
+        return [_event("moment", body, progress.id)]
 
 
 def _gone(message: str) -> LookupFailure:

@@ -84,7 +84,10 @@ def test_a_store_is_scanned_and_watched(paged: PagedFleet, open_window: Open):
     expect(window.page.locator("#watched tbody tr")).to_have_count(3)
     paged.fleet.put({"dave": "4"})
     window.wait_for("#watched tbody th", "dave")
+    window.open("/stores")
+    assert "none: no processor of ours writes it" in window.text("main table")
     window.open("/stores/counts?prefix=a")
+    assert "moments: none" in window.text("main")
     assert window.page.locator("table.entries tbody th").all_inner_texts() == ["alice"]
 
 

@@ -204,7 +204,8 @@ async def page_of(fleet: Any, request: bytes) -> object:
     except grpc.aio.AioRpcError as error:
         failure = from_rpc_error(error)
         # If several partitions fail, the first one is named, whichever that is.
-        return failure.reason, "" if failure.reason is Reason.NO_REPLICA_AVAILABLE else failure.message
+        is_any = failure.reason in {Reason.NO_REPLICA_AVAILABLE, Reason.MOMENTS_UNAVAILABLE}
+        return failure.reason, "" if is_any else failure.message
 
 
 async def test_pages_are_answered_as_by_a_router_without_a_proxy() -> None:

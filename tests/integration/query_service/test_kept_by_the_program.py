@@ -7,7 +7,9 @@ import json
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
+from statehouse.contract.moment_leases import AGE_MAX_MS, LEASE_MS, KeptState, staying
 from statehouse.contract.moments import (
     HEADER,
     NONE,
@@ -20,6 +22,7 @@ from statehouse.contract.moments import (
 
 DATAPLANE = Path(__file__).parents[3] / "dataplane"
 QUESTIONS = 20_000
+LEASES = 500
 
 
 def test_the_program_keeps_what_the_functions_name(tmp_path: Path) -> None:
@@ -30,10 +33,12 @@ def test_the_program_keeps_what_the_functions_name(tmp_path: Path) -> None:
         "Covers": [_covered(rng) for _ in range(QUESTIONS)],
         "States": [_state(rng) for _ in range(QUESTIONS)],
     }
+    leases = [_leases(rng) for _ in range(LEASES)]
+    assert {stays for each in leases for stays in each["Stay"]} == {True, False}
     assert {each["Batch"] == NONE for each in headers} == {True, False}
     for about, asked in questions.items():
         assert {each[-1] for each in asked} == {0, 1}, about
-    (tmp_path / "cases").write_text(json.dumps({"Headers": headers, **questions}))
+    (tmp_path / "cases").write_text(json.dumps({"Headers": headers, "Leases": leases, **questions}))
     ran = subprocess.run(
         ["go", "test", "-count=1", "-run", "^TestAgainstReference$", "./moments", f"-cases={tmp_path / 'cases'}"],
         cwd=DATAPLANE,
@@ -68,3 +73,22 @@ def _covered(rng: random.Random) -> list[int]:
 def _state(rng: random.Random) -> list[int]:
     asked = (rng.randrange(-1, 4), rng.randrange(4), rng.randrange(8), rng.randrange(4), rng.randrange(8))
     return [*asked, int(is_state_of(*asked))]
+
+
+def _leases(rng: random.Random) -> dict[str, Any]:
+    """Moments in the order of time, most of which were read for a while."""
+    count, step_ms = rng.randrange(90), rng.choice((1, 500, 10_000))
+    kept = []
+    for place in range(count):
+        age_ms = (count - place) * step_ms + rng.choice((0, 0, AGE_MAX_MS - 1))
+        idle_ms = rng.choice((-1, rng.randrange(-2, age_ms + 2), rng.randrange(LEASE_MS), LEASE_MS - rng.randrange(2)))
+        kept.append(KeptState(rng.random() < 0.6, age_ms, idle_ms, (count - place) * 100))
+    most = rng.choice((10**9, count * 50))
+    return {
+        "Kept": [
+            {"IsWanted": each.is_wanted, "AgeMS": each.age_ms, "IdleMS": each.idle_ms, "Written": each.written}
+            for each in kept
+        ],
+        "Most": most,
+        "Stay": staying(kept, most),
+    }

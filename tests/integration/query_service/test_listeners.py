@@ -117,12 +117,12 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
 
 @pytest.mark.feature("listeners-states-restores")
 def test_restore_goes_on_whatever_listeners_do(fleet: Fleet, events: Events) -> None:
-    # More than the data plane reads of a partition at once.
-    fleet.put({f"k{nth}": str(nth) * 400 for nth in range(2_000)})
+    # More than the data plane writes of a partition at once.
+    fleet.put({f"k{nth}": str(nth) * 3_000 for nth in range(2_000)})
     node = fleet.node("n1")
     fleet.assign(TaskAssignment("n1"))
     fleet.wait_running([node])  # one listener hangs since its first event, another raises at each
-    assert node.get("k1999").value.text == "1999" * 400
+    assert node.get("k1999").value.text == "1999" * 3_000
     events.wait("end")
     kinds = events.of("start", "batch", "end")
     assert kinds[0] == ["start", STORE, 0, 0, 2_000, True]

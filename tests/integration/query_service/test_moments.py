@@ -11,7 +11,9 @@ import pytest
 from processor.reports.commits import StoreChangelog
 from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.contract.partitioning import partition_for
+from statehouse.contract.topology import SESSION, VERSIONED, WINDOW
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -153,7 +155,7 @@ def test_a_range_a_count_and_a_batch_of_lookups_are_of_one_moment(written: Writt
         ]
     )
     results = node.call(node.query.BatchGet, batch).results
-    assert [each.response.value.text for each in results] == ["3", "2"]
+    assert [each.response.value.text for each in results] == ["3", "2"], results
 
 
 def test_what_nobody_wrote_in_batches_has_no_moments(
@@ -193,11 +195,12 @@ class Compared:
     def _calls(self, way: str, code: str) -> float:
         return scrape(self._port).value("statehouse_node_proxy_calls_total", way=way, code=code)
 
-    def begin(self, request: query_service_pb2.GetRequest) -> None:
+    def begin(self, method: str, request: Any) -> None:
         """Ask until the program answers alone."""
+        call = getattr(self.store.node.query, method)
 
         def is_alone() -> bool:
-            is_answered = reason(lambda: self.store.node.call(self.store.node.query.Get, request)) is None
+            is_answered = reason(lambda: self.store.node.call(call, request)) is None
             return is_answered and self._calls("stores", "OK") > 0
 
         poll_until(is_alone, 30, "the program to know the batch")
@@ -243,6 +246,22 @@ class Compared:
             request.page_token = page.next_page_token
         return found
 
+    def pages(self, method: str, request: Any, moment: types_pb2.MomentBound) -> list[Any]:
+        """Ask for all pages of a read; only the first one names the moment. Return them."""
+        pages: list[Any] = []
+        request.freshness.moment.CopyFrom(moment)
+        while not pages or request.page_token:
+            following = type(request)()
+            following.CopyFrom(request)
+            following.ClearField("freshness")
+            pages.append(self.ask(method, request))
+            following.page_token = pages[-1].next_page_token
+            request = following
+        return pages
+
+    def ask(self, method: str, request: Any) -> Any:
+        return self._both(getattr(self.store.node.query, method), request, [request])
+
     def _both(self, call: Any, request: Any, reads: Any) -> Any:
         self._alone += 1
         answer = self.store.node.call(call, request)
@@ -257,7 +276,7 @@ def timeless(answer: Any) -> Any:
     same = type(answer)()
     same.CopyFrom(answer)
     stamps = [each.response.replica for each in getattr(same, "results", ())]
-    stamps += [same.replica] if isinstance(same, query_service_pb2.GetResponse) else getattr(same, "replicas", ())
+    stamps += [same.replica] if "replica" in same.DESCRIPTOR.fields_by_name else getattr(same, "replicas", ())
     for stamp in stamps:
         stamp.ClearField("staleness_ms")
         stamp.ClearField("processor_age_ms")
@@ -282,7 +301,7 @@ def test_the_program_answers_alone_what_python_would(
         writer.close()
         reads = Compared(store, port)
         newest = reads.lookup(last, exactly(11))
-        reads.begin(newest)
+        reads.begin("Get", newest)
         for batch_id in range(12):
             assert reads.get(first, exactly(batch_id)).value.text == str(batch_id)
             assert reads.get(last, exactly(batch_id)).value.text == str(batch_id - batch_id % 2)
@@ -294,4 +313,99 @@ def test_the_program_answers_alone_what_python_would(
         assert [each.value.text for each in answers] == ["11", "3", "11", "10", "2", "10"]
         assert sorted(reads.walk(NEWEST)) == [("10", 11), ("11", 11)]
         assert sorted(reads.walk(exactly(5))) == [("4", 5), ("5", 5)]
+        reads.end()
+
+
+MINUTE_MS, BATCHES = 60_000, 12
+BEGAN_MS = 1_000 * MINUTE_MS
+
+
+def _written(kind: str, batch_id: int) -> list[Placed]:
+    """Return what a batch writes of the keys `k` and `gone`. Each is a minute later than the one before."""
+    at_ms = BEGAN_MS + batch_id * MINUTE_MS
+
+    def of(key: bytes) -> bytes:
+        match kind:
+            case "window":
+                return WindowKey(key, at_ms).to_bytes()
+            case "session":
+                return SessionKey(key, at_ms - MINUTE_MS, at_ms).to_bytes()
+            case _:
+                return key
+
+    value = str(batch_id).encode()
+    found = [Placed("s", 0, of(b"k"), value, at_ms), Placed("s", 0, of(b"gone"), value, at_ms)]
+    return [*found, Placed("s", 0, found[1].key, None, at_ms + 1)] if batch_id % 2 else found
+
+
+def _of_key(kind: str, batch_id: int) -> Iterator[tuple[str, Any]]:
+    """Make reads of a key as of a batch, none of which is refused."""
+    at_ms = BEGAN_MS + batch_id * MINUTE_MS
+    for key in (b"k", b"gone", b"none"):
+        of: dict[str, Any] = {"store": "s", "key": types_pb2.Key(raw=key)}
+        times: dict[str, Any] = {"from_ms": at_ms - 2 * MINUTE_MS, "to_ms": at_ms + MINUTE_MS}
+        for reverse in (False, True):
+            page: dict[str, Any] = {**of, "page_size": 2, "reverse": reverse}
+            match kind:
+                case "window":
+                    yield "FetchWindows", query_service_pb2.FetchWindowsRequest(**page)
+                    yield "FetchWindows", query_service_pb2.FetchWindowsRequest(**page, **times)
+                case "session":
+                    yield "FetchSessions", query_service_pb2.FetchSessionsRequest(**page)
+                    yield "FetchSessions", query_service_pb2.FetchSessionsRequest(**page, **times)
+                case _:
+                    yield "GetHistory", query_service_pb2.GetHistoryRequest(**page)
+                    yield "GetHistory", query_service_pb2.GetHistoryRequest(**page, **times)
+                    yield "Get", query_service_pb2.GetRequest(**of)
+                    yield "GetAsOf", query_service_pb2.GetAsOfRequest(**of)
+                    yield "GetAsOf", query_service_pb2.GetAsOfRequest(**of, as_of_ms=at_ms - MINUTE_MS)
+
+
+@pytest.mark.parametrize(("kind", "in_memory"), [(WINDOW, False), (SESSION, True), (VERSIONED, False)])
+def test_the_program_answers_alone_as_of_a_batch_what_has_times(
+    kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory, kind: str, in_memory: bool
+) -> None:
+    """A read as of a batch shows entries that had not expired at its end, also once later ones have let them expire."""
+    size: dict[str, Any] = {"window_size_ms": MINUTE_MS} if kind == WINDOW else {}
+    with shared_fleet(kafka.bootstrap, tmp_path_factory, "moments-timed", partitions=1) as fleet:
+        node = fleet.node("n1", engine="go", metrics_port=(port := free_port()))
+        forever = {"cleanup.policy": "delete", "retention.ms": "-1"}
+        store = new_store(
+            fleet,
+            node,
+            "s",
+            forever,
+            committed=True,
+            kind=kind,
+            retention_ms=3 * MINUTE_MS,
+            in_memory=in_memory,
+            **size,
+        )
+        writer = BatchWriter(
+            store.bootstrap, fleet.application_id, [StoreChangelog("s", store.changelog, 1)], QUERY, query="s"
+        )
+        for batch_id in range(BATCHES):
+            writer.write(batch_id, _written(kind, batch_id))
+        writer.close()
+        reads = Compared(store, port)
+        begun = query_service_pb2.CountRequest(store="s", partition=0)
+        begun.freshness.moment.CopyFrom(exactly(BATCHES - 1))
+        reads.begin("Count", begun)
+        counts, pages = [], 0
+        for batch_id in range(BATCHES):
+            for method, request in _of_key(kind, batch_id):
+                if "page_size" in request.DESCRIPTOR.fields_by_name:
+                    found = reads.pages(method, request, exactly(batch_id))
+                    stamps = [each.replica for each in found]
+                    pages += len(found) - 1
+                else:
+                    request.freshness.moment.CopyFrom(exactly(batch_id))
+                    stamps = [reads.ask(method, request).replica]
+                assert {each.moment.batch_id for each in stamps} == {batch_id}
+            for is_exact in (False, True):
+                count = query_service_pb2.CountRequest(store="s", partition=0, exact=is_exact)
+                count.freshness.moment.CopyFrom(exactly(batch_id))
+                counts.append(reads.ask("Count", count).count)
+        assert pages > BATCHES
+        assert len(set(counts)) > 1
         reads.end()

@@ -50,11 +50,11 @@ Shown = Mapping[str, Mapping[str, int]]
 class TradingBank:
     """The bank, whose batches are written on a thread, and who runs its stores."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, changelog_config: Mapping[str, str] | None = None) -> None:
         self.fleet, self.bank = fleet, Bank(PARTITIONS)
         fleet.stores = MappingProxyType({})
         for store in (ACCOUNTS, SUMS):
-            fleet.add_store(store, value_serde="long", committed=True)
+            fleet.add_store(store, changelog_config, value_serde="long", committed=True)
         self._changelogs = [
             StoreChangelog(each.name, each.changelog_topic, PARTITIONS) for each in fleet.stores.values()
         ]

@@ -20,12 +20,12 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.states.lifecycle import StoreState
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import Engine, MomentGone
-from query_service.stores.kept_moments import AGE_MAX_S
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.stores.walk import Walk
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.contract.moment_leases import AGE_MAX_MS
 from statehouse.contract.moments import NONE, Chosen, CommittedMoments, is_kept
 from statehouse.contract.paging import KeyRange
 from statehouse.contract.topology import Role, StoreSpec
@@ -334,7 +334,7 @@ def test_what_moments_hold_back_is_bounded(
         assert kept["moments_written_bytes"] <= 50_000
     assert 2 <= kept["moments_kept"] < 20
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + AGE_MAX_S + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: now + AGE_MAX_MS / 1_000 + 1)
     replica.apply([ChangelogRecord(b"k", b"v", 0, 1_500, 30)], 1_501)
     assert store.statistics()["moments_kept"] == 1, "the one that this record's batch has begun after"
     store.close()

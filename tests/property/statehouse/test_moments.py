@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statehouse.contract.moment_leases import AGE_MAX_MS, LEASE_MS, LEASED_MAX, WANTED_MAX, KeptState, staying
 from statehouse.contract.moments import (
     DENSE,
     NONE,
     Asked,
     Chosen,
     CommittedMoments,
+    KnownMoments,
     Missed,
     MomentBound,
     MomentToken,
@@ -218,3 +220,100 @@ def test_parts_agree_unless_one_is_far_behind(shown: list[int], data: st.DataObj
         assert len(then.parts) == len(found)
     else:
         assert then is None
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 400))
+def test_a_batch_that_reads_name_is_known_for_as_long_as_they_do(gaps: list[int], walked: int) -> None:
+    known, end = KnownMoments("q"), 0
+    for batch_id in range(1_500):
+        end += gaps[batch_id % len(gaps)] if gaps else 0
+        known.add(batch_id, {0: end})
+        if batch_id >= walked and batch_id % 50 == 0:
+            assert known.end_named(walked, 0) is not None
+        assert len(known.batches) <= 512
+    assert known.end(987, 0) is None
+    assert known.end(988, 0) is not None
+    of_walk = known.end(walked, 0)
+    assert of_walk is not None
+    following = known.end_after(of_walk, 0)
+    # Where batches are forgotten nobody says that none ended right behind it.
+    assert following is None or following == of_walk + 1 or following <= known.batches[0][1][0]
+    for batch_id in range(1_500, 1_500 + 800):
+        known.add(batch_id, {0: end})
+    assert known.end(walked, 0) is None, "its walk is over"
+
+
+def test_of_many_walks_those_whose_pages_come_are_known() -> None:
+    known = KnownMoments("q")
+    for batch_id in range(2_000):
+        known.add(batch_id, {0: batch_id})
+        known.end_named(batch_id, 0)  # as most reads do, once
+        if batch_id >= 40:
+            for walked in range(40):
+                known.end_named(walked, 0)
+    assert sum(known.end(each, 0) == each for each in range(40)) == 16
+    assert sum(known.end(each, 0) is not None for each in range(40, 2_000)) == 512
+
+
+def kept_states() -> st.SearchStrategy[list[KeptState]]:
+    """Moments in the order of time: the first one is the oldest."""
+    one = st.builds(KeptState, st.booleans(), st.integers(0, 2 * AGE_MAX_MS), st.integers(-1, 2 * LEASE_MS), st.just(0))
+
+    def in_order(states: list[KeptState]) -> list[KeptState]:
+        ages = sorted((each.age_ms for each in states), reverse=True)
+        return [
+            KeptState(each.is_wanted, age_ms, min(each.idle_ms, age_ms), (len(states) - place) * 10)
+            for place, (each, age_ms) in enumerate(zip(states, ages, strict=True))
+        ]
+
+    return st.lists(one, max_size=100).map(in_order)
+
+
+@given(kept_states(), st.integers(0, 1_000))
+def test_a_lease_outlasts_ids_and_age_within_the_bounds(kept: list[KeptState], max_bytes: int) -> None:
+    stay = staying(kept, max_bytes)
+    staying_ones = [each for each, stays in zip(kept, stay, strict=True) if stays]
+    gone = [each for each, stays in zip(kept, stay, strict=True) if not stays]
+    assert all(each.written <= max_bytes for each in staying_ones), "a lease is no right to more bytes"
+    assert len(staying_ones) <= WANTED_MAX + LEASED_MAX
+    leased = [each for each in staying_ones if not each.is_wanted or each.age_ms >= AGE_MAX_MS]
+    assert all(0 <= each.idle_ms < LEASE_MS for each in leased)
+    refused = [each for each in gone if 0 <= each.idle_ms < LEASE_MS and each.written <= max_bytes]
+    if refused:
+        assert len(staying_ones) >= LEASED_MAX
+        assert not leased or min(map(used, leased)) >= max(map(used, refused)) or len(staying_ones) >= WANTED_MAX
+    if sum(each.is_wanted for each in kept) <= WANTED_MAX:
+        assert not any(each.is_wanted and each.age_ms < AGE_MAX_MS and each.written <= max_bytes for each in gone), (
+            "leases take no place of those that ids name"
+        )
+
+
+def used(state: KeptState) -> int:
+    return state.used_ms
+
+
+@pytest.mark.parametrize("batch_ms", [50, 100, 1_000, 10_000])
+def test_a_walk_whose_pages_come_keeps_its_moment_whatever_others_read(batch_ms: int) -> None:
+    """Others read each moment as soon as it is there, and for a second. Routers read the walk's once a second."""
+    taken: dict[int, int] = {}
+    read: dict[int, int] = {}
+    walked, lasts_ms = 3, 20 * 60_000
+    for batch_id in range(lasts_ms // batch_ms):
+        now_ms = batch_id * batch_ms
+        taken[batch_id] = now_ms
+        read |= {each: now_ms for each in taken if now_ms - taken[each] <= 1_000}
+        if (now_ms - taken[walked] if walked in taken else 0) % 1_000 < batch_ms:
+            read[walked] = now_ms
+        states = [
+            KeptState(is_kept(each, batch_id), now_ms - taken[each], now_ms - read[each] if each in read else -1, 0)
+            for each in taken
+        ]
+        taken = {each: at for (each, at), stays in zip(taken.items(), staying(states, 1), strict=True) if stays}
+        assert batch_id < walked or walked in taken
+        assert len(taken) <= WANTED_MAX + LEASED_MAX
+
+
+@pytest.mark.parametrize("run", range(20))
+def test_ids_name_no_more_than_there_is_room_for(run: int) -> None:
+    newest = 1_000 + run
+    assert sum(is_kept(each, newest) for each in range(newest)) <= WANTED_MAX

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from statehouse.client import Answer, AsyncReadSession, Token
 from statehouse.client.conversion import from_get
+from statehouse.client.moments import SeenMoments
 from statehouse.contract.consistency import Freshness, ReplicaFreshness, violation
 from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure
@@ -58,7 +59,9 @@ def test_what_a_session_sees_never_goes_back(steps: list[tuple[Any, ...]]) -> No
     replicas = Replicas()
 
     def begin(token: Token | None = None) -> AsyncReadSession:
-        return AsyncReadSession(cast("Any", SimpleNamespace(router=None, lookups=replicas)), 1.0, token)
+        return AsyncReadSession(
+            cast("Any", SimpleNamespace(router=None, lookups=replicas, moments=SeenMoments())), 1.0, token
+        )
 
     async def run() -> None:
         session = begin()

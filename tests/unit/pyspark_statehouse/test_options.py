@@ -57,6 +57,8 @@ def test_options_are_read_whatever_their_case() -> None:
         ({"store": "s", "timeout": "nan"}, "option timeout='nan': seconds"),
         ({"store": "s", "timeout": "soon"}, "option timeout='soon'"),
         ({"store": "s", "at_least": "?"}, "not a token"),
+        ({"store": "s", "moment": "?"}, "not a moment"),
+        ({"store": "s", "moment": ""}, "newest or off is expected"),
         ({"store": "s", "key": "a", "prefix": "b"}, "give one"),
         ({"store": "s", "key": "a", "to": "b"}, "give one"),
         ({"store": "s", "prefix": "a", "from": "b"}, "give one"),

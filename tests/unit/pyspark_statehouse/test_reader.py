@@ -13,9 +13,11 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, InputPartition
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 import pyspark_statehouse
+from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.contract.partitioning import partition_for
-from statehouse.errors import ConfigurationError, LookupFailure
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.local.certificates import make_certificates
+from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fake_router import PARTITIONS, FakeRouter, fake_router
 
 NAMES = [f"name-{number:02}" for number in range(30)]
@@ -73,6 +75,42 @@ def test_a_partition_is_read_for_each_of_the_store_s(router: FakeRouter) -> None
     assert {row["key"]: row["value"] for row in found}["name-07"] == {"score": 7.0}
 
 
+def moments(router: FakeRouter) -> list[MomentBound | None]:
+    asked = [each for each in router.requests if isinstance(each, query_service_pb2.ScanRequest)]
+    return [
+        MomentBound.from_proto(each.freshness.moment) if each.freshness.HasField("moment") else None for each in asked
+    ]
+
+
+@pytest.mark.parametrize("given", [None, "newest", str(MomentToken({"q": 4}))])
+def test_all_tasks_read_the_moment_that_the_driver_has_agreed_on(router: FakeRouter, given: str | None) -> None:
+    newest = iter([4, 5, 6])
+
+    def show(bound: MomentBound) -> types_pb2.Moment:
+        named = bound.exactly("q")
+        return types_pb2.Moment(query_id="q", batch_id=next(newest) if named is None else named)
+
+    router.shows = show
+    found = rows(source(router, **({} if given is None else {"moment": given})).reader(WANTED))
+    assert sorted(row["key"] for row in found) == NAMES
+    assert set(moments(router)[1:]) == {MomentBound(Asked.EXACTLY, MomentToken({"q": 4}))}
+    assert len(moments(router)) > PARTITIONS
+
+
+def test_a_store_without_moments_is_read_page_by_page_and_the_log_says_so(
+    router: FakeRouter, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(rows(source(router).reader(WANTED))) == len(NAMES)
+    assert "store boards is read as of no moment" in caplog.text
+    assert set(moments(router)[1:]) == {None}
+    caplog.clear()
+    rows(source(router, moment="off").reader(WANTED))
+    assert not caplog.text
+    with pytest.raises(LookupFailure) as failed:
+        source(router, moment="newest").reader(WANTED).partitions()
+    assert failed.value.reason is Reason.MOMENTS_UNAVAILABLE
+
+
 def test_filters_that_are_pushed_say_what_is_read(router: FakeRouter) -> None:
     left = EqualTo(("value", "score"), 7.0)
     filters = [EqualTo(("key",), "name-07"), left]
@@ -99,7 +137,7 @@ def test_options_say_what_is_read(router: FakeRouter) -> None:
     reader = source(router, key="name-03", max_lag="4").reader(WANTED)
     router.requests.clear()
     assert [row["key"] for row in rows(reader)] == ["name-03"]
-    (scan,) = [each for each in router.requests if type(each).__name__ == "ScanRequest"]
+    _of_moment, scan = [each for each in router.requests if type(each).__name__ == "ScanRequest"]
     assert scan.freshness.max_lag == 4
     assert {row["key"] for row in rows(source(router, partition="1").reader(WANTED))} == {
         name for name in NAMES if partition_for(name.encode(), PARTITIONS) == 1

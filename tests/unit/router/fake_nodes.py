@@ -180,7 +180,8 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.watches.append(request)
         await self._misbehave(context)
         stamp = types_pb2.ReplicaStamp(partition=request.partition, host=self.host)
-        await context.write(query_service_pb2.WatchResponse(replica=stamp))
+        marks = types_pb2.Moment() if request.mark_moments and self.kept is not None else None
+        await context.write(query_service_pb2.WatchResponse(replica=stamp, moment=marks))
         feed: asyncio.Queue[query_service_pb2.WatchResponse | LookupFailure] = asyncio.Queue()
         self.feeds[request.partition] = feed
         for item in self.feed_all:

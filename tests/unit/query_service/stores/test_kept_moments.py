@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from query_service.states.checkpoint import Checkpoint
-from query_service.stores import kept_moments
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import KeepsMoments, MomentGone, StoreClosed
 from query_service.stores.kept_moments import DISK_BYTES, keeps_moments, moment_bytes
@@ -20,6 +19,7 @@ from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.stores.versioned import BeforeHistory, Version, VersionedStore
 from query_service.stores.walk import Walk
 from query_service.stores.windows import WINDOWS, TimedStore
+from statehouse.contract import moment_leases
 from statehouse.contract.paging import LAST_MS, KeyRange
 from statehouse.contract.topology import KEY_VALUE, StoreSpec
 from statehouse.keys.composite import WindowKey
@@ -57,12 +57,12 @@ def test_engines_keep_moments(engine: AnyEngine) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("lease_s", [0.0, 3_600.0])
+@pytest.mark.parametrize("lease_ms", [0, 3_600_000])
 def test_a_walk_of_a_moment_goes_on_while_moments_come_and_go(
-    engine: AnyEngine, reverse: bool, lease_s: float, monkeypatch: pytest.MonkeyPatch
+    engine: AnyEngine, reverse: bool, lease_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile the one that is walked is dropped, unless its next page may be asked for; so are its neighbours."""
-    monkeypatch.setattr(kept_moments, "_LEASE_S", lease_s)
+    monkeypatch.setattr(moment_leases, "LEASE_MS", lease_ms)
     rows = [(b"%04d" % n, b"0") for n in range(500)]
     write(engine, 0, *rows)
     write(engine, 1, (b"0001", b"1"))
@@ -81,7 +81,7 @@ def test_a_walk_of_a_moment_goes_on_while_moments_come_and_go(
         assert [*seen, *walk] == (rows[::-1] if reverse else rows)
         assert engine.get("default", b"0001") == b"0"
         assert engine.open_views() == 1
-    with nullcontext() if lease_s else pytest.raises(MomentGone, match="batch 0"), engine.moment(0, 1):
+    with nullcontext() if lease_ms else pytest.raises(MomentGone, match="batch 0"), engine.moment(0, 1):
         assert engine.get("default", b"0001") == b"0"
     with pytest.raises(MomentGone, match="batch 1"), engine.moment(1, 2):
         pass

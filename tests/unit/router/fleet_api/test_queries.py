@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from google.protobuf.message import Message
@@ -156,6 +157,21 @@ def test_changelogs_are_told_of_as_the_processor_compared_them() -> None:
         assert not unknown.settings
 
 
+def test_the_newest_batch_of_a_store_is_one_whose_end_was_told() -> None:
+    queries, spec = ProcessorQueries(), StoreSpec("boards", "t", 1, 0, committed=True)
+    assert queries.newest_batch(spec) is None
+    queries.on_commit(commit("boards", query_id="q", is_moment=True), 8.0, 4_000)
+    queries.on_commit(commit("boards", query_id="q", batch_id=5), 9.0, 4_000)
+    assert queries.newest_batch(spec) == 4, "the end of 5 isn't known"
+    assert queries.newest_batch(replace(spec, is_global=True)) is None
+    queries.on_commit(commit("boards", query_id="another", batch_id=0), 9.0, 4_000)
+    assert queries.newest_batch(spec) is None, "it began anew"
+    queries.on_commit(commit("boards", query_id="another", batch_id=1, is_moment=True), 9.0, 4_000)
+    assert queries.newest_batch(spec) == 1
+    queries.on_reset("boards")
+    assert queries.newest_batch(spec) is None
+
+
 @pytest.mark.feature("clients-command-line")
 async def test_the_fleet_tells_of_them(start: Start) -> None:
     fleet = await start("a")
@@ -163,6 +179,7 @@ async def test_the_fleet_tells_of_them(start: Start) -> None:
     stub = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
     response = await stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=5.0)
     assert [(query.name, list(query.stores), query.batch_id) for query in response.queries] == [("scores", [STORE], 6)]
+    assert [store.no_moments for store in response.stores] == ["no processor of ours writes it"]
     listed = await stub.ListChangelogs(fleet_service_pb2.ListChangelogsRequest(), timeout=5.0)
     assert [changelog.store for changelog in listed.changelogs] == [STORE]
 

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from router.lookups import walks
 from statehouse.contract.agreement import ROUNDS
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.contract.partitioning import partition_for
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet, failure_of
 from tests.unit.router.fleets import STORE
 
@@ -284,6 +286,41 @@ async def test_all_pages_of_a_walk_show_the_batch_of_the_first(start: Start) -> 
     gone = await failure_of(scan(fleet, freshness=of(), page_size=3, page_token=third.next_page_token))
     assert gone.reason is Reason.MOMENT_GONE
     assert gone.metadata["partition"] == "1"
+
+
+async def test_the_moment_of_a_walk_is_read_at_all_replicas_as_long_as_pages_come(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = await spread(start, [5, 6], [5, 6])
+    await fleet.publish(TaskAssignment("a", ("b",)), TaskAssignment("b"), TaskAssignment("a"), epoch=3)
+    fleet.nodes["b"].data[0] = fleet.nodes["a"].data[0]
+    fleet.heartbeat("b", PARTITIONS)
+    routes = fleet.router.tables.current
+    await poll_until_async(lambda: len(routes().stores[STORE].partitions[0].restored) == 2, 10, "the standby")
+    monkeypatch.setattr(walks, "RENEW_S", 0.0)
+
+    async def page(partition: int, token: str = "") -> query_service_pb2.ScanResponse:
+        return await scan(fleet, freshness=of(exactly(5)), page_size=3, partition=partition, page_token=token)
+
+    def asked_by_the_router(node: str) -> list[list[int]]:
+        """Which partitions a node was asked for one entry."""
+        mine = [each for each in fleet.nodes[node].scans if each.page_size == 1]
+        assert {MomentBound.from_proto(each.freshness.moment) for each in mine} <= {exactly(5)}
+        return [list(each.partitions) or [each.partition] for each in mine]
+
+    first = await page(0)
+    assert not asked_by_the_router("a"), "most walks are of one page"
+    await page(0, first.next_page_token)
+    await poll_until_async(lambda: asked_by_the_router("a") and asked_by_the_router("b"), 10, "all replicas")
+    assert (asked_by_the_router("a"), asked_by_the_router("b")) == ([[0, 2]], [[0, 1]])
+    del fleet.nodes["b"].data[0]  # one partition that it can't read keeps it from no other
+    await page(2)
+    await poll_until_async(lambda: len(asked_by_the_router("b")) == 4, 10, "each by itself")
+    assert asked_by_the_router("b")[1:] == [[0, 1], [0], [1]]
+    monkeypatch.setattr(walks, "RENEW_S", 60.0)
+    await page(2)
+    await scan(fleet, page_size=3)
+    assert len(asked_by_the_router("a")) == 2
 
 
 async def test_a_page_waits_for_a_partition_that_is_far_behind(start: Start) -> None:

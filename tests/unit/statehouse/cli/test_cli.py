@@ -188,6 +188,10 @@ def test_bounds_are_passed_on(run: Run, router: FakeRouter):
     freshness = router.requests[-1].freshness
     assert (freshness.active_only, freshness.max_lag, freshness.max_staleness_ms) == (True, 0, 250)
 
+    run("get", "boards", "1", "--max-value-age-ms", "0")
+    assert router.requests[-1].freshness.max_value_age_ms == 0
+    assert run("get", "boards", "1", "--max-value-age-ms", "-1").exit_code == ExitCode.USAGE
+
     for command in (["get", "boards", "1"], ["scan", "boards"], ["count", "boards"], ["locate", "boards", "1"]):
         run(*command, "--max-processor-age-ms", "10000", "--max-input-backlog", "0")
         bound = types_pb2.Freshness(max_processor_age_ms=10_000, max_input_backlog=0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.cli.fleet import _task_row
-from statehouse.client import Freshness, conversion
+from statehouse.client import Freshness, MomentBound, Token, conversion
 from statehouse.serdes import SERDES
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
@@ -75,6 +76,14 @@ def test_no_bounds_are_no_freshness_and_zero_is_a_bound():
     assert not bound.HasField("max_staleness_ms")
 
 
+def test_every_bound_is_sent():
+    bounds = Freshness(True, 1, 2, Token({("s", 0): 3}), 4, 5, MomentBound(), 6)
+    assert all(getattr(bounds, each.name) for each in fields(bounds))
+    sent = conversion.to_freshness(bounds, "s")
+    assert sent is not None
+    assert Freshness.from_proto(sent) == bounds
+
+
 @pytest.mark.feature("answer-says-partition")
 def test_unknown_is_none_and_never_zero():
     response = query_service_pb2.GetResponse(found=False, replica=types_pb2.ReplicaStamp(partition=0, epoch=1))
@@ -118,6 +127,11 @@ def test_a_copy_of_an_ephemeral_store_says_since_when_it_is():
 
 def test_a_global_store_is_shown_with_all_its_copies():
     store = fleet_service_pb2.StoreInfo(name="players", kind="key-value", **{"global": True})
+    assert conversion.from_store(store).moments == "", "an earlier router says nothing of them"
+    store.no_moments = "it is global"
+    assert conversion.from_store(store).moments == "none: it is global"
+    batch = fleet_service_pb2.StoreInfo(name="players", newest_batch=0)
+    assert conversion.from_store(batch).moments == "newest batch 0"
     replicas = [
         fleet_service_pb2.ReplicaReport(
             instance_id=name, role=types_pb2.REPLICA_ROLE_GLOBAL, state=state, lag=None if state == "restoring" else 2

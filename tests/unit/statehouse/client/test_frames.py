@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +12,12 @@ import pytest
 
 from statehouse.client import AsyncClient, Client, Freshness
 from statehouse.client.connections import Connections
-from statehouse.client.frames import AsyncFrameReads
+from statehouse.client.frames import MOMENT, NO_MOMENT, AsyncFrameReads
+from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.positions import Token
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fake_router import PARTITIONS, FakeRouter, fake_router
 from tests.support.polling import poll_until_async
 
@@ -38,7 +39,26 @@ def client(router: FakeRouter) -> Iterator[Client]:
 
 
 def scans(router: FakeRouter) -> list[Any]:
-    return [each for each in router.requests if type(each).__name__ == "ScanRequest"]
+    """The pages that were asked for, without the entry that tells which moment there is."""
+    found = [each for each in router.requests if type(each).__name__ == "ScanRequest"]
+    return [each for each in found if not (each.page_size == 1 and each.freshness.HasField("moment"))]
+
+
+def asked_for(router: FakeRouter) -> list[MomentBound | None]:
+    """The moments that scans asked for."""
+    found = [each.freshness for each in router.requests if type(each).__name__ == "ScanRequest"]
+    return [MomentBound.from_proto(each.moment) if each.HasField("moment") else None for each in found]
+
+
+def shows(*batches: int) -> Callable[[MomentBound], types_pb2.Moment]:
+    """Show the newest of some batches that is asked for."""
+
+    def choose(bound: MomentBound) -> types_pb2.Moment:
+        exactly, least = bound.exactly("q"), bound.least("q")
+        batch_id = max(each for each in batches if each == exactly or (exactly is None and each >= least))
+        return types_pb2.Moment(query_id="q", batch_id=batch_id)
+
+    return choose
 
 
 def placed(name: str) -> int:
@@ -155,7 +175,7 @@ def test_bounds_go_with_each_page_and_no_page_is_older_than_the_one_before(clien
 
 def test_a_session_sees_what_its_tables_saw(client: Client) -> None:
     with client.session() as session:
-        session.to_arrow("boards", partitions=[2])
+        session.to_arrow("boards", partitions=[2], moment=None)
         assert session.token.position("boards", 2) == 12
 
 
@@ -185,6 +205,87 @@ def test_without_pyarrow_the_extra_is_named(client: Client, monkeypatch: pytest.
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(ConfigurationError, match=r"statehouse\[dataframe\]"):
         client.to_arrow("boards")
+
+
+def test_all_pages_are_of_the_newest_moment_and_the_frame_names_it(client: Client, router: FakeRouter) -> None:
+    router.shows = shows(4, 7)
+    table = client.to_arrow("boards", page_size=9, freshness=Freshness(max_lag=3))
+    token = MomentToken({"q": 7})
+    assert table.num_rows == len(NAMES)
+    assert table.schema.metadata == {MOMENT.encode(): str(token).encode()}
+    first, *pages = asked_for(router)
+    assert (first, set(pages)) == (MomentBound(), {MomentBound(Asked.EXACTLY, token)})
+    assert len(pages) >= PARTITIONS
+    assert {request.freshness.max_lag for request in scans(router)} == {3}
+    frame = client.to_pandas("boards", limit=1)
+    assert MomentToken.parse(frame.attrs[MOMENT]) == token
+    assert next(client.arrow_batches("boards")).schema.metadata == table.schema.metadata
+
+
+def test_no_frame_is_older_than_what_the_client_has_seen(client: Client, router: FakeRouter) -> None:
+    router.shows = shows(4, 7)
+    client.to_arrow("boards")
+    router.requests.clear()
+    client.to_arrow("boards", limit=1)
+    assert asked_for(router)[0] == MomentBound(Asked.AT_LEAST, MomentToken({"q": 7}))
+
+
+def test_of_some_partitions_the_earliest_of_their_moments_is_read(client: Client, router: FakeRouter) -> None:
+    kept = iter([9, 6])
+    at_first: dict[int, int] = {}
+
+    def show(bound: MomentBound) -> types_pb2.Moment:
+        batch_id = bound.exactly("q")
+        if batch_id is None:
+            batch_id = at_first.setdefault(len(at_first), next(kept))
+        return types_pb2.Moment(query_id="q", batch_id=batch_id)
+
+    router.shows = show
+    table = client.to_arrow("boards", partitions=[3, 1])
+    assert MomentToken.parse(table.schema.metadata[MOMENT.encode()].decode()) == MomentToken({"q": 6})
+    assert [request.partition for request in router.requests if type(request).__name__ == "ScanRequest"][:2] == [1, 3]
+
+
+@pytest.mark.parametrize("given", ["option", "bound"])
+def test_a_frame_may_be_of_a_given_moment(client: Client, router: FakeRouter, given: str) -> None:
+    router.shows = shows(4, 7)
+    bound = MomentBound(Asked.EXACTLY, MomentToken({"q": 4}))
+    options: Any = {"moment": bound.token} if given == "option" else {"freshness": Freshness(moment=bound)}
+    table = client.to_arrow("boards", **options)
+    assert table.schema.metadata[MOMENT.encode()] == str(bound.token).encode()
+    assert set(asked_for(router)) == {bound}
+
+
+def test_a_frame_of_a_store_without_moments_says_so(client: Client, router: FakeRouter) -> None:
+    table = client.to_arrow("boards")
+    assert (table.num_rows, list(table.schema.metadata)) == (len(NAMES), [NO_MOMENT.encode()])
+    assert b"earlier version" in table.schema.metadata[NO_MOMENT.encode()]
+    assert client.to_pandas("boards").attrs.keys() == {NO_MOMENT}
+    assert asked_for(router)[0] == MomentBound()
+    for moment in ("newest", MomentToken({"q": 4})):
+        with pytest.raises(LookupFailure) as failed:
+            client.to_arrow("boards", moment=moment)
+        assert failed.value.reason is Reason.MOMENTS_UNAVAILABLE
+    with pytest.raises(ValueError, match="not 'yesterday'"):
+        client.to_arrow("boards", moment="yesterday")
+
+
+def test_a_frame_may_be_of_none(client: Client, router: FakeRouter) -> None:
+    router.shows = shows(4)
+    table = client.to_arrow("boards", moment=None)
+    assert (table.num_rows, table.schema.metadata) == (len(NAMES), None)
+    assert set(asked_for(router)) == {None}
+
+
+def test_a_moment_that_is_not_there_yet_is_asked_for_again(client: Client, router: FakeRouter) -> None:
+    router.shows = shows(4)
+    batches = client.arrow_batches("boards", page_size=5)
+    first = next(batches)
+    router.passing += [LookupFailure(Reason.MOMENT_NOT_REACHED, "soon")] * 2
+    assert sum(batch.num_rows for batch in [first, *batches]) == len(NAMES)
+    router.failure = LookupFailure(Reason.MOMENT_GONE, "it is not kept any more")
+    with pytest.raises(LookupFailure, match="not kept"):
+        client.to_arrow("boards", moment=MomentToken({"q": 4}))
 
 
 async def test_the_asynchronous_client_has_the_same(router: FakeRouter) -> None:

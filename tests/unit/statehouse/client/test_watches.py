@@ -6,20 +6,32 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.main import app
-from statehouse.client import AsyncClient, Client, Freshness, WatchPosition
+from statehouse.client import (
+    AsyncClient,
+    Client,
+    Freshness,
+    MomentBound,
+    MomentToken,
+    WatchPosition,
+    batch_parts,
+    conversion,
+)
 from statehouse.client.watches import AsyncWatch
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fake_router import STAMP, FakeRouter, fake_router
 from tests.support.polling import poll_until
+
+NEWEST = Freshness(moment=MomentBound())
 
 
 def key(text: str) -> types_pb2.Key:
@@ -175,3 +187,101 @@ def test_the_command_prints_a_line_a_change_and_how_to_resume(run: Callable[...,
 def test_the_command_refuses_a_key_beside_a_prefix_and_a_wrong_position(run: Callable[..., Result]):
     assert run("watch", "boards", "1", "--prefix", "1").exit_code == ExitCode.USAGE
     assert run("watch", "boards", "1", "--resume", "x").exit_code == ExitCode.USAGE
+
+
+MOMENT = types_pb2.Moment(query_id="q", batch_id=7)
+
+
+def part(value: int, offset: int | None = None, partition: int = 3, **fields: Any) -> query_service_pb2.WatchResponse:
+    stamp = deepcopy(STAMP)
+    stamp.partition = partition
+    event = query_service_pb2.WatchEvent(key=key("1"), value=types_pb2.Value(long=value), offset=offset)
+    return query_service_pb2.WatchResponse(events=[event], replica=stamp, moment=MOMENT, **fields)
+
+
+def mark(batch_id: int) -> query_service_pb2.WatchMark:
+    moment = types_pb2.Moment(query_id="q", batch_id=batch_id)
+    position = query_service_pb2.WatchPosition(partition=3, position=20 + batch_id, topic_id="id", after=moment)
+    return query_service_pb2.WatchMark(moment=moment, positions=[position])
+
+
+@pytest.fixture
+def batches(router: FakeRouter) -> FakeRouter:
+    """A router that marks two batches; in the first one a partition's values begin again."""
+    router.shows = lambda _: MOMENT
+    alive = query_service_pb2.WatchResponse(mark=query_service_pb2.WatchMark())
+    router.updates = [
+        part(1, current=True, begins=True),
+        part(2, 5, partition=4),
+        alive,
+        query_service_pb2.WatchResponse(replica=STAMP, moment=MOMENT),
+        part(3, current=True, begins=True, gap=True),
+        part(4, 6),
+        query_service_pb2.WatchResponse(mark=mark(7)),
+        part(5, 21),
+        query_service_pb2.WatchResponse(mark=mark(9)),
+        part(6, 22),
+    ]
+    return router
+
+
+def test_batches_come_whole(batches: FakeRouter):
+    with Client(batches.target) as client, client.watch_batches("boards", freshness=NEWEST) as watch:
+        first, second = next(watch), next(watch)
+    values = [
+        [(each.partition, change.value) for each in one.updates for change in each.changes] for one in (first, second)
+    ]
+    assert values == [[(4, 2), (3, 3), (3, 4)], [(3, 5)]], "what began again replaces what came before"
+    assert [each.begins for each in first.updates] == [False, True, False]
+    assert (first.moment, second.moment) == (MomentToken({"q": 7}), MomentToken({"q": 9}))
+    assert batches.requests[-1].mark_moments
+    assert batches.requests[-1].freshness.moment.newest
+    with Client(batches.target) as client, client.watch_batches("boards", "1", after=first.token) as watch:
+        next(watch)
+    assert list(batches.requests[-1].resume) == list(mark(7).positions)
+    with Client(batches.target) as client, pytest.raises(ValueError, match="not a mark"):
+        client.watch_batches("boards", after="x")
+
+
+async def test_batches_end_with_their_reason_and_when_they_are_left(batches: FakeRouter):
+    batches.ending = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "nobody")
+    async with AsyncClient(batches.target) as client, client.watch_batches("boards") as watch:
+        with pytest.raises(LookupFailure, match="nobody"):
+            assert [batch.moment async for batch in watch] == []
+        await watch.close()
+
+
+def test_a_router_that_marks_nothing_is_found_out(router: FakeRouter):
+    with (
+        Client(router.target) as client,
+        client.watch_batches("boards") as watch,
+        pytest.raises(LookupFailure) as failure,
+    ):
+        next(watch)
+    assert failure.value.reason is Reason.MOMENTS_UNAVAILABLE
+
+
+@pytest.mark.parametrize("bound", ["CHANGES_MAX", "BYTES_MAX"])
+def test_a_batch_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batch_parts, bound, 1)
+    parts = batch_parts.BatchParts("boards")
+    again = conversion.from_watch(part(1, current=True, begins=True), "boards")
+    parts.take(again, 1)
+    parts.take(again, 1)
+    with pytest.raises(LookupFailure) as failure:
+        parts.take(conversion.from_watch(part(2, 5), "boards"), 1)
+    assert failure.value.reason is Reason.MESSAGE_TOO_LARGE
+
+
+def test_the_command_prints_whole_batches(run: Callable[..., Result], batches: FakeRouter):
+    result = run("watch", "boards", "--by-moment", "--moment", "newest")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line.get("value", line.get("moment")) for line in lines] == [
+        *(2, 3, 4, str(MomentToken({"q": 7}))),
+        *(5, str(MomentToken({"q": 9}))),
+    ]
+    assert f"resume with: --resume {lines[-1]['resume']}" in result.stderr
+    assert run("watch", "boards", "--by-moment", "--resume", lines[3]["resume"]).exit_code == ExitCode.UNAVAILABLE
+    assert list(batches.requests[-1].resume) == list(mark(7).positions)
+    assert run("watch", "boards", "--by-moment", "--resume", "3:90:id").exit_code == ExitCode.USAGE
+    assert run("watch", "boards", "--by-moment", *(["--resume", lines[3]["resume"]] * 2)).exit_code == ExitCode.USAGE

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from statehouse.contract.moments import MomentToken
+from statehouse.contract.watch_marks import token_of
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fake_router import HOST, STAMP, UNREACHABLE, FakeRouter, fake_router
@@ -178,6 +179,7 @@ def test_bounds_reach_the_router(api: httpx.Client, router: FakeRouter):
             ("max_staleness_ms", "50"),
             ("max_processor_age_ms", "60"),
             ("max_input_backlog", "8"),
+            ("max_value_age_ms", "9"),
             ("at_least", token),
             ("at_least", "boards:1:5"),
         ],
@@ -185,7 +187,9 @@ def test_bounds_reach_the_router(api: httpx.Client, router: FakeRouter):
 
     bounds = asked(router).freshness
     assert (bounds.active_only, bounds.max_lag, bounds.max_staleness_ms) == (True, 7, 50)
-    assert (bounds.max_processor_age_ms, bounds.max_input_backlog) == (60, 8)
+    assert (bounds.max_processor_age_ms, bounds.max_input_backlog, bounds.max_value_age_ms) == (60, 8, 9)
+    refused = api.get("/boards/keys/1", params={"max_value_age_ms": "-1"})
+    assert (refused.status_code, refused.json()["metadata"]["parameter"]) == (400, "max_value_age_ms")
     assert {each.partition: each.position for each in bounds.at_least.positions} == {1: 5, 3: 12}
 
 
@@ -493,6 +497,33 @@ def test_a_watch_is_events_with_positions(api: httpx.Client, router: FakeRouter)
     assert (change["key"], change["deleted"], change["offset"]) == ("1", True, 5)
     assert events[3].body == {"partition": 3}
     assert events[0].body["begins"] is True
+
+
+def test_a_watch_by_moment_marks_batches_and_goes_on_after_one(api: httpx.Client, router: FakeRouter):
+    moment = types_pb2.Moment(query_id="q", batch_id=7)
+    position = query_service_pb2.WatchPosition(partition=3, position=6, topic_id="topic", after=moment)
+    mark = query_service_pb2.WatchMark(moment=moment, positions=[position])
+    router.shows = lambda _: moment
+    router.updates = [
+        update(6, ("1", b"1"), moment=moment, moment_ends=True),
+        query_service_pb2.WatchResponse(mark=mark),
+        update(7, ("2", b"2"), moment=types_pb2.Moment(query_id="q", batch_id=8)),
+    ]
+    url = f"{root(api)}/boards/watch?by_moment=true"
+    with watching(url) as reader:
+        events = reader.take(3)
+    assert [(each.name, each.at) for each in events] == [("change", ""), ("moment", token_of(mark)), ("change", "")]
+    assert events[1].body == {"moment": str(MomentToken({"q": 7})), "batch_id": 7}
+    with watching(url, **{"Last-Event-ID": events[1].at}) as reader:
+        reader.take(1)
+    resumed = asked(router)
+    assert resumed.mark_moments
+    assert list(resumed.resume) == [position]
+    assert list(resumed.freshness.moment.at_least.moments) == [moment]
+    assert api.get("/boards/watch", params={"by_moment": "true", "last_event_id": "topic/3:6"}).status_code == 400
+    router.shows = None
+    refused = api.get("/boards/watch", params={"by_moment": "true"})
+    assert refused.json()["reason"] == "MOMENTS_UNAVAILABLE", "an older router knows nothing of it"
 
 
 def test_a_watch_goes_on_after_the_last_event(api: httpx.Client, router: FakeRouter):

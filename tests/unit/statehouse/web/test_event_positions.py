@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.client.answers import Host, Stamp, Update, WatchPosition
-from statehouse.web.api.event_positions import PARTITIONS_MAX, Progress, positions_of, text_of
+from statehouse.contract.moments import MomentToken
+from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.web.api.event_positions import PARTITIONS_MAX, MarkedProgress, Progress, positions_of, text_of
 
 _TOPICS = st.text("abcXYZ019_-+/=", max_size=22)
 _POSITIONS = st.builds(WatchPosition, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), _TOPICS)
@@ -61,3 +63,25 @@ def test_positions_move_on_and_incomplete_values_have_none():
     progress.note(update(1, 9, current=True))
     assert progress.id == "t/0:7,1:9"
     assert Progress().id == ""
+
+
+def test_by_moment_an_id_is_the_last_mark_s_and_fits_into_a_header():
+    moment = types_pb2.Moment(query_id="3f1d5b1a-7f3b-4a52-9a3e-0a8d7b9c2e11", batch_id=123_456)
+    positions = [
+        query_service_pb2.WatchPosition(
+            partition=each, position=10**9 + 7919 * each, topic_id="VTFF9ALFRKqGoEJ0lkWc8Q", after=moment
+        )
+        for each in range(PARTITIONS_MAX)
+    ]
+    progress = MarkedProgress("")
+    assert (progress.id, progress.moment, progress.positions) == ("", None, ())
+    progress.note(update(0, 7))
+    assert progress.id == "", "it is between marks"
+    progress.marked(query_service_pb2.WatchMark(moment=moment, positions=positions))
+    assert len(progress.id) < 16_000
+    resumed = MarkedProgress(progress.id)
+    assert resumed.moment == moment
+    after = MomentToken({moment.query_id: moment.batch_id})
+    assert resumed.positions[1] == WatchPosition(1, 10**9 + 7919, "VTFF9ALFRKqGoEJ0lkWc8Q", after)
+    with pytest.raises(ValueError, match="not a mark"):
+        MarkedProgress("t/0:5")

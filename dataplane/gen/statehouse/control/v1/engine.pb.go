@@ -2026,7 +2026,9 @@ type EngineRecord struct {
 	// Its time, in milliseconds since 1970.
 	TimestampMs int64 `protobuf:"varint,3,opt,name=timestamp_ms,json=timestampMs,proto3" json:"timestamp_ms,omitempty"`
 	// Its offset.
-	Offset        int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	// The batch that wrote it; absent: it names none.
+	Batch         *int64 `protobuf:"varint,5,opt,name=batch,proto3,oneof" json:"batch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2085,6 +2087,13 @@ func (x *EngineRecord) GetTimestampMs() int64 {
 func (x *EngineRecord) GetOffset() int64 {
 	if x != nil {
 		return x.Offset
+	}
+	return 0
+}
+
+func (x *EngineRecord) GetBatch() int64 {
+	if x != nil && x.Batch != nil {
+		return *x.Batch
 	}
 	return 0
 }
@@ -2524,13 +2533,15 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\rEngineRecords\x12\x14\n" +
 	"\x05start\x18\x01 \x01(\x03R\x05start\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x03R\x03end\x12=\n" +
-	"\arecords\x18\x03 \x03(\v2#.statehouse.control.v1.EngineRecordR\arecords\"\x80\x01\n" +
+	"\arecords\x18\x03 \x03(\v2#.statehouse.control.v1.EngineRecordR\arecords\"\xa5\x01\n" +
 	"\fEngineRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\fH\x00R\x05value\x88\x01\x01\x12!\n" +
 	"\ftimestamp_ms\x18\x03 \x01(\x03R\vtimestampMs\x12\x16\n" +
-	"\x06offset\x18\x04 \x01(\x03R\x06offsetB\b\n" +
-	"\x06_value\"\xbf\x04\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x19\n" +
+	"\x05batch\x18\x05 \x01(\x03H\x01R\x05batch\x88\x01\x01B\b\n" +
+	"\x06_valueB\b\n" +
+	"\x06_batch\"\xbf\x04\n" +
 	"\fEngineReport\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x03R\bposition\x12\x15\n" +

@@ -25,8 +25,8 @@ import org.apache.kafka.streams.state.HostInfo;
 import org.apache.kafka.streams.state.KeyValueStore;
 
 /**
- * One instance of a Kafka Streams application that keeps the latest value of each key of a topic in RocksDB, or the
- * state of a bank, with standbys, and answers lookups over gRPC from any instance (KIP-535).
+ * One instance of a Kafka Streams application. It keeps the latest value of each key of a topic in RocksDB, or the
+ * state of a bank, with standbys. Any instance answers lookups over gRPC (KIP-535).
  *
  * <p>It prints its states and the progress of its restores on standard output, one JSON object per line. SIGTERM stops
  * it gracefully. As a static member (KIP-345) it keeps its tasks over a restart shorter than the session timeout.
