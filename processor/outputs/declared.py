@@ -316,6 +316,10 @@ class Query:
         schemas = {
             column: avro_schema(frame.schema[column].dataType, self._application_id, name, column) for column in structs
         }
+        if REASON in types and VALUE not in self.frame.columns:
+            raise ConfigurationError(
+                f"store {name!r}: its frame has dead letters, whose value is their record's: keep the column `value`"
+            )
         if VALUE in structs and VALUE not in columns and REASON in types:
             raise ConfigurationError(
                 f"store {name!r}: its frame has dead letters, whose value is their record's, and a struct as value: "

@@ -61,8 +61,10 @@ def _made(have: Sequence[str], outputs: Sequence[OutputRows]) -> Column:
     if len(outputs) == 1 and outputs[0].where is None and not (outputs[0].columns and can_be_refused):
         return F.struct(*of_outputs[0]).alias(RECORD)
     refused = F.col(REASON).isNotNull() if can_be_refused else F.lit(False)
-    dead_letter = _record(have, 0, OutputRows(1, FrameLayout(TOPIC_OUTPUT)))
-    made = [F.when(refused, F.struct(*dead_letter))]
+    made = []
+    if can_be_refused:
+        dead_letter = _record(have, 0, OutputRows(1, FrameLayout(TOPIC_OUTPUT)))
+        made.append(F.when(refused, F.struct(*dead_letter)))
     for output, columns in zip(outputs, of_outputs, strict=True):
         wanted = ~refused if output.where is None else ~refused & output.where
         made.append(F.when(wanted, F.struct(*columns)))

@@ -147,3 +147,9 @@ def test_a_future_bound_ends_exactly(session: SparkSession):
     frame = session.createDataFrame(list(times.items()), "key string, window_start timestamp")
     frame = frame.withColumns({"value": F.lit("v"), "record_time": F.lit(NOW - 10 * DAY)})
     assert refused(frame, FrameLayout("window", future_bound_ms=60_000)) == ["beyond"]
+
+
+def test_each_output_may_make_a_value_of_its_own(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", 1)], "key string, number long")
+    outputs = [OutputRows(PARTITIONS, columns={"value": F.format_string(f"{each}:%d", "number")}) for each in "xy"]
+    assert [bytes(row.value) for row in sink_rows(frame, outputs).collect()] == [b"x:1", b"y:1"]

@@ -82,3 +82,10 @@ def test_a_struct_that_cannot_be_written_is_refused() -> None:
         application().store("counts", frame(**dict.fromkeys((*REFUSAL, "topic"), "string")), value_serde="avro")
     with pytest.raises(ConfigurationError, match="must hold bytes"):
         application().store("counts", frame(), value_serde="avro", max_entries=3)
+
+
+def test_a_frame_with_dead_letters_keeps_their_value() -> None:
+    lacks = frame(**dict.fromkeys((*REFUSAL, "topic"), "string"))
+    lacks.columns.remove("value")
+    with pytest.raises(ConfigurationError, match="keep the column `value`"):
+        application().store("counts", lacks)
