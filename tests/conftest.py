@@ -85,10 +85,10 @@ def logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def kafka() -> Iterator[EmbeddedKafka]:
     """One broker for the whole session. Use `unique_name`; a test that stops or kills a broker starts its own.
 
-    The broker compacts immediately what can be compacted, instead of after 15 s: few topics have segments that are
+    The broker looks each second for what can be compacted, instead of each 15 s: few topics have segments that are
     rolled so early.
     """
-    with EmbeddedKafka(config={"log.cleaner.backoff.ms": "300"}) as broker:
+    with EmbeddedKafka(config={"log.cleaner.backoff.ms": "1000"}) as broker:
         yield broker
 
 

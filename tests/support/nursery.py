@@ -39,7 +39,10 @@ def can_bear(module: str, variables: Mapping[str, str]) -> bool:
 
 
 def _of_python(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name.startswith("PYTHON") and name != _SHOWS_STACKS}
+    """Return those that matter. Starting Spark adds the checkout to Python's path, where it is anyway."""
+    found = {name: value for name, value in variables.items() if name.startswith("PYTHON") and name != _SHOWS_STACKS}
+    path = [each for each in found.pop("PYTHONPATH", "").split(os.pathsep) if each not in {"", str(_ROOT)}]
+    return found | ({"PYTHONPATH": os.pathsep.join(path)} if path else {})
 
 
 class Child:
