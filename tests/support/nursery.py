@@ -31,6 +31,7 @@ _IMPORTED: Final = ("query_service.cli", "query_service.node", "router.cli", "pr
 _MESSAGE_BYTES_MAX: Final = 1 << 20
 _CODE_BYTES: Final = 4
 _VARIABLES: Final = dict(os.environ)
+_PATH: Final = ("", *sys.path)
 
 
 def can_bear(module: str, variables: Mapping[str, str]) -> bool:
@@ -39,9 +40,9 @@ def can_bear(module: str, variables: Mapping[str, str]) -> bool:
 
 
 def _of_python(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those that matter. Starting Spark adds the checkout to Python's path, where it is anyway."""
+    """Return those that matter. Starting Spark names all of Python's path, which is ours."""
     found = {name: value for name, value in variables.items() if name.startswith("PYTHON") and name != _SHOWS_STACKS}
-    path = [each for each in found.pop("PYTHONPATH", "").split(os.pathsep) if each not in {"", str(_ROOT)}]
+    path = [each for each in found.pop("PYTHONPATH", "").split(os.pathsep) if each not in _PATH]
     return found | ({"PYTHONPATH": os.pathsep.join(path)} if path else {})
 
 
@@ -90,7 +91,8 @@ class Nursery:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, cwd=_ROOT, env=_VARIABLES, pass_fds=[theirs.fileno()])
+            variables = _VARIABLES | {"PYTHONPATH": os.pathsep.join(filter(None, _PATH))}
+            self._process = subprocess.Popen(command, cwd=_ROOT, env=variables, pass_fds=[theirs.fileno()])
 
     def start(self, args: Sequence[str], log: int, folder: Path, variables: Mapping[str, str]) -> Child:
         """Have a module run; `args` are its name and what follows it on the command line."""
