@@ -137,7 +137,9 @@ class ServerProcess:
             at = command.index("-m") + 1
             command = [*command[:at], "tests.support.constants", *command[at:]]
             environment[VARIABLE] = json.dumps(self._constants)
-        is_forked = self.build is THIS and command[0] == sys.executable and can_bear(self._module, environment)
+        # Other constants must be there before anything is imported.
+        is_forked = self.build is THIS and command[0] == sys.executable and not self._constants
+        is_forked = is_forked and can_bear(self._module, environment)
         with self._log.open("ab") as log:
             if is_forked:
                 args = command[command.index("-m") + 1 :]

@@ -27,7 +27,7 @@ MODULES: Final = frozenset({"query_service", "router", "processor.cli"})
 """What is born here."""
 _SHOWS_STACKS: Final = "PYTHONFAULTHANDLER"
 _ROOT: Final = Path(__file__).parents[2]
-_IMPORTED: Final = ("query_service.cli", "query_service.node", "router.cli", "processor.cli", "tests.support.constants")
+_IMPORTED: Final = ("query_service.cli", "query_service.node", "router.cli", "processor.cli")
 _MESSAGE_BYTES_MAX: Final = 1 << 20
 _CODE_BYTES: Final = 4
 _VARIABLES: Final = dict(os.environ)
