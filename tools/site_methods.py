@@ -14,7 +14,7 @@ import griffe
 _READS: Final = "statehouse.client.reads.AsyncStateReads"
 _BLOCKING: Final = tuple(f"statehouse.client.synchronous.{name}" for name in ("_StateReads", "_Reads", "Client"))
 _ITEMS_OF: Final = "_items_of"
-_MADE_BLOCKING: Final = frozenset({"_blocking", "_iterating", "_watching", "_watching_batches"})
+_MADE_BLOCKING: Final = frozenset({"_blocking", "_iterating", "_watching"})
 
 
 class MadeMethods(griffe.Extension):

@@ -6,21 +6,17 @@ Spark's session, its settings and what it reads are as in our applications, so t
 from __future__ import annotations
 
 import argparse
-import signal
 from functools import partial
-from threading import Event
-from typing import Final
 
 from pyspark.sql import DataFrame
 
 from bench.foreach_batch import CHECKPOINT
 from bench.foreach_batch.rows import write_rows
+from bench.foreach_batch.running import run_until_sigterm
 from processor.settings import ProcessorSettings
 from processor.spark.kafka_options import topic_options
 from processor.spark.session import open_session
 from statehouse.settings import load
-
-_LOOK_S: Final = 0.2
 
 
 def write(port: int, batch: DataFrame, _number: int) -> None:
@@ -44,14 +40,7 @@ def main() -> None:
         .option("checkpointLocation", f"{settings.checkpoint_dir}/{CHECKPOINT}")
         .trigger(**({"availableNow": True} if options.once else {"processingTime": "0 seconds"}))
     )
-    ended = Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: ended.set())
-    query = writer.start()
-    while query.isActive and not ended.wait(_LOOK_S):
-        pass
-    if query.isActive:
-        query.stop()
-    query.awaitTermination()  # raises what the query has failed with
+    run_until_sigterm(writer)
 
 
 if __name__ == "__main__":

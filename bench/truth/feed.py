@@ -6,16 +6,15 @@ Both are written so that a batch may run again, as `foreachBatch` asks for: tota
 from __future__ import annotations
 
 import argparse
-import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
-from threading import Event
 from typing import Any, Final
 
 import redis
 from pyspark.sql import DataFrame
 
+from bench.foreach_batch.running import run_until_sigterm
 from bench.truth import ACCOUNTS, COUNTERS, QUERY
 from bench.truth.libpq import Connection, array, conninfo
 from bench.truth.totals import totals
@@ -25,7 +24,6 @@ from processor.spark.session import open_session
 from statehouse.local.ports import LOOPBACK
 from statehouse.settings import load
 
-_LOOK_S: Final = 0.2
 _ANSWER_S: Final = 10.0
 _ROWS: Final = 1_000
 _MERGES: Final = (
@@ -97,20 +95,12 @@ def main() -> None:
     settings = load(ProcessorSettings, {})
     session = open_session("truth", settings)
     source = session.readStream.format("kafka").options(**topic_options(settings.brokers, options.source)).load()
-    query = (
+    run_until_sigterm(
         totals(source)
         .writeStream.outputMode("update")
         .foreachBatch(partial(TARGETS[options.target], options.port))
         .option("checkpointLocation", f"{settings.checkpoint_dir}/{QUERY}")
-        .start()
     )
-    ended = Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: ended.set())
-    while query.isActive and not ended.wait(_LOOK_S):
-        pass
-    if query.isActive:
-        query.stop()
-    query.awaitTermination()  # raises what the query has failed with
 
 
 if __name__ == "__main__":

@@ -391,7 +391,7 @@ func (r *replica) Get(key []byte, take func(value []byte, timestampMS int64)) (b
 			return false, err
 		}
 		defer shown.Close()
-		return versioned.AsOf(shown, key, stores.Latest, func(version stores.Version) { take(version.Value, version.TimestampMS) })
+		return versioned.Get(shown, key, take)
 	}
 	kept, err := r.keyValue()
 	if err != nil {

@@ -43,7 +43,7 @@ func (k *kept) Get(key []byte, take func([]byte, int64)) (bool, error) {
 			return false, err
 		}
 		defer shown.Close()
-		return of.AsOf(shown, key, stores.Latest, func(version stores.Version) { take(version.Value, version.TimestampMS) })
+		return of.Get(shown, key, take)
 	}
 	return false, errors.New("no plain keys")
 }

@@ -271,8 +271,7 @@ func got(granted *admit.Granted[*source], take func(value []byte, timestampMS in
 	}
 	defer view.Close()
 	if versioned, isVersioned := granted.Held.Store().(*stores.Versioned); isVersioned {
-		shown := stores.Shown{View: view}
-		return versioned.AsOf(shown, granted.Key, stores.Latest, func(version stores.Version) { take(version.Value, version.TimestampMS) })
+		return versioned.Get(stores.Shown{View: view}, granted.Key, take)
 	}
 	return stores.GetIn(view, granted.Key, take)
 }

@@ -187,6 +187,11 @@ func timeAfter(timeMS int64) []byte {
 // Latest is a time that has every version: as of it a key has its latest value.
 const Latest = math.MaxInt64
 
+// Get has `take` see the latest value of a key and its time, and returns whether it has one. The value is gone after that.
+func (s *Versioned) Get(shown Shown, key []byte, take func(value []byte, timestampMS int64)) (bool, error) {
+	return s.AsOf(shown, key, Latest, func(version Version) { take(version.Value, version.TimestampMS) })
+}
+
 // AsOf has `take` see the value that a key had at a time, and returns whether it had one. The value is gone after that. The
 // error may be a *BeforeHistory.
 func (s *Versioned) AsOf(shown Shown, key []byte, asOfMS int64, take func(Version)) (bool, error) {

@@ -22,13 +22,14 @@ from statehouse.client.asynchronous import (
 from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.reads import AsyncStateReads
 from statehouse.client.routers import closed
-from statehouse.client.watches import AsyncBatchWatch, AsyncWatch, BatchWatch, Watch
+from statehouse.client.watches import BatchWatch, Watch
 from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.rpc import forks
 from statehouse.rpc.credentials import ClientTls
 
 Item = TypeVar("Item")
+Asynchronous = TypeVar("Asynchronous")
 Arguments = ParamSpec("Arguments")
 _END: Final = object()
 _SHUT_DOWN_S: Final = 1.0
@@ -59,31 +60,17 @@ def _iterating(
 
 
 def _watching(
-    method: Callable[Concatenate[Any, Arguments], AsyncWatch],
-) -> Callable[Concatenate[_Reads, Arguments], Watch]:
+    method: Callable[Concatenate[Any, Arguments], Asynchronous],
+    blocking: Callable[[Asynchronous, Callable[[Coroutine[Any, Any, Any]], Any]], Item],
+) -> Callable[Concatenate[_Reads, Arguments], Item]:
     """Turn a method that begins an asynchronous watch into one that begins a blocking one."""
 
     @functools.wraps(method)
-    def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Watch:
-        async def begin() -> AsyncWatch:
+    def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Item:
+        async def begin() -> Asynchronous:
             return method(self._reads, *args, **kwargs)
 
-        return Watch(self._run(begin()), self._run)
-
-    return call
-
-
-def _watching_batches(
-    method: Callable[Concatenate[Any, Arguments], AsyncBatchWatch],
-) -> Callable[Concatenate[_Reads, Arguments], BatchWatch]:
-    """Do the same for a watch of batches."""
-
-    @functools.wraps(method)
-    def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> BatchWatch:
-        async def begin() -> AsyncBatchWatch:
-            return method(self._reads, *args, **kwargs)
-
-        return BatchWatch(self._run(begin()), self._run)
+        return blocking(self._run(begin()), self._run)
 
     return call
 
@@ -260,8 +247,8 @@ class _Reads(_StateReads):
     to_arrow = _blocking(AsyncFrameReads.to_arrow)
     to_pandas = _blocking(AsyncFrameReads.to_pandas)
 
-    watch = _watching(AsyncFrameReads.watch)
-    watch_batches = _watching_batches(AsyncFrameReads.watch_batches)
+    watch = _watching(AsyncFrameReads.watch, Watch)
+    watch_batches = _watching(AsyncFrameReads.watch_batches, BatchWatch)
 
 
 class Client(_Reads):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -21,6 +22,7 @@ from statehouse.runtime.waiting import is_told_to_end
 from statehouse.v1 import query_service_pb2
 
 UNMARKED: Final = "the router is of an earlier version, and marks no batches: upgrade it"
+Item_co = TypeVar("Item_co", covariant=True)
 WatchCall = grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse]
 
 
@@ -85,7 +87,31 @@ class WatchStream:
         self._call.cancel()
 
 
-class AsyncWatch:
+class _Asynchronous(ABC, Generic[Item_co]):
+    """Yields what comes of a watch."""
+
+    def __init__(self, stream: WatchStream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    async def __anext__(self) -> Item_co:
+        """Return the next one."""
+
+    async def close(self) -> None:
+        """Leave."""
+        self._stream.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncWatch(_Asynchronous[Update]):
     """Yields updates until it or its client is closed; raises `LookupFailure` when no replica can serve it any more.
 
     Leave it with `close`, or use it as a context manager.
@@ -98,7 +124,8 @@ class AsyncWatch:
         saw: Callable[[Token], None],
         resume: tuple[WatchPosition, ...],
     ) -> None:
-        self._stream, self._store, self._saw = stream, store, saw
+        super().__init__(stream)
+        self._store, self._saw = store, saw
         self._progress = WatchProgress(resume)
         self._under_way: Update | None = None
 
@@ -106,9 +133,6 @@ class AsyncWatch:
     def positions(self) -> tuple[WatchPosition, ...]:
         """Where to resume: after the processed updates. An update is processed when the next one is asked for."""
         return self._progress.positions
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Update:
         if self._under_way is not None:
@@ -125,30 +149,18 @@ class AsyncWatch:
         self._saw(update.token)
         return update
 
-    async def close(self) -> None:
-        """Leave."""
-        self._stream.cancel()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-
-class AsyncBatchWatch:
+class AsyncBatchWatch(_Asynchronous[Batch]):
     """Yields whole batches until it or its client is closed; raises `LookupFailure` when it can't go on.
 
     Leave it with `close`, or use it as a context manager.
     """
 
     def __init__(self, stream: WatchStream, store: str, saw: Callable[[Token, MomentToken], None]) -> None:
-        self._stream, self._store, self._saw = stream, store, saw
+        super().__init__(stream)
+        self._store, self._saw = store, saw
         self._parts = BatchParts(store)
         self._has_begun = False
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Batch:
         while True:
@@ -165,71 +177,44 @@ class AsyncBatchWatch:
                     self._saw(update.token, batch.moment)
                 return batch
 
-    async def close(self) -> None:
-        """Leave."""
-        self._stream.cancel()
 
-    async def __aenter__(self) -> Self:
+class _Blocking(Generic[Item_co]):
+    """Yields the same to programs without an event loop."""
+
+    def __init__(self, watch: _Asynchronous[Item_co], run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._watch, self._run = watch, run
+
+    def __iter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    def __next__(self) -> Item_co:
+        try:
+            item: Item_co = self._run(self._watch.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return item
+
+    def close(self) -> None:
+        """Leave."""
+        self._run(self._watch.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-class Watch:
+class Watch(_Blocking[Update]):
     """`AsyncWatch` for programs without an event loop."""
 
-    def __init__(self, watch: AsyncWatch, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._watch, self._run = watch, run
+    _watch: AsyncWatch
 
     @property
     def positions(self) -> tuple[WatchPosition, ...]:
         """Where to resume."""
         return self._watch.positions
 
-    def __iter__(self) -> Self:
-        return self
 
-    def __next__(self) -> Update:
-        try:
-            update: Update = self._run(self._watch.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
-        return update
-
-    def close(self) -> None:
-        """Leave."""
-        self._run(self._watch.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class BatchWatch:
+class BatchWatch(_Blocking[Batch]):
     """`AsyncBatchWatch` for programs without an event loop."""
-
-    def __init__(self, watch: AsyncBatchWatch, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._watch, self._run = watch, run
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Batch:
-        try:
-            batch: Batch = self._run(self._watch.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
-        return batch
-
-    def close(self) -> None:
-        """Leave."""
-        self._run(self._watch.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -42,7 +42,7 @@ from statehouse.v1 import (
 )
 from tests.support.constants import VARIABLE, constants_among
 from tests.support.kafka import create_topic, produce_placed
-from tests.support.nursery import Child, can_bear, nursery
+from tests.support.nursery import SHOWS_STACKS, Child, can_bear, nursery
 from tests.support.polling import poll_until
 from tests.support.proxy import stands_still
 
@@ -51,8 +51,6 @@ _ANY_TIMESTAMP: Final = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """Of control topics, as processors create them."""
 # Longer than a busy machine keeps an active from Kafka: one that isn't sure of its role doesn't claim it.
 SESSION_TIMEOUT_MS = 6_000
-# The interpreter writes the stacks of all threads when a signal like SIGABRT ends it.
-_SHOWS_STACKS: Final = "PYTHONFAULTHANDLER"
 NAME = "localhost"
 """A name that all certificates of tests have."""
 
@@ -130,7 +128,7 @@ class ServerProcess:
         return self._log.read_text()
 
     def start(self) -> ServerProcess:
-        command, environment = self._command, {**os.environ, _SHOWS_STACKS: "1", **self.build.environment}
+        command, environment = self._command, {**os.environ, SHOWS_STACKS: "1", **self.build.environment}
         if self._constants and self.build is THIS:
             # Options of builds before this one; here they are constants.
             command = _without(command, self._constants)
@@ -138,8 +136,8 @@ class ServerProcess:
             command = [*command[:at], "tests.support.constants", *command[at:]]
             environment[VARIABLE] = json.dumps(self._constants)
         # Other constants must be there before anything is imported.
-        is_forked = self.build is THIS and command[0] == sys.executable and not self._constants
-        is_forked = is_forked and can_bear(self._module, environment)
+        is_plain = self.build is THIS and command[0] == sys.executable and not self._constants
+        is_forked = is_plain and can_bear(self._module, environment)
         with self._log.open("ab") as log:
             if is_forked:
                 args = command[command.index("-m") + 1 :]

@@ -25,7 +25,8 @@ from typing import Final
 
 MODULES: Final = frozenset({"query_service", "router", "processor.cli"})
 """What is born here."""
-_SHOWS_STACKS: Final = "PYTHONFAULTHANDLER"
+SHOWS_STACKS: Final = "PYTHONFAULTHANDLER"
+"""The interpreter writes the stacks of all threads when a signal like SIGABRT ends it."""
 _ROOT: Final = Path(__file__).parents[2]
 _IMPORTED: Final = ("query_service.cli", "query_service.node", "router.cli", "processor.cli")
 _MESSAGE_BYTES_MAX: Final = 1 << 20
@@ -41,7 +42,7 @@ def can_bear(module: str, variables: Mapping[str, str]) -> bool:
 
 def _of_python(variables: Mapping[str, str]) -> dict[str, str]:
     """Return those that matter. Starting Spark names all of Python's path, which is ours."""
-    found = {name: value for name, value in variables.items() if name.startswith("PYTHON") and name != _SHOWS_STACKS}
+    found = {name: value for name, value in variables.items() if name.startswith("PYTHON") and name != SHOWS_STACKS}
     path = [each for each in found.pop("PYTHONPATH", "").split(os.pathsep) if each not in _PATH]
     return found | ({"PYTHONPATH": os.pathsep.join(path)} if path else {})
 
@@ -181,7 +182,7 @@ def _born(asked: dict[str, object], log: int) -> list[str]:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
-    if _SHOWS_STACKS in variables:
+    if SHOWS_STACKS in variables:
         faulthandler.enable()
     return args
 

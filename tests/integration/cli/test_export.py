@@ -30,6 +30,7 @@ from statehouse.local.kafka import EmbeddedKafka
 from tests.support.batches import BatchWriter, Placed
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.kafka import read_all
+from tests.support.meanwhile import Meanwhile
 from tests.support.polling import poll_until
 
 ENTRIES = "entries"
@@ -52,9 +53,7 @@ class Writing:
         changelogs = [StoreChangelog(ENTRIES, fleet.stores[ENTRIES].changelog_topic, PARTITIONS)]
         self._writer = BatchWriter(fleet.bootstrap, fleet.application_id, changelogs, QUERY)
         self.newest = -1
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write_on, name="writing")
-        self._defect: Exception | None = None
+        self._work = Meanwhile(self._write_on, "writing")
 
     def load(self) -> None:
         """Write all entries once."""
@@ -70,30 +69,23 @@ class Writing:
         self._writer.write(self.newest + 1, records)
         self.newest += 1
 
-    def _write_on(self) -> None:
-        try:
-            while not self._stop.wait(BATCHES_S):
-                self._write(self._random.sample(range(self._entries), CHANGED), deletes=True)
-        except Exception as error:  # noqa: BLE001 - raised where it ends
-            self._defect = error
+    def _write_on(self, stop: threading.Event) -> None:
+        while not stop.wait(BATCHES_S):
+            self._write(self._random.sample(range(self._entries), CHANGED), deletes=True)
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
         """Write meanwhile."""
-        self._thread.start()
         try:
-            yield
+            with self._work.going_on():
+                yield
         finally:
-            self._stop.set()
-            self._thread.join(60.0)
             self._writer.close()
-        if self._defect is not None:
-            raise self._defect
 
     def wait(self, batches: int) -> None:
         """Wait for so many more batches."""
         wanted = self.newest + batches
-        poll_until(lambda: self._defect is not None or self.newest >= wanted, 120, f"batch {wanted}")
+        poll_until(lambda: self._work.defect is not None or self.newest >= wanted, 120, f"batch {wanted}")
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from statehouse.local.ports import LOOPBACK, free_port
 from tests.support.bank import ACCOUNTS, BATCH, NUMBER, SUMS, TOTAL, Bank, group_of, members, pair_of
 from tests.support.batches import BatchWriter
 from tests.support.fleet import Fleet, ServerProcess
+from tests.support.meanwhile import Meanwhile
 from tests.support.polling import poll_until
 
 PARTITIONS = 8
@@ -62,9 +63,12 @@ class TradingBank:
         self.newest = -1
         """The newest batch that is reported."""
         self._kill, self._is_dead, self._follow = threading.Event(), threading.Event(), threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._trade, name="bank")
-        self.defect: Exception | None = None
+        self._work = Meanwhile(self._trade, "bank")
+
+    @property
+    def defect(self) -> Exception | None:
+        """What its thread has raised."""
+        return self._work.defect
 
     def _new_writer(self, last: int | None) -> BatchWriter:
         return BatchWriter(self.fleet.bootstrap, self.fleet.application_id, self._changelogs, QUERY, last=last)
@@ -97,27 +101,20 @@ class TradingBank:
             self._follow.set()
             poll_until(lambda: self.defect is not None or not self._kill.is_set(), 60, "a successor")
 
-    def _trade(self) -> None:
+    def _trade(self, stop: threading.Event) -> None:
         due_at = time.monotonic()
-        try:
-            while not self._stop.wait(max(0.0, due_at - time.monotonic())):
-                due_at = max(due_at, time.monotonic() - BATCHES_S) + BATCHES_S
-                self._write(self.newest + 1)
-        except Exception as error:  # noqa: BLE001 - raised where the bank closes
-            self.defect = error
+        while not stop.wait(max(0.0, due_at - time.monotonic())):
+            due_at = max(due_at, time.monotonic() - BATCHES_S) + BATCHES_S
+            self._write(self.newest + 1)
 
     @contextmanager
     def trading(self) -> Iterator[None]:
         """Trade meanwhile."""
-        self._thread.start()
         try:
-            yield
+            with self._work.going_on():
+                yield
         finally:
-            self._stop.set()
-            self._thread.join(60.0)
             self._writer.close()
-        if self.defect is not None:
-            raise self.defect
 
     def is_batch(self, shown: Shown, batch_id: int, asked: Mapping[str, Sequence[str]]) -> bool:
         """Whether what is shown is what a batch had of what was asked for."""
