@@ -15,6 +15,8 @@ const (
 	// lookups of several callers go together, and most need no disk. Such a lookup is Python's, which has it asked for alone.
 	batchWaits  = 20 * time.Millisecond
 	lookupWaits = 2 * time.Millisecond
+	// Once so many lookups have taken too long, all others are left, too: each of those goes on reading, and holds what it reads.
+	mostLeft = 16
 )
 
 // BatchGet answers a serialized BatchGetRequest; false if that is for Python to do, as if nothing had been asked. `ask` has
@@ -72,31 +74,48 @@ type missing struct{ place, at int }
 // answers returns the framed results of a batch, and which are missing; not if they are more than a message may have.
 // There is room for one that reads.
 func (s *Served) answers(by *decided, call Call, lookups [][]byte, us int64, agreed *admit.Agreed) ([]byte, []missing, bool) {
-	p := &part{data: make([]byte, 0, len(lookups)*usualBytes), fits: true, ended: make(chan struct{})}
+	var data []byte // of the parts that were left
+	var left []missing
 	late := time.NewTimer(batchWaits)
 	defer late.Stop()
-	for {
+	p := newPart(0, len(lookups), s.maxMessageBytes)
+	for waited := 1; ; waited++ {
 		reading := p
 		s.apart(func() { s.read(reading, by, call, lookups, us, agreed) })
 		select {
 		case <-p.ended:
-			return p.data, p.left, p.fits
 		case <-late.C:
-		}
-		rest, isLeft := p.leave(len(lookups))
-		if !isLeft {
-			<-p.ended
-			return p.data, p.left, p.fits
-		}
-		if !s.enter() {
-			for ; rest.next < len(lookups); rest.next++ {
-				rest.left = append(rest.left, missing{rest.next, len(rest.data)})
+			if !p.leave(len(lookups)) {
+				<-p.ended
 			}
-			return rest.data, rest.left, rest.fits
 		}
-		p = rest
+		data, left = joined(data, left, p)
+		if !p.isLeft {
+			return data, left, p.fits
+		}
+		left = append(left, missing{p.next, len(data)})
+		next := p.next + 1
+		if next == len(lookups) || waited == mostLeft || !s.enter() {
+			for ; next < len(lookups); next++ {
+				left = append(left, missing{next, len(data)})
+			}
+			return data, left, true
+		}
+		p = newPart(next, len(lookups), s.maxMessageBytes-len(data))
 		late.Reset(lookupWaits)
 	}
+}
+
+// joined returns what there is with what a part has read.
+func joined(data []byte, left []missing, p *part) ([]byte, []missing) {
+	if data == nil {
+		// A goroutine that still reads may write behind what there is.
+		return slices.Clip(p.data), slices.Clip(p.left)
+	}
+	for _, each := range p.left {
+		left = append(left, missing{each.place, len(data) + each.at})
+	}
+	return append(data, p.data...), left
 }
 
 // apart has something done by another goroutine: by one that has a stack large enough, if it has nothing to do.
@@ -108,8 +127,10 @@ func (s *Served) apart(do func()) {
 	}
 }
 
-// part is what was read of a batch. It is read by one goroutine, which nobody waits for any more if the disk doesn't answer.
+// part is what was read of a batch from a place on. It is read by one goroutine, which nobody waits for any more if the disk
+// doesn't answer. Each has bytes of its own, so that one that still reads holds no more than those of one lookup.
 type part struct {
+	most  int // bytes
 	ended chan struct{}
 
 	mutex  sync.Mutex
@@ -120,18 +141,17 @@ type part struct {
 	fits   bool
 }
 
-// leave leaves a lookup that takes too long. It returns what the others are added to, unless there are none.
-func (p *part) leave(lookups int) (*part, bool) {
+func newPart(next, lookups, most int) *part {
+	room := min((lookups-next)*usualBytes, most)
+	return &part{most: most, ended: make(chan struct{}), next: next, data: make([]byte, 0, room), fits: true}
+}
+
+// leave leaves a lookup that takes too long; false if all are read.
+func (p *part) leave(lookups int) bool {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	if p.next == lookups {
-		return nil, false
-	}
-	p.isLeft = true
-	// A goroutine that still reads may write behind what there is.
-	rest := &part{ended: make(chan struct{}), next: p.next + 1, data: slices.Clip(p.data), fits: true}
-	rest.left = append(slices.Clip(p.left), missing{p.next, len(p.data)})
-	return rest, true
+	p.isLeft = p.next < lookups
+	return p.isLeft
 }
 
 // read reads the lookups from a place on.
@@ -150,7 +170,7 @@ func (s *Served) read(p *part, by *decided, call Call, lookups [][]byte, us int6
 		} else {
 			data = wire.End(wire.End(next, inner), outer)
 		}
-		if !p.has(place+1, data, left, len(data) <= s.maxMessageBytes) {
+		if !p.has(place+1, data, left, len(data) <= p.most) {
 			return
 		}
 		if from != nil {

@@ -208,6 +208,30 @@ func TestALookupThatWaitsForTheDiskIsLeftOutOfABatch(t *testing.T) {
 	}
 }
 
+func TestABatchOfSlowLookupsLeavesTheOthersAfterAFew(t *testing.T) {
+	disk := &stalling{held: holding(t, "v0"), keys: "0", goesOn: make(chan struct{})}
+	defer close(disk.goesOn)
+	s, _ := serving(t, disk, &controlv1.ServingSnapshot{})
+	lookups := make([][]byte, 5*mostLeft)
+	for number := range lookups {
+		lookups[number] = get("s", "k0")
+	}
+	if _, _, answered := s.BatchGet(Call{}, wire.Framed(lookups), nil); answered || disk.waiting.Load() > mostLeft {
+		t.Fatalf("%v, %d wait", answered, disk.waiting.Load())
+	}
+}
+
+func TestABatchOfLargeValuesThatAreSlowFitsNoMessage(t *testing.T) {
+	large := string(bytes.Repeat([]byte("x"), mostBytes/2))
+	disk := &stalling{held: holding(t, large, "v1", large), keys: "1", goesOn: make(chan struct{})}
+	defer close(disk.goesOn)
+	s, _ := serving(t, disk, &controlv1.ServingSnapshot{})
+	lookups := wire.Framed([][]byte{get("s", "k0"), get("s", "k1"), get("s", "k2")})
+	if _, _, answered := s.BatchGet(Call{}, lookups, nil); answered {
+		t.Fatal("more than a message")
+	}
+}
+
 func TestABatchLeavesAllThatThereIsNoRoomFor(t *testing.T) {
 	disk := &stalling{held: holding(t, "v0", "v1", "v2", "v3"), keys: "1", goesOn: make(chan struct{})}
 	defer close(disk.goesOn)

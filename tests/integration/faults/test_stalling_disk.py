@@ -84,6 +84,11 @@ def forget(folder: Path) -> None:
         os.close(descriptor)
 
 
+def in_files(folder: Path) -> int:
+    """Return how many bytes of stores' entries are in files; what isn't is in memory, however cold."""
+    return sum(file.stat().st_size for file in folder.rglob("*.sst"))
+
+
 def test_a_key_that_is_not_in_memory_holds_up_no_other_lookup_of_the_program(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -102,6 +107,7 @@ def test_a_key_that_is_not_in_memory_holds_up_no_other_lookup_of_the_program(
         node.start()  # with nothing in memory
         fleet.wait_running([node])
         assert confirmed(node, warm).found
+        poll_until(lambda: in_files(disk.path) > len(keys) * 5_000, 30, "what the store's log had to be in its files")
         forget(disk.path)
         with disk.stalled():
             reading = threads.submit(node.get, cold, timeout=60)
