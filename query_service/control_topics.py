@@ -16,8 +16,8 @@ from query_service.reads.fleet_view import FleetView, view_of
 from query_service.replicas.replica import monotonic_and_wall_ms
 from query_service.states.ownership import NodeOwnership
 from statehouse.contract.assignment import Assignment
+from statehouse.contract.committed_moments import CommittedMoments
 from statehouse.contract.membership import Member
-from statehouse.contract.moments import CommittedMoments
 from statehouse.contract.placement import NO_PLACEMENTS, FleetPlacements, StorePlacement
 from statehouse.contract.processor_reports import ProcessorReports, ReportTimes, decode_commit
 from statehouse.contract.topology import assignment_topic, commits_topic, members_topic

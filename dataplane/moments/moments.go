@@ -1,5 +1,5 @@
 // Package moments says which batches a store partition keeps, and what it is the state of. The reference is
-// statehouse/contract/moments.py; a test compares the two.
+// statehouse/contract/batch_cuts.py; a test compares the two.
 package moments
 
 const (

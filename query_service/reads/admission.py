@@ -14,9 +14,10 @@ from query_service.reads.position_waits import PositionNotReached
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.states.ownership import claimed_role
 from statehouse.contract import consistency, paging
+from statehouse.contract.committed_moments import CommittedMoments
 from statehouse.contract.consistency import ANY, Freshness, ReplicaFreshness
 from statehouse.contract.membership import TaskState
-from statehouse.contract.moments import CommittedMoments, MomentBound
+from statehouse.contract.moments import MomentBound
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.placement import Claim, refusal
 from statehouse.contract.processor_reports import ProcessorReport

@@ -10,22 +10,17 @@ from typing import Final
 from query_service.reads.position_waits import ReplicaBehind
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.stores.engine import MomentGone
-from statehouse.contract.consistency import Freshness
-from statehouse.contract.moments import (
-    Asked,
+from statehouse.contract.committed_moments import (
     Chosen,
     CommittedMoments,
     KnownMoments,
     Missed,
-    MomentBound,
-    MomentToken,
-    again,
     chosen,
     gone,
     not_reached,
-    unavailable,
-    why_none,
 )
+from statehouse.contract.consistency import Freshness
+from statehouse.contract.moments import Asked, MomentBound, MomentToken, again, unavailable, why_none
 from statehouse.errors import LookupFailure
 from statehouse.v1 import types_pb2
 

@@ -32,8 +32,10 @@ from query_service.stores.engine_store import EngineStore
 from query_service.stores.kept_moments import keeps_moments
 from query_service.stores.walk import Walk
 from query_service.telemetry.metrics import ReplicaMetrics
+from statehouse.contract.batch_cuts import is_state_of
+from statehouse.contract.committed_moments import Chosen
 from statehouse.contract.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
-from statehouse.contract.moments import NONE, Chosen, is_state_of
+from statehouse.contract.moments import NONE
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.placement import log_number
 from statehouse.contract.topology import AnyTaskId, Role, StoreSpec

@@ -22,7 +22,7 @@ from query_service.replicas.replica import LogLost, StoreReplica, monotonic_and_
 from query_service.replicas.topic_watch import TopicWatch
 from query_service.states.faults import Fault
 from query_service.stores.base import ChangelogRecord
-from statehouse.contract.moments import batch_in
+from statehouse.contract.batch_cuts import batch_in
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets

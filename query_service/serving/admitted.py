@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from statehouse.contract.committed_moments import Chosen, KnownMoments, Missed, chosen
 from statehouse.contract.consistency import ANY, Freshness, ReplicaFreshness, violation
-from statehouse.contract.moments import Chosen, KnownMoments, Missed, MomentBound, chosen
+from statehouse.contract.moments import MomentBound
 from statehouse.contract.paging import (
     KeyRange,
     PagedRequest,

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from query_service.replicas.replica import StoreReplica
-from statehouse.contract.moments import CommittedMoments, KnownMoments
+from statehouse.contract.committed_moments import CommittedMoments, KnownMoments
 from statehouse.control.v1 import serving_pb2
 
 SHOWN_MAX: Final = 64

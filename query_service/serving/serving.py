@@ -12,7 +12,7 @@ from query_service.replicas.replica import StoreReplica
 from query_service.serving.moments import ShownMoments
 from query_service.serving.snapshots import SnapshotCompiler
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
-from statehouse.contract.moments import CommittedMoments
+from statehouse.contract.committed_moments import CommittedMoments
 from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.control.v1 import serving_pb2
 from statehouse.link.link import CALLS, FromProxy

@@ -108,7 +108,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class KeepsMoments(Protocol):
-    """An engine that keeps its entries as they were at the ends of batches: see `statehouse.contract.moments`."""
+    """An engine that keeps its entries as they were at the ends of batches: see `statehouse.contract.batch_cuts`."""
 
     def keep(self, last: int, lo: int, hi: int) -> None:
         """Keep the entries as they are. The thread that writes calls this, between two writes.

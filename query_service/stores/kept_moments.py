@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from query_service.stores.engine import EngineView, MomentGone, StoreClosed
+from statehouse.contract.batch_cuts import DENSE, covers, is_state_of
 from statehouse.contract.moment_leases import KeptState, staying
-from statehouse.contract.moments import DENSE, NONE, covers, is_state_of, why_none
+from statehouse.contract.moments import NONE, why_none
 from statehouse.contract.topology import StoreSpec
 
 DISK_BYTES: Final = 64 * 1024 * 1024

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from statehouse.contract.moments import NONE, Asked, KnownMoments, MomentBound, MomentToken
+from statehouse.contract.committed_moments import KnownMoments
+from statehouse.contract.moments import NONE, Asked, MomentBound, MomentToken
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import types_pb2
 

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import TailRecords, compaction_of
 from query_service.stores.base import ChangelogRecord
-from statehouse.contract.moments import batch_in
+from statehouse.contract.batch_cuts import batch_in
 from statehouse.kafka import clients, codes
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topics import topic_id, topic_settings

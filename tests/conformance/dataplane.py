@@ -30,7 +30,7 @@ from query_service.serving.snapshots import SnapshotCompiler
 from query_service.stores.catalog import open_store
 from query_service.stores.engine import StoreClosed
 from query_service.stores.resources import StoreResources
-from statehouse.contract.moments import CommittedMoments
+from statehouse.contract.committed_moments import CommittedMoments
 from statehouse.control.v1 import engine_pb2
 from statehouse.kafka.topics import TopicSpec, ensure_topics, topic_states
 from statehouse.link.link import LinkContext, LinkHandler

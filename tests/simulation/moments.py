@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from statehouse.contract.moments import NEWEST, Asked, MomentBound, MomentToken, again, is_kept
+from statehouse.contract.batch_cuts import is_kept
+from statehouse.contract.moments import NEWEST, Asked, MomentBound, MomentToken, again
 from statehouse.contract.partitioning import partition_for
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2

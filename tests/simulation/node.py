@@ -22,8 +22,8 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.states.ownership import NodeOwnership, active_tasks, with_dormant
 from query_service.states.task_events import Assigned, NodeStops
 from statehouse.contract.assignment import Assignment
+from statehouse.contract.committed_moments import CommittedMoments
 from statehouse.contract.membership import NodeState, TaskState, encode_member
-from statehouse.contract.moments import CommittedMoments
 from statehouse.contract.processor_reports import ProcessorReports, written_at_s
 from statehouse.contract.topology import AnyTaskId, TaskId
 from statehouse.control.v1 import commits_pb2

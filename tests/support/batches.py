@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from processor.reports.commits import CommitsPublisher, StoreChangelog
 from processor.spark.checkpoint import Offsets
-from statehouse.contract.moments import HEADER, header_value
+from statehouse.contract.batch_cuts import HEADER, header_value
 from tests.support.polling import poll_until
 
 _TIMEOUT_S: Final = 30.0

@@ -171,7 +171,7 @@ DECISIONS: Final = (
     ),
     Decision(
         "which batch a read is of",
-        "statehouse/contract/moments.py",
+        "statehouse/contract/committed_moments.py",
         makes("Chosen"),
         "found = Chosen(query_id, batch_id, end)",
     ),

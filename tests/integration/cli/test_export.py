@@ -21,7 +21,8 @@ from processor.reports.commits import StoreChangelog
 from statehouse.client import Client
 from statehouse.client.frames import MOMENT
 from statehouse.contract.assignment import TaskAssignment
-from statehouse.contract.moments import MomentToken, is_kept
+from statehouse.contract.batch_cuts import is_kept
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import commits_topic
 from statehouse.control.v1 import commits_pb2

@@ -29,7 +29,7 @@ from processor.run.supervision import QueryDied
 from processor.settings import ProcessorSettings
 from processor.testing import shared_session
 from statehouse.client import Client
-from statehouse.contract.moments import batch_in
+from statehouse.contract.batch_cuts import batch_in
 from statehouse.contract.topology import changelog_topic
 from statehouse.errors import LookupFailure
 from statehouse.local.jars import resolve_jars

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from confluent_kafka import Message
 
 from processor.reports.commits import StoreChangelog
-from statehouse.contract.moments import NONE, CommittedMoments, batch_in, is_state_of
+from statehouse.contract.batch_cuts import batch_in, is_state_of
+from statehouse.contract.committed_moments import CommittedMoments
+from statehouse.contract.moments import NONE
 from statehouse.contract.topology import changelog_topic, commits_topic
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.support import commits, messages

@@ -25,7 +25,7 @@ from processor.sink.record_cache import last_of_each_key
 from processor.sink.store_values import StoreValues
 from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
 from processor.sink.value_check import with_unreadable_refused
-from statehouse.contract.moments import batch_in
+from statehouse.contract.batch_cuts import batch_in
 from statehouse.contract.partitioning import CONFORMANCE_VECTORS
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.serdes.json_documents import read_json

@@ -1,4 +1,4 @@
-"""The program keeps the batches that `statehouse.contract.moments` names: held together on made-up questions."""
+"""The program keeps the batches that `statehouse.contract.batch_cuts` names: held together on made-up questions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from statehouse.contract.batch_cuts import HEADER, batch_in, covers, header_value, is_kept, is_state_of
 from statehouse.contract.moment_leases import AGE_MAX_MS, LEASE_MS, KeptState, staying
-from statehouse.contract.moments import (
-    HEADER,
-    NONE,
-    batch_in,
-    covers,
-    header_value,
-    is_kept,
-    is_state_of,
-)
+from statehouse.contract.moments import NONE
 
 DATAPLANE = Path(__file__).parents[3] / "dataplane"
 QUESTIONS = 20_000

@@ -25,8 +25,10 @@ from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.stores.walk import Walk
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.contract.batch_cuts import is_kept
+from statehouse.contract.committed_moments import Chosen, CommittedMoments
 from statehouse.contract.moment_leases import AGE_MAX_MS
-from statehouse.contract.moments import NONE, Chosen, CommittedMoments, is_kept
+from statehouse.contract.moments import NONE
 from statehouse.contract.paging import KeyRange
 from statehouse.contract.topology import Role, StoreSpec
 from statehouse.control.v1 import commits_pb2

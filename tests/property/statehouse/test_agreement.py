@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.contract.agreement import ROUNDS, Agreement, ask_for, batch_shown, is_gone
-from statehouse.contract.moments import DENSE, Asked, MomentBound, MomentToken
+from statehouse.contract.batch_cuts import DENSE
+from statehouse.contract.moments import Asked, MomentBound, MomentToken
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import errors_pb2, types_pb2
 

@@ -8,26 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statehouse.contract.batch_cuts import DENSE, batch_in, covers, header_value, is_kept, is_state_of
+from statehouse.contract.committed_moments import Chosen, CommittedMoments, KnownMoments, Missed, chosen
 from statehouse.contract.moment_leases import AGE_MAX_MS, LEASE_MS, LEASED_MAX, WANTED_MAX, KeptState, staying
-from statehouse.contract.moments import (
-    DENSE,
-    NONE,
-    Asked,
-    Chosen,
-    CommittedMoments,
-    KnownMoments,
-    Missed,
-    MomentBound,
-    MomentToken,
-    again,
-    batch_in,
-    bound_of_texts,
-    chosen,
-    covers,
-    header_value,
-    is_kept,
-    is_state_of,
-)
+from statehouse.contract.moments import NONE, Asked, MomentBound, MomentToken, again, bound_of_texts
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import types_pb2

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from query_service.replicas.tail import TailRecords
 from query_service.stores.base import ChangelogRecord
 from query_service.watches.batch_steps import BatchSteps
-from statehouse.contract.moments import NEWEST, NONE, Asked, CommittedMoments, MomentBound, MomentToken
+from statehouse.contract.committed_moments import CommittedMoments
+from statehouse.contract.moments import NEWEST, NONE, Asked, MomentBound, MomentToken
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import types_pb2

@@ -18,7 +18,8 @@ from query_service.stores.engine import MomentGone
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.contract.moments import NONE, Chosen
+from statehouse.contract.committed_moments import Chosen
+from statehouse.contract.moments import NONE
 from statehouse.contract.topology import Role, StoreSpec
 
 METRIC = NodeMetrics().of("s", Role.ACTIVE)

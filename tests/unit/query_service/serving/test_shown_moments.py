@@ -12,7 +12,7 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.contract.moments import CommittedMoments
+from statehouse.contract.committed_moments import CommittedMoments
 from statehouse.contract.topology import Role, StoreSpec
 from statehouse.control.v1 import commits_pb2, serving_pb2
 

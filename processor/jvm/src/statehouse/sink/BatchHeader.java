@@ -5,7 +5,7 @@ import java.util.Arrays;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 
-/** The header of a store's records that has their batch's id, as statehouse/contract/moments.py describes it. */
+/** The header of a store's records that has their batch's id, as statehouse/contract/batch_cuts.py describes it. */
 final class BatchHeader {
     private static final String NAME = "b";
     private static final int BYTES_MAX = 9;
