@@ -21,7 +21,7 @@ from router.choice.hold import Holds
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
 from router.fleet.tracker import FleetTracker
-from router.fleet_api.commit_tail import latest
+from router.fleet_api.commit_tail import latest, named
 from router.fleet_api.describe import describe_fleet, describe_key, describe_nodes, describe_partitions, describe_stores
 from router.fleet_api.inputs import Inputs
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
@@ -310,6 +310,12 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         stores = self._tables.current().assignment.stores
         return fleet_service_pb2.ListChangelogsResponse(changelogs=self._queries.changelogs(stores, time.monotonic()))
 
+    async def _get_moment(
+        self, request: fleet_service_pb2.GetMomentRequest, _context: Context
+    ) -> fleet_service_pb2.GetMomentResponse:
+        store = self._tables.current().store(request.store)
+        return self._inputs.moment(store.spec, named(request.moments))
+
     async def _locate_key(
         self, request: fleet_service_pb2.LocateKeyRequest, _context: Context
     ) -> fleet_service_pb2.LocateKeyResponse:
@@ -340,6 +346,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     ListNodes = failing_cleanly(_list_nodes)
     ListPartitions = failing_cleanly(_list_partitions)
     ListChangelogs = failing_cleanly(_list_changelogs)
+    GetMoment = failing_cleanly(_get_moment)
     LocateKey = failing_cleanly(_locate_key)
     ExplainGet = failing_cleanly(_explain_get)
     WatchFleet = failing_cleanly(_watch_fleet)

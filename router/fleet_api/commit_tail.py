@@ -1,4 +1,4 @@
-"""The latest commits of a store: the changelog positions that include an input record's results. Pure.
+"""The latest commits of a store: what each includes of the inputs, and where its changelog ended. Pure.
 
 After each micro-batch the processor writes to the commits topic how far it has read its inputs and where its changelog
 ended. So the first commit that includes a record tells the position at which a replica shows the record's results.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from statehouse.contract.moments import MomentToken, unavailable
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
-from statehouse.v1 import fleet_service_pb2
+from statehouse.v1 import fleet_service_pb2, types_pb2
 
 # Commits remembered for each store. For an older record the oldest commit serves: its position is later than needed.
 _TAIL: Final = 1_000
@@ -46,10 +47,28 @@ def latest(records: Iterable[fleet_service_pb2.InputRecord]) -> Mapping[TopicPar
     return found
 
 
+def named(moments: types_pb2.Moments) -> MomentToken:
+    """Return the moments that a request names.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST, one is negative, or there are too many.
+
+    """
+    try:
+        return MomentToken.from_proto(moments)
+    except ValueError as error:
+        raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from None
+
+
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """One commit: the next offsets of the inputs, and of the changelog's partitions, when it was made."""
+    """One commit: the next offsets of the inputs, and of the changelog's partitions, when it was made.
 
+    `is_moment`: reads can be of its batch.
+    """
+
+    batch_id: int
+    is_moment: bool
     sources: Mapping[TopicPartition, int]
     changelog: Mapping[int, int]
 
@@ -77,10 +96,41 @@ class CommitTail:
             self._commits.clear()
             self._query_id, self._batch_id = commit.query_id, -1
         if commit.batch_id == self._batch_id:
+            if commit.is_moment:  # a processor that starts may know only later where its last batch ends
+                self._commits[-1] = replace(self._commits[-1], is_moment=True)
             return
         self._batch_id = commit.batch_id
         sources = {(each.topic, each.partition): each.offset for each in commit.source_ends}
-        self._commits.append(_Commit(sources, {each.partition: each.offset for each in commit.changelog_ends}))
+        changelog = {each.partition: each.offset for each in commit.changelog_ends}
+        self._commits.append(_Commit(commit.batch_id, commit.is_moment, sources, changelog))
+
+    def moment(self, store: str, asked: MomentToken) -> fleet_service_pb2.GetMomentResponse:
+        """Return the batch that is asked for, or the newest one; reads can be of it.
+
+        Raises:
+            LookupFailure: MOMENTS_UNAVAILABLE, MOMENT_GONE or MOMENT_NOT_REACHED.
+
+        """
+        moments = {each.batch_id: each for each in self._commits if each.is_moment}
+        if not moments:
+            raise unavailable(store, "its processor has told the end of no batch yet")
+        newest = max(moments)
+        wanted = asked.batch(self._query_id) if asked else newest
+        found = None if wanted is None else moments.get(wanted)
+        if wanted is None or found is None:
+            is_ahead = wanted is not None and wanted > newest
+            raise LookupFailure(
+                Reason.MOMENT_NOT_REACHED if is_ahead else Reason.MOMENT_GONE,
+                f"this router knows {len(moments)} batches of store {store}, the newest is {newest} of query "
+                f"{self._query_id}; {asked!r} is not one of them",
+                {"store": store, "query_id": self._query_id, "newest": str(newest)},
+            )
+        ends = [
+            fleet_service_pb2.InputEnd(topic=topic, partition=partition, offset=offset)
+            for (topic, partition), offset in sorted(found.sources.items())
+        ]
+        moment = types_pb2.Moment(query_id=self._query_id, batch_id=wanted)
+        return fleet_service_pb2.GetMomentResponse(moment=moment, source_ends=ends)
 
     def positions(self, records: Mapping[TopicPartition, int]) -> Mapping[int, int] | None:
         """Return the changelog positions, by partition, that include the records' results; None: not committed yet.

@@ -1,4 +1,4 @@
-"""Calls that wait until the processor has committed an input record.
+"""What the processor has committed of its inputs, and calls that wait until it has committed a record.
 
 To read at least a record's result, a client then reads with the returned positions as `at_least`: that read waits for
 the replica.
@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from router.fleet_api.commit_tail import CommitTail, TopicPartition
+from statehouse.contract.moments import MomentToken, unavailable, why_none
 from statehouse.contract.positions import Token
+from statehouse.contract.topology import StoreSpec
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
 from statehouse.runtime.held_bytes import HeldBytes
+from statehouse.v1 import fleet_service_pb2
 
 _MAX_WAITS: Final = 10_000
 # What a kept record takes in addition to the request. All that are kept are compared with each commit, too.
@@ -39,6 +42,17 @@ class Inputs:
     def on_reset(self, store: str) -> None:
         """Forget a store's commits: its application begins anew, and processes its inputs again."""
         self._tails.pop(store, None)
+
+    def moment(self, spec: StoreSpec, asked: MomentToken) -> fleet_service_pb2.GetMomentResponse:
+        """Return what the processor has told of the batch that is asked for, or of the newest one.
+
+        Raises:
+            LookupFailure: MOMENTS_UNAVAILABLE, MOMENT_GONE or MOMENT_NOT_REACHED.
+
+        """
+        if why := why_none(spec):
+            raise unavailable(spec.name, why)
+        return self._tails.get(spec.name, CommitTail()).moment(spec.name, asked)
 
     async def processed(
         self, store: str, records: Mapping[TopicPartition, int], deadline: Deadline, request_bytes: int

@@ -52,8 +52,20 @@ class ExportedPart:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceEnd:
+    """The offset of the first record in a partition of an input that the moment doesn't include."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exported:
-    """What a folder has of a store; `moment` is a token, of batch `batch_id` of query `query_id`."""
+    """What a folder has of a store; `moment` is a token, of batch `batch_id` of query `query_id`.
+
+    `source_ends`: what it includes of the inputs; None if no router could say.
+    """
 
     store: str
     kind: str
@@ -65,6 +77,7 @@ class Exported:
     moment: str
     query_id: str
     batch_id: int
+    source_ends: tuple[SourceEnd, ...] | None = None
     parts: tuple[ExportedPart, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -80,7 +93,7 @@ class Exported:
 
     def is_same(self, other: Exported) -> bool:
         """Whether the other one exports the same in the same form, whatever the moment."""
-        same = {"moment": "", "query_id": "", "batch_id": 0, "parts": ()}
+        same = {"moment": "", "query_id": "", "batch_id": 0, "source_ends": None, "parts": ()}
         return dataclasses.replace(self, **same) == dataclasses.replace(other, **same)  # type: ignore[arg-type] # by name
 
     def with_part(self, part: ExportedPart) -> Exported:
@@ -104,7 +117,9 @@ class Exported:
         names = {each.name for each in dataclasses.fields(cls)}
         try:
             parts = tuple(ExportedPart(**each) for each in document["parts"])
-            return cls(**{name: value for name, value in document.items() if name in names} | {"parts": parts})
+            ends = document.get("source_ends")
+            made = {"parts": parts, "source_ends": None if ends is None else tuple(SourceEnd(**each) for each in ends)}
+            return cls(**{name: value for name, value in document.items() if name in names} | made)
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error
 

@@ -15,7 +15,7 @@ import typer
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.exits import Terminated, sigterm_raises
-from statehouse.cli.export_files import Exported, ExportedPart, ExportFolder, PartFile
+from statehouse.cli.export_files import Exported, ExportedPart, ExportFolder, PartFile, SourceEnd
 from statehouse.cli.export_forms import NOT_IN_FILES, WRITERS, ExportFormat
 from statehouse.cli.options import SOME_ROUTER, StoreArgument, TimeoutOption
 from statehouse.cli.reads import Inquiry, takes_options
@@ -49,8 +49,9 @@ def export(
 ) -> None:
     """Write a whole store into files, as it was at one moment, while it serves.
 
-    FOLDER gets a file for each partition, and at last manifest.json, which names the moment, entries and checksums.
-    Without it an export is not whole. One that was killed goes on with --resume while its moment is kept: a minute.
+    FOLDER gets a file for each partition, and at last manifest.json, which names the moment, what it includes of the
+    inputs, entries and checksums. Without it an export is not whole. One that was killed goes on with --resume while
+    its moment is kept: a minute.
 
     Example: statehouse export leader-boards backup --format ndjson
     """
@@ -170,7 +171,22 @@ class _Export:
         ).moment
         assert agreed is not None  # noqa: S101 - else it has failed
         (query_id,) = agreed
-        return replace(wanted, moment=str(agreed), query_id=query_id, batch_id=agreed.batch(query_id) or 0)
+        return replace(
+            wanted,
+            moment=str(agreed),
+            query_id=query_id,
+            batch_id=agreed.batch(query_id) or 0,
+            source_ends=self._source_ends(agreed),
+        )
+
+    def _source_ends(self, moment: MomentToken) -> tuple[SourceEnd, ...] | None:
+        """Return what a moment includes of the inputs; None if the router can't say: it has restarted, or is older."""
+        try:
+            told = self._client.describe_moment(self._store.name, moment, timeout=self._timeout_s)
+        except LookupFailure as failure:
+            output.note(f"the manifest won't say what the moment includes of the inputs: {failure}")
+            return None
+        return tuple(SourceEnd(each.topic, each.partition, each.offset) for each in told.source_ends)
 
     def _written(self, into: ExportFolder, frame: StoreFrame, part: FramePart, progress: _Progress) -> ExportedPart:
         partition = part.partition

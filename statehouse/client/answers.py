@@ -678,6 +678,23 @@ class ChangelogSetting:
 
 
 @dataclass(frozen=True, slots=True)
+class InputEnd:
+    """Where a batch ends in a partition of an input: `offset` is that of the first record that isn't in it."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMoment:
+    """A batch, and what it and all batches before it include of the inputs."""
+
+    moment: MomentToken
+    source_ends: tuple[InputEnd, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChangelogSettings:
     """A store's changelog, as the processor last compared it with what the application wants.
 

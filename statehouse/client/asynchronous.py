@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from statehouse.client import conversion
 from statehouse.client.addresses import DEFAULT_PORT, addresses
-from statehouse.client.answers import AnyKey, Explanation, Fleet, InputRecord, Location, Lookup, Partition, Store
+from statehouse.client.answers import (
+    AnyKey,
+    DescribedMoment,
+    Explanation,
+    Fleet,
+    InputRecord,
+    Location,
+    Lookup,
+    Partition,
+    Store,
+)
 from statehouse.client.connections import Connections
 from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.key_reads import KeyReads
@@ -187,6 +197,25 @@ class AsyncClient(AsyncFrameReads):
             lambda peer, left_s: peer.fleet.ListPartitions(request, timeout=left_s), seconds
         )
         return conversion.from_partitions(listed)
+
+    async def describe_moment(
+        self,
+        store: str,
+        moment: MomentToken | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> DescribedMoment:
+        """Return what the processor has told of a batch, the newest one if none is named: what it has of the inputs.
+
+        Raises:
+            LookupFailure: MOMENTS_UNAVAILABLE; MOMENT_GONE or MOMENT_NOT_REACHED, the router doesn't know the batch any
+                more, or yet; UNKNOWN_STORE; the router is of an earlier version, or can't be reached.
+
+        """
+        seconds = self._seconds(timeout)
+        request = fleet_service_pb2.GetMomentRequest(store=store, moments=moment and moment.to_proto())
+        response = await self._router.ask(lambda peer, left_s: peer.fleet.GetMoment(request, timeout=left_s), seconds)
+        return conversion.from_moment(response)
 
     async def await_input(
         self,

@@ -20,11 +20,13 @@ from statehouse.client.answers import (
     ChangelogSetting,
     ChangelogSettings,
     Controller,
+    DescribedMoment,
     Entry,
     EntryCount,
     Explanation,
     Fleet,
     Host,
+    InputEnd,
     KeyedSession,
     KeyedWindow,
     KeyLike,
@@ -476,6 +478,12 @@ def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
 def from_stores(response: fleet_service_pb2.ListStoresResponse) -> tuple[Store, ...]:
     """Return the stores."""
     return tuple(map(from_store, response.stores))
+
+
+def from_moment(response: fleet_service_pb2.GetMomentResponse) -> DescribedMoment:
+    """Return what the processor has told of a batch."""
+    moment = MomentToken({response.moment.query_id: response.moment.batch_id})
+    return DescribedMoment(moment, tuple(same_named(InputEnd, each) for each in response.source_ends))
 
 
 def from_changelogs(response: fleet_service_pb2.ListChangelogsResponse) -> tuple[ChangelogSettings, ...]:

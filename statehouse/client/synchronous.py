@@ -288,6 +288,7 @@ class Client(_Reads):
     stores = _blocking(AsyncClient.stores)
     partitions = _blocking(AsyncClient.partitions)
     await_input = _blocking(AsyncClient.await_input)
+    describe_moment = _blocking(AsyncClient.describe_moment)
 
     def session(self, at_least: Token | None = None) -> ReadSession:
         """Begin a session. Each read in it sees at least what the session's earlier reads saw, on any replica."""

@@ -130,6 +130,7 @@ RIGHTS: Final[Mapping[str, Right]] = MappingProxyType(
         f"{_FLEET}ListNodes": Right.FLEET,
         f"{_FLEET}ListPartitions": Right.FLEET,
         f"{_FLEET}ListChangelogs": Right.FLEET,
+        f"{_FLEET}GetMoment": Right.FLEET,
         f"{_NODE}GetNode": Right.FLEET,
         f"{_NODE}Drain": Right.DRAIN,
         HEALTH_CHECK: Right.HEALTH,

@@ -1385,6 +1385,98 @@ class PartitionInfo(_message.Message):
 Global___PartitionInfo: _TypeAlias = PartitionInfo  # noqa: Y015
 
 @_typing.final
+class GetMomentRequest(_message.Message):
+    """Asks for a batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    MOMENTS_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name."""
+    @_builtins.property
+    def moments(self) -> _types_pb2.Moments:
+        """The batch of the store's query; those of others are ignored. Unset: the
+        newest one that the processor says is whole.
+        """
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        moments: _types_pb2.Moments | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["moments", b"moments"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moments", b"moments", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMomentRequest: _TypeAlias = GetMomentRequest  # noqa: Y015
+
+@_typing.final
+class GetMomentResponse(_message.Message):
+    """A batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOMENT_FIELD_NUMBER: _builtins.int
+    SOURCE_ENDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def moment(self) -> _types_pb2.Moment:
+        """The batch."""
+
+    @_builtins.property
+    def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputEnd]:
+        """Which records of the inputs it includes, and all batches before it: those
+        before these offsets. By topic and partition.
+        """
+
+    def __init__(
+        self,
+        *,
+        moment: _types_pb2.Moment | None = ...,
+        source_ends: _abc.Iterable[Global___InputEnd] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["moment", b"moment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moment", b"moment", "source_ends", b"source_ends"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMomentResponse: _TypeAlias = GetMomentResponse  # noqa: Y015
+
+@_typing.final
+class InputEnd(_message.Message):
+    """Where a batch ends in a partition of an input."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Topic."""
+    partition: _builtins.int
+    """Partition."""
+    offset: _builtins.int
+    """The offset of the first record that isn't included."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputEnd: _TypeAlias = InputEnd  # noqa: Y015
+
+@_typing.final
 class ListChangelogsRequest(_message.Message):
     """Asks for the settings of changelogs."""
 

@@ -80,6 +80,11 @@ class FleetServiceStub:
                 request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsResponse.FromString,
                 _registered_method=True)
+        self.GetMoment = channel.unary_unary(
+                '/statehouse.v1.FleetService/GetMoment',
+                request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.GetMomentRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.GetMomentResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServiceServicer:
@@ -159,6 +164,14 @@ class FleetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMoment(self, request, context):
+        """Returns what the processor has told of a batch. Fails with MOMENT_GONE or
+        MOMENT_NOT_REACHED if this router doesn't know the batch any more, or yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -206,6 +219,11 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     servicer.ListChangelogs,
                     request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsResponse.SerializeToString,
+            ),
+            'GetMoment': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMoment,
+                    request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.GetMomentRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.GetMomentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -452,6 +470,33 @@ class FleetService:
             '/statehouse.v1.FleetService/ListChangelogs',
             statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsRequest.SerializeToString,
             statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMoment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.FleetService/GetMoment',
+            statehouse_dot_v1_dot_fleet__service__pb2.GetMomentRequest.SerializeToString,
+            statehouse_dot_v1_dot_fleet__service__pb2.GetMomentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -67,6 +67,10 @@ class FleetServiceStub:
     """Returns the settings of the stores' changelogs, wanted and found, as the
     processor has last compared them: it does so at its start and once a minute.
     """
+    GetMoment: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.GetMomentRequest, _fleet_service_pb2.GetMomentResponse]
+    """Returns what the processor has told of a batch. Fails with MOMENT_GONE or
+    MOMENT_NOT_REACHED if this router doesn't know the batch any more, or yet.
+    """
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
@@ -106,6 +110,10 @@ class FleetServiceAsyncStub(FleetServiceStub):
     ListChangelogs: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ListChangelogsRequest, _fleet_service_pb2.ListChangelogsResponse]  # type: ignore[assignment]
     """Returns the settings of the stores' changelogs, wanted and found, as the
     processor has last compared them: it does so at its start and once a minute.
+    """
+    GetMoment: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.GetMomentRequest, _fleet_service_pb2.GetMomentResponse]  # type: ignore[assignment]
+    """Returns what the processor has told of a batch. Fails with MOMENT_GONE or
+    MOMENT_NOT_REACHED if this router doesn't know the batch any more, or yet.
     """
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -197,6 +205,16 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_fleet_service_pb2.ListChangelogsResponse, _abc.Awaitable[_fleet_service_pb2.ListChangelogsResponse]]:
         """Returns the settings of the stores' changelogs, wanted and found, as the
         processor has last compared them: it does so at its start and once a minute.
+        """
+
+    @_abc_1.abstractmethod
+    def GetMoment(
+        self,
+        request: _fleet_service_pb2.GetMomentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_service_pb2.GetMomentResponse, _abc.Awaitable[_fleet_service_pb2.GetMomentResponse]]:
+        """Returns what the processor has told of a batch. Fails with MOMENT_GONE or
+        MOMENT_NOT_REACHED if this router doesn't know the batch any more, or yet.
         """
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -53,6 +53,7 @@ ANSWERED: Final = Ended(Code.OK)
 _OF_OTHER_KINDS: Final = ("FetchWindows", "FetchSessions", "GetAsOf", "GetHistory", "ScanWindows", "ScanSessions")
 NOT_ANSWERED: Final = MappingProxyType(
     dict.fromkeys((*_OF_OTHER_KINDS, "QueryStore"), Ended(Code.INVALID_ARGUMENT, Reason.WRONG_STORE_KIND))
+    | {"GetMoment": Ended(Code.FAILED_PRECONDITION, Reason.MOMENTS_UNAVAILABLE)}
 )
 QUERY: Final = query_service_pb2.DESCRIPTOR.services_by_name["QueryService"]
 FLEET: Final = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]

@@ -90,6 +90,10 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self.controller: fleet_service_pb2.ControllerInfo | None = fleet_service_pb2.ControllerInfo(
             host="driver-1:42", record_age_ms=300
         )
+        self.source_ends: list[fleet_service_pb2.InputEnd] | None = [
+            fleet_service_pb2.InputEnd(topic="scores", partition=1, offset=12)
+        ]
+        """What each batch includes of the inputs; None: it doesn't know."""
         self.fleet: fleet_service_pb2.GetFleetResponse | None = None
         """What it says of the fleet in place of all that."""
         self.partitions: Mapping[str, Sequence[fleet_service_pb2.PartitionInfo]] = {}
@@ -399,6 +403,15 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         if request.store not in self.partitions:
             self._abort(unknown_store(request.store, 5), context)
         return fleet_service_pb2.ListPartitionsResponse(partitions=self.partitions[request.store])
+
+    def GetMoment(  # noqa: N802 - the service's name
+        self, request: fleet_service_pb2.GetMomentRequest, context: Any
+    ) -> fleet_service_pb2.GetMomentResponse:
+        self._take(request, request.store, context)
+        if self.source_ends is None:
+            self._abort(LookupFailure(Reason.MOMENT_GONE, "it has restarted"), context)
+        (moment,) = request.moments.moments
+        return fleet_service_pb2.GetMomentResponse(moment=moment, source_ends=self.source_ends)
 
     def ListChangelogs(  # noqa: N802 - the service's name
         self, _request: fleet_service_pb2.ListChangelogsRequest, context: Any

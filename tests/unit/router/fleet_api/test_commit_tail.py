@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from router.fleet_api.commit_tail import CommitTail, latest
+from router.fleet_api.commit_tail import CommitTail, latest, named
+from statehouse.contract.moments import MomentToken
 from statehouse.errors import LookupFailure, Reason
-from statehouse.v1 import fleet_service_pb2
+from statehouse.v1 import fleet_service_pb2, types_pb2
 from tests.unit.router.commits import CLICKS, VIEWS, commit
 
 
@@ -83,3 +84,48 @@ def test_for_a_record_from_before_the_tail_its_oldest_commit_serves(monkeypatch:
     for batch in range(5):
         tail.feed(commit(batch, {CLICKS: batch}, {0: 10 * batch}))
     assert tail.positions({CLICKS: 0}) == {0: 30}
+
+
+@pytest.fixture
+def moments(tail: CommitTail) -> CommitTail:
+    for batch in (3, 4):
+        tail.feed(commit(batch, {CLICKS: 8 + batch, VIEWS: 4}, {0: 15, 1: 30}, is_moment=batch == 3))
+    return tail
+
+
+@pytest.mark.parametrize("asked", [MomentToken(), MomentToken({"q": 3}), MomentToken({"q": 3, "another": 9})])
+def test_a_batch_tells_what_it_includes_of_the_inputs(moments: CommitTail, asked: MomentToken) -> None:
+    found = moments.moment("boards", asked)
+    assert (found.moment.query_id, found.moment.batch_id) == ("q", 3)
+    assert {(each.topic, each.partition): each.offset for each in found.source_ends} == {CLICKS: 11, VIEWS: 4}
+
+
+def test_a_batch_whose_end_is_told_later_is_one_from_then_on(moments: CommitTail) -> None:
+    moments.feed(commit(4, {CLICKS: 12, VIEWS: 4}, {0: 15, 1: 30}, is_moment=True))
+    assert moments.moment("boards", MomentToken()).moment.batch_id == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (MomentToken({"q": 2}), Reason.MOMENT_GONE),
+        (MomentToken({"another": 3}), Reason.MOMENT_GONE),
+        (MomentToken({"q": 4}), Reason.MOMENT_NOT_REACHED),
+    ],
+)
+def test_a_batch_that_is_not_known_is_refused(moments: CommitTail, asked: MomentToken, reason: Reason) -> None:
+    with pytest.raises(LookupFailure, match="knows 1 batches of store boards, the newest is 3 of query q") as caught:
+        moments.moment("boards", asked)
+    assert caught.value.reason is reason
+
+
+def test_without_moments_none_is_told(tail: CommitTail) -> None:
+    with pytest.raises(LookupFailure, match="store boards") as caught:
+        tail.moment("boards", MomentToken())
+    assert caught.value.reason is Reason.MOMENTS_UNAVAILABLE
+
+
+def test_a_negative_batch_is_refused() -> None:
+    with pytest.raises(LookupFailure, match="must not be negative") as caught:
+        named(types_pb2.Moments(moments=[types_pb2.Moment(query_id="q", batch_id=-1)]))
+    assert caught.value.reason is Reason.INVALID_REQUEST

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import grpc.aio
 import pytest
 
 from router.fleet_api.inputs import Inputs
+from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
+from statehouse.contract.topology import StoreSpec
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.failures import from_rpc_error
@@ -93,3 +96,23 @@ async def test_the_service_answers_with_a_token_or_says_why_not(start: Start) ->
     assert await _await_input(fleet) is Reason.INVALID_REQUEST
     assert await _await_input(fleet, ("clicks", 0, 4), ("clicks", 0, -1001)) is Reason.INVALID_REQUEST
     assert await _await_input(fleet, ("clicks", 0, 4), store="nope") is Reason.UNKNOWN_STORE
+
+
+def test_a_batch_tells_what_it_has_of_the_inputs_if_reads_can_be_of_it() -> None:
+    inputs, spec = Inputs(), StoreSpec(STORE, "log", 1, 0, committed=True)
+    with pytest.raises(LookupFailure, match="told the end of no batch") as caught:
+        inputs.moment(spec, MomentToken())
+    assert caught.value.reason is Reason.MOMENTS_UNAVAILABLE
+    inputs.on_commit(commit(7, {CLICKS: 5}, {0: 3}, is_moment=True))
+    found = inputs.moment(spec, MomentToken())
+    assert found.moment.batch_id == 7
+    assert [(each.topic, each.partition, each.offset) for each in found.source_ends] == [(*CLICKS, 5)]
+    with pytest.raises(LookupFailure, match="no processor of ours writes it"):
+        inputs.moment(replace(spec, committed=False), MomentToken())
+
+
+async def test_the_service_says_why_a_store_has_no_batches(start: Start) -> None:
+    stub = fleet_service_pb2_grpc.FleetServiceStub((await start("a")).channel)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.GetMoment(fleet_service_pb2.GetMomentRequest(store=STORE), timeout=1.0)
+    assert from_rpc_error(caught.value).reason is Reason.MOMENTS_UNAVAILABLE

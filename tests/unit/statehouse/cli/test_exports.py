@@ -69,6 +69,14 @@ def is_exact(router: FakeRouter) -> bool:
     return {each.exactly("q") for each in bounds} == {7}
 
 
+def test_a_router_that_does_not_know_the_inputs_costs_only_their_offsets(router: FakeRouter, folder: Path) -> None:
+    router.source_ends = None
+    result = export(router, folder)
+    assert result.exit_code == 0, result.output
+    assert "what the moment includes of the inputs: MOMENT_GONE: it has restarted" in result.stderr
+    assert manifest(folder)["source_ends"] is None
+
+
 @pytest.mark.feature("store-exported")
 def test_a_store_becomes_a_file_for_each_partition_and_a_manifest(router: FakeRouter, folder: Path) -> None:
     result = export(router, folder)
@@ -78,6 +86,7 @@ def test_a_store_becomes_a_file_for_each_partition_and_a_manifest(router: FakeRo
     told = manifest(folder)
     assert (told["store"], told["moment"], told["query_id"], told["batch_id"]) == ("boards", str(TOKEN), "q", 7)
     assert (told["entries"], told["undecodable"], told["format"]) == (len(NAMES), 0, "parquet")
+    assert told["source_ends"] == [{"topic": "scores", "partition": 1, "offset": 12}]
     for part in told["parts"]:
         data = (folder / part["file"]).read_bytes()
         assert (part["bytes"], part["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
