@@ -213,7 +213,8 @@ class AsyncClient(AsyncFrameReads):
 
         """
         seconds = self._seconds(timeout)
-        request = fleet_service_pb2.GetMomentRequest(store=store, moments=moment and moment.to_proto())
+        named = None if moment is None else moment.to_proto()
+        request = fleet_service_pb2.GetMomentRequest(store=store, moments=named)
         response = await self._router.ask(lambda peer, left_s: peer.fleet.GetMoment(request, timeout=left_s), seconds)
         return conversion.from_moment(response)
 
