@@ -289,7 +289,7 @@ class Servers:
         application_id: str,
         directory: Path,
         *,
-        heartbeat_interval_ms: int = 100,
+        heartbeat_interval_ms: int = 250,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
         self.bootstrap, self.application_id, self.directory = bootstrap, application_id, directory
@@ -349,7 +349,7 @@ class Fleet(Servers):
         partitions: int = 2,
         value_serde: str = "string",
         changelog_config: Mapping[str, str] | None = None,
-        heartbeat_interval_ms: int = 100,
+        heartbeat_interval_ms: int = 250,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         beside: Iterable[StoreSpec] = (),
         **spec: Any,

@@ -267,8 +267,14 @@ class Compared:
         answer = self.store.node.call(call, request)
         for each in reads:
             each.forwarding.traceparent = "00-1-1-00"  # Python's to answer
-        assert timeless(answer) == timeless(self.store.node.call(call, request))
+        assert timeless(answer) == timeless(poll_until(lambda: self._in_time(call, request), 30, "Python's answer"))
         return answer
+
+    def _in_time(self, call: Any, request: Any) -> Any:
+        """Return an answer; None if the node had no time for a lookup of a batch, as on a busy machine."""
+        answer = self.store.node.call(call, request)
+        late = (each.error.reason == Reason.WOULD_WAIT for each in getattr(answer, "results", ()))
+        return None if any(late) else answer
 
 
 def timeless(answer: Any) -> Any:

@@ -109,8 +109,9 @@ def test_an_active_that_restores_leaves_lookups_to_the_standby(new_fleet: Callab
     fleet.put({f"filler-{number}": "x" for number in range(10_000)})  # a batch that never comes
     limit_reads(fleet.bootstrap, client_id := f"{fleet.application_id}-a-restore", bytes_per_s=500)
     routed.place("b")
-    routed.node("a", engine=engine)
+    active = routed.node("a", engine=engine)
     routed.assign("a", "b")
+    poll_until(lambda: [each.state for each in active.node().tasks] == ["restoring"], 30, "the restore to begin")
     known = ["b usable", "a PARTITION_RESTORING"]
     poll_until(lambda: routed.look_up().candidates == known, 30, "the router to know of the restore")
     story = routed.look_up()
@@ -120,7 +121,7 @@ def test_an_active_that_restores_leaves_lookups_to_the_standby(new_fleet: Callab
     assert story.failure == "NO_REPLICA_AVAILABLE"
     assert list(verdicts(story.error)) == ["a PARTITION_RESTORING", "b NOT_ACTIVE"]
     assert set(story.asked) == {"a PARTITION_RESTORING"}
-    assert routed.nodes["a"].node().tasks[0].state == "restoring", "all that was in the restore"
+    assert active.node().tasks[0].state == "restoring", "all that was in the restore"
     limit_reads(fleet.bootstrap, client_id, bytes_per_s=1e9)
     routed.nodes["a"].kill()  # a client learns how long it is to wait, and doesn't ask before
     routed.nodes["a"].start()
