@@ -18,6 +18,7 @@ from query_service.collector import NodeCollector
 from query_service.control_topics import ControlTopics
 from query_service.dataplane.holding import is_wanted, start_order
 from query_service.dataplane.orders import DataPlane
+from query_service.dataplane.profiles import made_profile
 from query_service.heartbeat_process import HeartbeatOptions
 from query_service.heartbeats import Heartbeats
 from query_service.reads.fleet_view import FleetView
@@ -123,7 +124,14 @@ class QueryNode:
         )
         self._serving = new_serving(settings, self._plane, self._reads.admission, self._control, self._metrics)
         answers = NodeServicer(
-            self._host, self._ownership, self._tasks, self._control, self._heartbeats, self.drain, self._metrics
+            self._host,
+            self._ownership,
+            self._tasks,
+            self._control,
+            self._heartbeats,
+            self.drain,
+            partial(made_profile, self._plane),
+            self._metrics,
         )
         self._server = new_server(
             settings, self._reads, answers, self._metrics, self._break, is_traced=self._tracing is not None

@@ -48,6 +48,8 @@ log = structlog.get_logger(__name__)
 _WAIT_MARGINS: Final = 3
 # Less than a router waits for a node's first response, so that the router does not take the node for slow.
 _WATCH_WAIT_S: Final = 0.8 * FIRST_RESPONSE_S
+_PROFILE_MS = 5_000
+_PROFILE_MAX_MS = 60_000
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 
 Response = TypeVar("Response")
@@ -205,7 +207,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
 
 
 class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
-    """Answers questions about the node, and drains it."""
+    """Answers questions about the node and its data plane, and drains it."""
 
     def __init__(
         self,
@@ -215,11 +217,16 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         control: ControlTopics,
         heartbeats: Heartbeats,
         drain: Callable[[float | None], list[TaskId]],
+        profile: Callable[[node_service_pb2.ProfileKind.ValueType, int], Awaitable[bytes]],
         metrics: NodeMetrics,
     ) -> None:
-        """`drain` begins to drain, within so many seconds, and returns the tasks that other nodes must take over."""
+        """`drain` begins to drain, within so many seconds, and returns the tasks that other nodes must take over.
+
+        `profile` makes a profile of a kind, in so many milliseconds.
+        """
         self._host, self._ownership, self._tasks, self._control = host, ownership, tasks, control
         self._heartbeats, self._begin_to_drain, self.metrics = heartbeats, drain, metrics
+        self._made_profile = profile
 
     async def _get_node(
         self, _request: node_service_pb2.GetNodeRequest, _context: Context
@@ -243,8 +250,18 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         log.info("drain requested", timeout_s=timeout_s)
         return node_service_pb2.DrainResponse(active_tasks=map(str, self._begin_to_drain(timeout_s)))
 
+    async def _profile(
+        self, request: node_service_pb2.ProfileRequest, _context: Context
+    ) -> node_service_pb2.ProfileResponse:
+        duration_ms = request.duration_ms if request.HasField("duration_ms") else _PROFILE_MS
+        if not 0 < duration_ms <= _PROFILE_MAX_MS:
+            message = f"duration_ms must be between 1 and {_PROFILE_MAX_MS}, not {duration_ms}"
+            raise LookupFailure(Reason.INVALID_REQUEST, message)
+        return node_service_pb2.ProfileResponse(profile=await self._made_profile(request.kind, duration_ms))
+
     GetNode = _counted("GetNode", _get_node)
     Drain = _counted("Drain", _drain)
+    Profile = _counted("Profile", _profile)
 
 
 def register(server: grpc.aio.Server, queries: QueryServicer, node: NodeServicer) -> None:

@@ -95,6 +95,8 @@ func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer,
 		return o.measure(one.Measure.Store)
 	case *controlv1.EngineOrder_Tail:
 		return o.tail(one.Tail)
+	case *controlv1.EngineOrder_Profile:
+		return o.profile(one.Profile)
 	}
 	return nil, fmt.Errorf("an order that is not known here: %T", order.Order)
 }

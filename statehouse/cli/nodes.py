@@ -1,11 +1,14 @@
-"""`statehouse nodes`: the query nodes as the router sees them, and telling one to leave."""
+"""`statehouse nodes`: the query nodes as the router sees them, telling one to leave, and looking into one."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 import grpc
@@ -23,12 +26,24 @@ from statehouse.rpc.channels import blocking_channel
 from statehouse.rpc.failures import from_rpc_error, tls_hint
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 
-app = typer.Typer(no_args_is_help=True, help="See the query nodes, and tell one to leave.")
+app = typer.Typer(no_args_is_help=True, help="See the query nodes, tell one to leave, and look into one.")
+NodeArgument = Annotated[
+    str,
+    typer.Argument(metavar="NODE", help="Instance id of the node.", show_default=False, autocompletion=complete_node),
+]
 
 _CALL_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.2
 # Far longer than a heartbeat interval, and longer than it takes to close the stores.
 _SILENCE_MAX_S: Final = 30.0
+
+
+class ProfileKind(StrEnum):
+    """What a profile is of."""
+
+    CPU = "cpu"
+    HEAP = "heap"
+    GOROUTINES = "goroutines"
 
 
 class DrainNotSeenThrough(StatehouseError):
@@ -55,12 +70,7 @@ def list_nodes(
 @app.command()
 @takes_options
 def drain(
-    node: Annotated[
-        str,
-        typer.Argument(
-            metavar="NODE", help="Instance id of the node.", show_default=False, autocompletion=complete_node
-        ),
-    ],
+    node: NodeArgument,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -85,6 +95,34 @@ def drain(
             return
         abandoned = _wait_until_left(told, client, actives)
     output.note(f"{node} has left" + (f"; {abandoned} tasks have no other active yet" if abandoned else ""))
+
+
+@app.command()
+@takes_options
+def profile(
+    node: NodeArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to write; it must not be there.")],
+    kind: Annotated[
+        ProfileKind, typer.Option("--kind", help="Processor time, memory in use, or what all goroutines do.")
+    ] = ProfileKind.CPU,
+    seconds: Annotated[float, typer.Option(min=0.1, max=60.0, help="For how long processor time is watched.")] = 5.0,
+    router: RouterAddress = SOME_ROUTER,
+) -> None:
+    """Write a profile of a node's data plane: what takes its processor time or memory. `go tool pprof FILE` shows it.
+
+    Exit code 4 if the router or the node can't be reached.
+    """
+    if file.exists():
+        raise typer.BadParameter(f"{file} is there already", param_hint="FILE")
+    request = node_service_pb2.ProfileRequest(
+        kind=node_service_pb2.ProfileKind.Value(f"PROFILE_KIND_{kind.name}"), duration_ms=int(seconds * 1000)
+    )
+    with Client(router.target, tls=router.tls, timeout=_CALL_TIMEOUT_S) as client:
+        asked = find_node(node, client.fleet())
+    with _calling(asked, router.tls) as stub:
+        made = stub.Profile(request, timeout=seconds + 2 * _CALL_TIMEOUT_S).profile
+    file.write_bytes(made)
+    output.note(f"{file} has {len(made):,} bytes: go tool pprof {file}")
 
 
 def print_nodes(fleet: Fleet, *, is_wide: bool = False) -> None:
@@ -141,15 +179,26 @@ def _tell_to_drain(node: Node, timeout_s: float | None, tls: ClientTls | None) -
     """Tell a node to drain; return how many active tasks it has.
 
     Raises:
+        LookupFailure: the node refused, or can't be reached.
+
+    """
+    request = node_service_pb2.DrainRequest(timeout_ms=None if timeout_s is None else int(timeout_s * 1000))
+    with _calling(node, tls) as stub:
+        return len(stub.Drain(request, timeout=_CALL_TIMEOUT_S).active_tasks)
+
+
+@contextmanager
+def _calling(node: Node, tls: ClientTls | None) -> Iterator[node_service_pb2_grpc.NodeServiceStub]:
+    """Yield a node's own service.
+
+    Raises:
         LookupFailure: the node refused, or can't be reached; the message then names its address.
 
     """
     address = target(node.host.host, node.host.port)
-    request = node_service_pb2.DrainRequest(timeout_ms=None if timeout_s is None else int(timeout_s * 1000))
     with blocking_channel(address, tls) as channel:
-        stub = node_service_pb2_grpc.NodeServiceStub(channel)
         try:
-            return len(stub.Drain(request, timeout=_CALL_TIMEOUT_S).active_tasks)
+            yield node_service_pb2_grpc.NodeServiceStub(channel)
         except grpc.RpcError as error:
             failure = from_rpc_error(error)
             if failure.reason not in {Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT}:

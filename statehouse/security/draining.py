@@ -13,12 +13,13 @@ from statehouse.security.shown import Shown
 from statehouse.settings import TlsSettings
 
 DRAIN: Final = "/statehouse.v1.NodeService/Drain"
-LOCAL_ONLY: Final = frozenset({DRAIN})
-"""The methods that change the fleet. A caller on the machine could end the process in other ways, too."""
+PROFILE: Final = "/statehouse.v1.NodeService/Profile"
+LOCAL_ONLY: Final = frozenset({DRAIN, PROFILE})
+"""What changes the fleet, or takes a node's time. A caller on the machine could do that in other ways, too."""
 
 
 def is_drain_local(settings: TlsSettings) -> bool:
-    """Return whether Drain is taken from the loopback only: nothing says who callers are, and no setting allows it."""
+    """Return whether these are taken from the loopback only: nothing says who callers are, and no setting allows it."""
     knows_callers = settings.security_rules is not None or settings.callers_certificates == "required"
     return not (knows_callers or settings.drain_from_anywhere)
 
@@ -42,8 +43,9 @@ class LocalGate:
         name = method.rpartition("/")[2]
         message = (
             f"{name} is taken from the machine's own loopback only, as nothing here says who callers are, and this "
-            f"call comes from {shown.address[:100] or 'an unknown address'}. Call it there, or send the node SIGTERM, "
-            "which does the same; or give the fleet tls_ca or security_rules; or set drain_from_anywhere on the node"
+            f"call comes from {shown.address[:100] or 'an unknown address'}. Call it there"
+            + (", or send the node SIGTERM, which does the same" if method == DRAIN else "")
+            + "; or give the fleet tls_ca or security_rules; or set drain_from_anywhere on the node"
         )
         self._on_denied(Reason.PERMISSION_DENIED)
         self._audit.denied(

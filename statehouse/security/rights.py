@@ -28,6 +28,7 @@ class Right(StrEnum):
     QUERY = "query"
     FLEET = "fleet"
     DRAIN = "drain"
+    PROFILE = "profile"
     FORWARD = "forward"
     """To send requests for somebody else, as routers do: with `forwarding.hops`, or with the other's certificate."""
     ACT_FOR = "act-for"
@@ -133,6 +134,7 @@ RIGHTS: Final[Mapping[str, Right]] = MappingProxyType(
         f"{_FLEET}GetMoment": Right.FLEET,
         f"{_NODE}GetNode": Right.FLEET,
         f"{_NODE}Drain": Right.DRAIN,
+        f"{_NODE}Profile": Right.PROFILE,
         HEALTH_CHECK: Right.HEALTH,
         f"{_HEALTH}List": Right.HEALTH,
         f"{_HEALTH}Watch": Right.HEALTH,

@@ -28,7 +28,9 @@ class CallerRole(StrEnum):
 ROLE_RIGHTS: Final[Mapping[CallerRole, frozenset[Right]]] = MappingProxyType(
     {
         CallerRole.READER: STORE_RIGHTS | {Right.HEALTH},
-        CallerRole.OPERATOR: frozenset({Right.FLEET, Right.DRAIN, Right.METRICS, Right.HEALTH, Right.REFLECTION}),
+        CallerRole.OPERATOR: frozenset(
+            {Right.FLEET, Right.DRAIN, Right.PROFILE, Right.METRICS, Right.HEALTH, Right.REFLECTION}
+        ),
         CallerRole.ROUTER: STORE_RIGHTS | {Right.FORWARD, Right.FLEET, Right.HEALTH},
         CallerRole.NODE: frozenset({Right.FLEET, Right.HEALTH}),
         CallerRole.HEALTH: frozenset({Right.HEALTH, Right.METRICS}),

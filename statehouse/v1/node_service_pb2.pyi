@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from statehouse.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +19,86 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ProfileKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProfileKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProfileKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROFILE_KIND_UNSPECIFIED: _ProfileKind.ValueType  # 0
+    """Not allowed."""
+    PROFILE_KIND_CPU: _ProfileKind.ValueType  # 1
+    """Where processor time goes. Only one at a time is made."""
+    PROFILE_KIND_HEAP: _ProfileKind.ValueType  # 2
+    """What memory is used for."""
+    PROFILE_KIND_GOROUTINES: _ProfileKind.ValueType  # 3
+    """What all goroutines do."""
+
+class ProfileKind(_ProfileKind, metaclass=_ProfileKindEnumTypeWrapper):
+    """Profiles of Go's runtime."""
+
+PROFILE_KIND_UNSPECIFIED: ProfileKind.ValueType  # 0
+"""Not allowed."""
+PROFILE_KIND_CPU: ProfileKind.ValueType  # 1
+"""Where processor time goes. Only one at a time is made."""
+PROFILE_KIND_HEAP: ProfileKind.ValueType  # 2
+"""What memory is used for."""
+PROFILE_KIND_GOROUTINES: ProfileKind.ValueType  # 3
+"""What all goroutines do."""
+Global___ProfileKind: _TypeAlias = ProfileKind  # noqa: Y015
+
+@_typing.final
+class ProfileRequest(_message.Message):
+    """Asks a node for a profile."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    DURATION_MS_FIELD_NUMBER: _builtins.int
+    kind: Global___ProfileKind.ValueType
+    """Which one."""
+    duration_ms: _builtins.int
+    """Of processor time: for how long the node is watched, in milliseconds: a
+    minute at most. Default: 5 s. The call's deadline must be later.
+    """
+    def __init__(
+        self,
+        *,
+        kind: Global___ProfileKind.ValueType = ...,
+        duration_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_duration_ms", b"_duration_ms", "duration_ms", b"duration_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_duration_ms", b"_duration_ms", "duration_ms", b"duration_ms", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__duration_ms: _TypeAlias = _typing.Literal["duration_ms"]  # noqa: Y015
+    _WhichOneofArgType__duration_ms: _TypeAlias = _typing.Literal["_duration_ms", b"_duration_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__duration_ms) -> _WhichOneofReturnType__duration_ms | None: ...
+
+Global___ProfileRequest: _TypeAlias = ProfileRequest  # noqa: Y015
+
+@_typing.final
+class ProfileResponse(_message.Message):
+    """A profile."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROFILE_FIELD_NUMBER: _builtins.int
+    profile: _builtins.bytes
+    """In pprof's format, compressed, as `go tool pprof` reads it."""
+    def __init__(
+        self,
+        *,
+        profile: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["profile", b"profile"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfileResponse: _TypeAlias = ProfileResponse  # noqa: Y015
 
 @_typing.final
 class DrainRequest(_message.Message):

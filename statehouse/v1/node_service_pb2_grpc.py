@@ -45,6 +45,11 @@ class NodeServiceStub:
                 request_serializer=statehouse_dot_v1_dot_node__service__pb2.DrainRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_node__service__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Profile = channel.unary_unary(
+                '/statehouse.v1.NodeService/Profile',
+                request_serializer=statehouse_dot_v1_dot_node__service__pb2.ProfileRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_node__service__pb2.ProfileResponse.FromString,
+                _registered_method=True)
 
 
 class NodeServiceServicer:
@@ -67,6 +72,14 @@ class NodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Profile(self, request, context):
+        """Returns a profile of the node's data plane, for those who look why it is
+        slow or large. Fails with INVALID_REQUEST on a node without one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +92,11 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=statehouse_dot_v1_dot_node__service__pb2.DrainRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_node__service__pb2.DrainResponse.SerializeToString,
+            ),
+            'Profile': grpc.unary_unary_rpc_method_handler(
+                    servicer.Profile,
+                    request_deserializer=statehouse_dot_v1_dot_node__service__pb2.ProfileRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_node__service__pb2.ProfileResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,6 +154,33 @@ class NodeService:
             '/statehouse.v1.NodeService/Drain',
             statehouse_dot_v1_dot_node__service__pb2.DrainRequest.SerializeToString,
             statehouse_dot_v1_dot_node__service__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Profile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.NodeService/Profile',
+            statehouse_dot_v1_dot_node__service__pb2.ProfileRequest.SerializeToString,
+            statehouse_dot_v1_dot_node__service__pb2.ProfileResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,10 @@ class NodeServiceStub:
     the fleet and ends its process. Returns as soon as the hand-over has begun;
     GetNode shows its progress. Idempotent.
     """
+    Profile: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.ProfileRequest, _node_service_pb2.ProfileResponse]
+    """Returns a profile of the node's data plane, for those who look why it is
+    slow or large. Fails with INVALID_REQUEST on a node without one.
+    """
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
@@ -52,6 +56,10 @@ class NodeServiceAsyncStub(NodeServiceStub):
     """Ends the node as SIGTERM does: the node hands over its active tasks, leaves
     the fleet and ends its process. Returns as soon as the hand-over has begun;
     GetNode shows its progress. Idempotent.
+    """
+    Profile: _aio.UnaryUnaryMultiCallable[_node_service_pb2.ProfileRequest, _node_service_pb2.ProfileResponse]  # type: ignore[assignment]
+    """Returns a profile of the node's data plane, for those who look why it is
+    slow or large. Fails with INVALID_REQUEST on a node without one.
     """
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -74,6 +82,16 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         """Ends the node as SIGTERM does: the node hands over its active tasks, leaves
         the fleet and ends its process. Returns as soon as the hand-over has begun;
         GetNode shows its progress. Idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def Profile(
+        self,
+        request: _node_service_pb2.ProfileRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_service_pb2.ProfileResponse, _abc.Awaitable[_node_service_pb2.ProfileResponse]]:
+        """Returns a profile of the node's data plane, for those who look why it is
+        slow or large. Fails with INVALID_REQUEST on a node without one.
         """
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -145,6 +145,8 @@ def request_to(method: MethodDescriptor) -> Message:
     fields = method.input_type.fields_by_name
     if method.name == "BatchGet":
         request.requests.add(store=STORE).key.text = "k0"
+    elif method.name == "Profile":
+        request.kind = node_service_pb2.PROFILE_KIND_GOROUTINES
     elif method.name == "ServerReflectionInfo":
         request.list_services = ""
     elif method.name == "ExplainGet":

@@ -51,6 +51,34 @@ ENGINE_KIND_VERSIONED: EngineKind.ValueType  # 4
 """Values by key and time."""
 Global___EngineKind: _TypeAlias = EngineKind  # noqa: Y015
 
+class _EngineProfileKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EngineProfileKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EngineProfileKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ENGINE_PROFILE_KIND_UNSPECIFIED: _EngineProfileKind.ValueType  # 0
+    """Never sent."""
+    ENGINE_PROFILE_KIND_CPU: _EngineProfileKind.ValueType  # 1
+    """Where processor time goes. Only one is made at a time."""
+    ENGINE_PROFILE_KIND_HEAP: _EngineProfileKind.ValueType  # 2
+    """What memory is used for."""
+    ENGINE_PROFILE_KIND_GOROUTINES: _EngineProfileKind.ValueType  # 3
+    """What all goroutines do."""
+
+class EngineProfileKind(_EngineProfileKind, metaclass=_EngineProfileKindEnumTypeWrapper):
+    """Profiles."""
+
+ENGINE_PROFILE_KIND_UNSPECIFIED: EngineProfileKind.ValueType  # 0
+"""Never sent."""
+ENGINE_PROFILE_KIND_CPU: EngineProfileKind.ValueType  # 1
+"""Where processor time goes. Only one is made at a time."""
+ENGINE_PROFILE_KIND_HEAP: EngineProfileKind.ValueType  # 2
+"""What memory is used for."""
+ENGINE_PROFILE_KIND_GOROUTINES: EngineProfileKind.ValueType  # 3
+"""What all goroutines do."""
+Global___EngineProfileKind: _TypeAlias = EngineProfileKind  # noqa: Y015
+
 class _EngineFaultKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -114,6 +142,7 @@ class EngineOrder(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     MEASURE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___EngineStart:
         """Before all others, once."""
@@ -166,6 +195,10 @@ class EngineOrder(_message.Message):
     def tail(self) -> Global___EngineTail:
         """Reads the latest records of a store's changelog."""
 
+    @_builtins.property
+    def profile(self) -> Global___EngineProfile:
+        """Tells what takes the data plane's processor time or memory."""
+
     def __init__(
         self,
         *,
@@ -182,12 +215,13 @@ class EngineOrder(_message.Message):
         count: Global___EngineCount | None = ...,
         measure: Global___EngineMeasure | None = ...,
         tail: Global___EngineTail | None = ...,
+        profile: Global___EngineProfile | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "save", b"save", "start", b"start", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "save", b"save", "start", b"start", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["start", "open", "follow", "leave", "save", "close", "get", "view", "walk", "unview", "count", "measure", "tail"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["start", "open", "follow", "leave", "save", "close", "get", "view", "walk", "unview", "count", "measure", "tail", "profile"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
@@ -667,6 +701,32 @@ class EngineTail(_message.Message):
 Global___EngineTail: _TypeAlias = EngineTail  # noqa: Y015
 
 @_typing.final
+class EngineProfile(_message.Message):
+    """Asks for a profile of the data plane itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    MILLIS_FIELD_NUMBER: _builtins.int
+    kind: Global___EngineProfileKind.ValueType
+    """Which one."""
+    millis: _builtins.int
+    """Of processor time: for how long it is watched, in milliseconds."""
+    def __init__(
+        self,
+        *,
+        kind: Global___EngineProfileKind.ValueType = ...,
+        millis: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "millis", b"millis"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineProfile: _TypeAlias = EngineProfile  # noqa: Y015
+
+@_typing.final
 class EngineAnswer(_message.Message):
     """What came of an order."""
 
@@ -680,8 +740,11 @@ class EngineAnswer(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     MEASURES_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """A count."""
+    profile: _builtins.bytes
+    """A profile in pprof's format."""
     @_builtins.property
     def fault(self) -> Global___EngineFault:
         """Why it failed; absent: it went well."""
@@ -721,12 +784,13 @@ class EngineAnswer(_message.Message):
         count: _builtins.int = ...,
         measures: Global___EngineMeasures | None = ...,
         records: Global___EngineRecords | None = ...,
+        profile: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "records", b"records", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "records", b"records", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures", "records"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures", "records", "profile"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 

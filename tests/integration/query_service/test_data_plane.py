@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.runtime.brokers import Brokers, SaslMechanism, SecurityProtocol
-from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
+from statehouse.v1 import errors_pb2, node_service_pb2, node_service_pb2_grpc, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed, is_at_end
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
@@ -255,3 +257,42 @@ def test_every_login_works(
         node = serving(fleet, **{name: value for name, value in given.items() if value})
         assert confirmed(node, "a").value.text == "1"
         is_followed(fleet, node, "a", "2")
+
+
+def refusal(call: Callable[[], object]) -> Reason | None:
+    try:
+        call()
+    except LookupFailure as failure:
+        return failure.reason
+    return None
+
+
+@pytest.mark.feature("node-profiled")
+def test_a_node_is_profiled(fleet: Fleet, tmp_path: Path) -> None:
+    node = serving(fleet)
+    file = tmp_path / "found.pprof"
+
+    def profile(kind: node_service_pb2.ProfileKind.ValueType, duration_ms: int = 200) -> str:
+        request = node_service_pb2.ProfileRequest(kind=kind, duration_ms=duration_ms)
+        file.write_bytes(node.call(node_service_pb2_grpc.NodeServiceStub(node.channel).Profile, request).profile)
+        shown = ["go", "tool", "pprof", "-raw", str(file)]
+        return subprocess.run(shown, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    assert "samples/count cpu/nanoseconds" in profile(node_service_pb2.PROFILE_KIND_CPU)
+    assert "inuse_space/bytes" in profile(node_service_pb2.PROFILE_KIND_HEAP)
+    assert "statehouse-dataplane/" in profile(node_service_pb2.PROFILE_KIND_GOROUTINES)
+    assert refusal(lambda: profile(node_service_pb2.PROFILE_KIND_UNSPECIFIED)) is Reason.INVALID_REQUEST
+    assert refusal(lambda: profile(node_service_pb2.PROFILE_KIND_CPU, 60_001)) is Reason.INVALID_REQUEST
+    with ThreadPoolExecutor(2) as threads:  # one of them comes while the other is being made
+        both = [threads.submit(refusal, lambda: profile_of(node, 2_000)) for _ in range(2)]
+        assert {each.result(30) for each in both} == {None, Reason.OVERLOADED}
+
+
+def profile_of(node: ServerProcess, duration_ms: int) -> None:
+    request = node_service_pb2.ProfileRequest(kind=node_service_pb2.PROFILE_KIND_CPU, duration_ms=duration_ms)
+    node.call(node_service_pb2_grpc.NodeServiceStub(node.channel).Profile, request)
+
+
+def test_a_node_without_a_data_plane_has_nothing_to_profile(fleet: Fleet) -> None:
+    node = serving(fleet, engine="python")
+    assert refusal(lambda: profile_of(node, 100)) is Reason.INVALID_REQUEST

@@ -47,6 +47,7 @@ _NEEDED: Final = {
     "query": "QueryStore",
     "fleet": "GetFleet WatchFleet ListStores ListNodes ListPartitions ListChangelogs GetMoment GetNode",
     "drain": "Drain",
+    "profile": "Profile",
     "metrics": "metrics",
     "nothing that anybody has": "Steal",
 }
@@ -235,7 +236,12 @@ def oracle(who: list[Person], asking: Asking) -> bool:
     if kind == "fleet":
         follows = any("fleet" in person.keys.get("also", ()) for person in who)
         return follows or bool(roles & {"operator", "router", "node"})
-    allowed_to = {"drain": {"operator"}, "reflection": {"operator"}, "metrics": {"operator", "health"}}
+    allowed_to = {
+        "drain": {"operator"},
+        "profile": {"operator"},
+        "reflection": {"operator"},
+        "metrics": {"operator", "health"},
+    }
     return bool(roles & allowed_to.get(kind, set())) or (kind == "health" and bool(roles))
 
 
@@ -368,9 +374,9 @@ def test_the_gate_decides_as_the_documentation_says(tmp_path: Path, files: int) 
     assert min(counts[name] for name in ("ALLOWED", "PERMISSION_DENIED", "UNAUTHENTICATED")) > calls // 11
     # Each call has been allowed and refused, and each kind of caller that can be known has made calls.
     for method in METHODS:
-        assert (by_method[method, "ALLOWED"] > calls // 2_000) == (method != UNKNOWN), method
+        assert (by_method[method, "ALLOWED"] > calls // 2_500) == (method != UNKNOWN), method
         # Any known caller may ask for health.
-        assert (by_method[method, "PERMISSION_DENIED"] > calls // 2_000) == (kind_of(method) != "health"), method
+        assert (by_method[method, "PERMISSION_DENIED"] > calls // 2_500) == (kind_of(method) != "health"), method
     for kind in ("anonymous", "good", "brief", "token", "JWT", "good, JWT", "brief, token"):
         assert by_caller[kind, "ALLOWED"] > calls // 1_000, kind
     for kind in ("expired", "revoked", "expired JWT", "JWT for others", "JWT without an end", "forged JWT", "no token"):

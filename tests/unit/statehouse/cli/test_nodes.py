@@ -40,6 +40,7 @@ class FakeNode(node_service_pb2_grpc.NodeServiceServicer):
 
     def __init__(self) -> None:
         self.drains: list[node_service_pb2.DrainRequest] = []
+        self.profiles: list[node_service_pb2.ProfileRequest] = []
         self.failing_ms: int | None = None
         self.asked = 0
         self._server = grpc.server(ThreadPoolExecutor(2))
@@ -50,6 +51,10 @@ class FakeNode(node_service_pb2_grpc.NodeServiceServicer):
     def Drain(self, request: node_service_pb2.DrainRequest, _context: Any) -> node_service_pb2.DrainResponse:  # noqa: N802 - the service's name
         self.drains.append(request)
         return node_service_pb2.DrainResponse(active_tasks=["0_0", "0_1"])
+
+    def Profile(self, request: node_service_pb2.ProfileRequest, _context: Any) -> node_service_pb2.ProfileResponse:  # noqa: N802 - the service's name
+        self.profiles.append(request)
+        return node_service_pb2.ProfileResponse(profile=b"a profile")
 
     def GetNode(self, _request: node_service_pb2.GetNodeRequest, _context: Any) -> node_service_pb2.GetNodeResponse:  # noqa: N802 - the service's name
         self.asked += 1
@@ -193,3 +198,20 @@ def test_who_can_not_be_drained_is_said(run: Run, router: FakeRouter) -> None:
     assert unreachable.exit_code == ExitCode.UNAVAILABLE
     assert f"node node-a can't be reached at 127.0.0.1:{port}" in unreachable.stderr
     assert run("drain", "node-a", "--router", f"127.0.0.1:{free_port()}").exit_code == ExitCode.UNAVAILABLE
+
+
+@pytest.mark.feature("node-profiled")
+def test_a_profile_is_written(run: Run, node: FakeNode, tmp_path: Path) -> None:
+    result = run("profile", "node-a", "found.pprof", "--kind", "heap", "--seconds", "0.5")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "found.pprof").read_bytes() == b"a profile"
+    (asked,) = node.profiles
+    assert (asked.kind, asked.duration_ms) == (node_service_pb2.PROFILE_KIND_HEAP, 500)
+    assert "go tool pprof found.pprof" in result.stderr
+
+
+def test_a_profile_overwrites_nothing(run: Run, node: FakeNode, tmp_path: Path) -> None:
+    (tmp_path / "found.pprof").write_text("mine")
+    assert run("profile", "node-a", "found.pprof").exit_code == ExitCode.USAGE
+    assert (tmp_path / "found.pprof").read_text() == "mine"
+    assert not node.profiles

@@ -9,7 +9,7 @@ from statehouse.security.rules import CallerRole, grants_of, matches, may
 
 TABLE = {
     "reader": "lookup scan watch query health",
-    "operator": "fleet drain metrics health reflection",
+    "operator": "fleet drain profile metrics health reflection",
     "router": "lookup scan watch query forward fleet health",
     "node": "fleet health",
     "health": "health metrics",

@@ -82,6 +82,63 @@ func (EngineKind) EnumDescriptor() ([]byte, []int) {
 	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{0}
 }
 
+// Profiles.
+type EngineProfileKind int32
+
+const (
+	// Never sent.
+	EngineProfileKind_ENGINE_PROFILE_KIND_UNSPECIFIED EngineProfileKind = 0
+	// Where processor time goes. Only one is made at a time.
+	EngineProfileKind_ENGINE_PROFILE_KIND_CPU EngineProfileKind = 1
+	// What memory is used for.
+	EngineProfileKind_ENGINE_PROFILE_KIND_HEAP EngineProfileKind = 2
+	// What all goroutines do.
+	EngineProfileKind_ENGINE_PROFILE_KIND_GOROUTINES EngineProfileKind = 3
+)
+
+// Enum value maps for EngineProfileKind.
+var (
+	EngineProfileKind_name = map[int32]string{
+		0: "ENGINE_PROFILE_KIND_UNSPECIFIED",
+		1: "ENGINE_PROFILE_KIND_CPU",
+		2: "ENGINE_PROFILE_KIND_HEAP",
+		3: "ENGINE_PROFILE_KIND_GOROUTINES",
+	}
+	EngineProfileKind_value = map[string]int32{
+		"ENGINE_PROFILE_KIND_UNSPECIFIED": 0,
+		"ENGINE_PROFILE_KIND_CPU":         1,
+		"ENGINE_PROFILE_KIND_HEAP":        2,
+		"ENGINE_PROFILE_KIND_GOROUTINES":  3,
+	}
+)
+
+func (x EngineProfileKind) Enum() *EngineProfileKind {
+	p := new(EngineProfileKind)
+	*p = x
+	return p
+}
+
+func (x EngineProfileKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (EngineProfileKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_statehouse_control_v1_engine_proto_enumTypes[1].Descriptor()
+}
+
+func (EngineProfileKind) Type() protoreflect.EnumType {
+	return &file_statehouse_control_v1_engine_proto_enumTypes[1]
+}
+
+func (x EngineProfileKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use EngineProfileKind.Descriptor instead.
+func (EngineProfileKind) EnumDescriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{1}
+}
+
 // Kinds of what can be wrong.
 type EngineFaultKind int32
 
@@ -139,11 +196,11 @@ func (x EngineFaultKind) String() string {
 }
 
 func (EngineFaultKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_statehouse_control_v1_engine_proto_enumTypes[1].Descriptor()
+	return file_statehouse_control_v1_engine_proto_enumTypes[2].Descriptor()
 }
 
 func (EngineFaultKind) Type() protoreflect.EnumType {
-	return &file_statehouse_control_v1_engine_proto_enumTypes[1]
+	return &file_statehouse_control_v1_engine_proto_enumTypes[2]
 }
 
 func (x EngineFaultKind) Number() protoreflect.EnumNumber {
@@ -152,7 +209,7 @@ func (x EngineFaultKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EngineFaultKind.Descriptor instead.
 func (EngineFaultKind) EnumDescriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{1}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{2}
 }
 
 // What a node has its data plane do with stores. Each order has an answer.
@@ -175,6 +232,7 @@ type EngineOrder struct {
 	//	*EngineOrder_Count
 	//	*EngineOrder_Measure
 	//	*EngineOrder_Tail
+	//	*EngineOrder_Profile
 	Order         isEngineOrder_Order `protobuf_oneof:"order"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -334,6 +392,15 @@ func (x *EngineOrder) GetTail() *EngineTail {
 	return nil
 }
 
+func (x *EngineOrder) GetProfile() *EngineProfile {
+	if x != nil {
+		if x, ok := x.Order.(*EngineOrder_Profile); ok {
+			return x.Profile
+		}
+	}
+	return nil
+}
+
 type isEngineOrder_Order interface {
 	isEngineOrder_Order()
 }
@@ -403,6 +470,11 @@ type EngineOrder_Tail struct {
 	Tail *EngineTail `protobuf:"bytes,13,opt,name=tail,proto3,oneof"`
 }
 
+type EngineOrder_Profile struct {
+	// Tells what takes the data plane's processor time or memory.
+	Profile *EngineProfile `protobuf:"bytes,14,opt,name=profile,proto3,oneof"`
+}
+
 func (*EngineOrder_Start) isEngineOrder_Order() {}
 
 func (*EngineOrder_Open) isEngineOrder_Order() {}
@@ -428,6 +500,8 @@ func (*EngineOrder_Count) isEngineOrder_Order() {}
 func (*EngineOrder_Measure) isEngineOrder_Order() {}
 
 func (*EngineOrder_Tail) isEngineOrder_Order() {}
+
+func (*EngineOrder_Profile) isEngineOrder_Order() {}
 
 // How brokers are reached, and what all stores together may take.
 type EngineStart struct {
@@ -1392,6 +1466,61 @@ func (x *EngineTail) GetLimit() uint32 {
 	return 0
 }
 
+// Asks for a profile of the data plane itself.
+type EngineProfile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which one.
+	Kind EngineProfileKind `protobuf:"varint,1,opt,name=kind,proto3,enum=statehouse.control.v1.EngineProfileKind" json:"kind,omitempty"`
+	// Of processor time: for how long it is watched, in milliseconds.
+	Millis        uint32 `protobuf:"varint,2,opt,name=millis,proto3" json:"millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EngineProfile) Reset() {
+	*x = EngineProfile{}
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EngineProfile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EngineProfile) ProtoMessage() {}
+
+func (x *EngineProfile) ProtoReflect() protoreflect.Message {
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EngineProfile.ProtoReflect.Descriptor instead.
+func (*EngineProfile) Descriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *EngineProfile) GetKind() EngineProfileKind {
+	if x != nil {
+		return x.Kind
+	}
+	return EngineProfileKind_ENGINE_PROFILE_KIND_UNSPECIFIED
+}
+
+func (x *EngineProfile) GetMillis() uint32 {
+	if x != nil {
+		return x.Millis
+	}
+	return 0
+}
+
 // What came of an order.
 type EngineAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1408,6 +1537,7 @@ type EngineAnswer struct {
 	//	*EngineAnswer_Count
 	//	*EngineAnswer_Measures
 	//	*EngineAnswer_Records
+	//	*EngineAnswer_Profile
 	Answer        isEngineAnswer_Answer `protobuf_oneof:"answer"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1415,7 +1545,7 @@ type EngineAnswer struct {
 
 func (x *EngineAnswer) Reset() {
 	*x = EngineAnswer{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1557,7 @@ func (x *EngineAnswer) String() string {
 func (*EngineAnswer) ProtoMessage() {}
 
 func (x *EngineAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1570,7 @@ func (x *EngineAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineAnswer.ProtoReflect.Descriptor instead.
 func (*EngineAnswer) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EngineAnswer) GetFault() *EngineFault {
@@ -1520,6 +1650,15 @@ func (x *EngineAnswer) GetRecords() *EngineRecords {
 	return nil
 }
 
+func (x *EngineAnswer) GetProfile() []byte {
+	if x != nil {
+		if x, ok := x.Answer.(*EngineAnswer_Profile); ok {
+			return x.Profile
+		}
+	}
+	return nil
+}
+
 type isEngineAnswer_Answer interface {
 	isEngineAnswer_Answer()
 }
@@ -1559,6 +1698,11 @@ type EngineAnswer_Records struct {
 	Records *EngineRecords `protobuf:"bytes,8,opt,name=records,proto3,oneof"`
 }
 
+type EngineAnswer_Profile struct {
+	// A profile in pprof's format.
+	Profile []byte `protobuf:"bytes,9,opt,name=profile,proto3,oneof"`
+}
+
 func (*EngineAnswer_State) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Values) isEngineAnswer_Answer() {}
@@ -1573,6 +1717,8 @@ func (*EngineAnswer_Measures) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Records) isEngineAnswer_Answer() {}
 
+func (*EngineAnswer_Profile) isEngineAnswer_Answer() {}
+
 // What is wrong.
 type EngineFault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1586,7 +1732,7 @@ type EngineFault struct {
 
 func (x *EngineFault) Reset() {
 	*x = EngineFault{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1744,7 @@ func (x *EngineFault) String() string {
 func (*EngineFault) ProtoMessage() {}
 
 func (x *EngineFault) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1757,7 @@ func (x *EngineFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineFault.ProtoReflect.Descriptor instead.
 func (*EngineFault) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EngineFault) GetKind() EngineFaultKind {
@@ -1642,7 +1788,7 @@ type EngineState struct {
 
 func (x *EngineState) Reset() {
 	*x = EngineState{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1800,7 @@ func (x *EngineState) String() string {
 func (*EngineState) ProtoMessage() {}
 
 func (x *EngineState) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1813,7 @@ func (x *EngineState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineState.ProtoReflect.Descriptor instead.
 func (*EngineState) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EngineState) GetCheckpoint() []byte {
@@ -1695,7 +1841,7 @@ type EngineValues struct {
 
 func (x *EngineValues) Reset() {
 	*x = EngineValues{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1853,7 @@ func (x *EngineValues) String() string {
 func (*EngineValues) ProtoMessage() {}
 
 func (x *EngineValues) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1866,7 @@ func (x *EngineValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineValues.ProtoReflect.Descriptor instead.
 func (*EngineValues) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EngineValues) GetValues() []*EngineValue {
@@ -1741,7 +1887,7 @@ type EngineValue struct {
 
 func (x *EngineValue) Reset() {
 	*x = EngineValue{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1753,7 +1899,7 @@ func (x *EngineValue) String() string {
 func (*EngineValue) ProtoMessage() {}
 
 func (x *EngineValue) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,7 +1912,7 @@ func (x *EngineValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineValue.ProtoReflect.Descriptor instead.
 func (*EngineValue) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{18}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EngineValue) GetValue() []byte {
@@ -1794,7 +1940,7 @@ type EngineViewed struct {
 
 func (x *EngineViewed) Reset() {
 	*x = EngineViewed{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1952,7 @@ func (x *EngineViewed) String() string {
 func (*EngineViewed) ProtoMessage() {}
 
 func (x *EngineViewed) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1965,7 @@ func (x *EngineViewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineViewed.ProtoReflect.Descriptor instead.
 func (*EngineViewed) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{19}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EngineViewed) GetView() uint64 {
@@ -1863,7 +2009,7 @@ type EngineEntries struct {
 
 func (x *EngineEntries) Reset() {
 	*x = EngineEntries{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1875,7 +2021,7 @@ func (x *EngineEntries) String() string {
 func (*EngineEntries) ProtoMessage() {}
 
 func (x *EngineEntries) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1888,7 +2034,7 @@ func (x *EngineEntries) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineEntries.ProtoReflect.Descriptor instead.
 func (*EngineEntries) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{20}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EngineEntries) GetKeysAndValues() [][]byte {
@@ -1916,7 +2062,7 @@ type EngineMeasures struct {
 
 func (x *EngineMeasures) Reset() {
 	*x = EngineMeasures{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2074,7 @@ func (x *EngineMeasures) String() string {
 func (*EngineMeasures) ProtoMessage() {}
 
 func (x *EngineMeasures) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2087,7 @@ func (x *EngineMeasures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMeasures.ProtoReflect.Descriptor instead.
 func (*EngineMeasures) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{21}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EngineMeasures) GetMeasures() map[string]int64 {
@@ -1967,7 +2113,7 @@ type EngineRecords struct {
 
 func (x *EngineRecords) Reset() {
 	*x = EngineRecords{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2125,7 @@ func (x *EngineRecords) String() string {
 func (*EngineRecords) ProtoMessage() {}
 
 func (x *EngineRecords) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2138,7 @@ func (x *EngineRecords) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineRecords.ProtoReflect.Descriptor instead.
 func (*EngineRecords) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{22}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EngineRecords) GetStart() int64 {
@@ -2035,7 +2181,7 @@ type EngineRecord struct {
 
 func (x *EngineRecord) Reset() {
 	*x = EngineRecord{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2193,7 @@ func (x *EngineRecord) String() string {
 func (*EngineRecord) ProtoMessage() {}
 
 func (x *EngineRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2206,7 @@ func (x *EngineRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineRecord.ProtoReflect.Descriptor instead.
 func (*EngineRecord) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{23}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EngineRecord) GetKey() []byte {
@@ -2141,7 +2287,7 @@ type EngineReport struct {
 
 func (x *EngineReport) Reset() {
 	*x = EngineReport{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +2299,7 @@ func (x *EngineReport) String() string {
 func (*EngineReport) ProtoMessage() {}
 
 func (x *EngineReport) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2312,7 @@ func (x *EngineReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineReport.ProtoReflect.Descriptor instead.
 func (*EngineReport) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{24}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EngineReport) GetStore() uint64 {
@@ -2294,7 +2440,7 @@ type EngineSkipped struct {
 
 func (x *EngineSkipped) Reset() {
 	*x = EngineSkipped{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2452,7 @@ func (x *EngineSkipped) String() string {
 func (*EngineSkipped) ProtoMessage() {}
 
 func (x *EngineSkipped) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2465,7 @@ func (x *EngineSkipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineSkipped.ProtoReflect.Descriptor instead.
 func (*EngineSkipped) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{25}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EngineSkipped) GetOffset() int64 {
@@ -2349,7 +2495,7 @@ type EngineMisplaced struct {
 
 func (x *EngineMisplaced) Reset() {
 	*x = EngineMisplaced{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2361,7 +2507,7 @@ func (x *EngineMisplaced) String() string {
 func (*EngineMisplaced) ProtoMessage() {}
 
 func (x *EngineMisplaced) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2374,7 +2520,7 @@ func (x *EngineMisplaced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMisplaced.ProtoReflect.Descriptor instead.
 func (*EngineMisplaced) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{26}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EngineMisplaced) GetOffset() int64 {
@@ -2395,7 +2541,7 @@ var File_statehouse_control_v1_engine_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\"statehouse/control/v1/engine.proto\x12\x15statehouse.control.v1\"\x99\x06\n" +
+	"\"statehouse/control/v1/engine.proto\x12\x15statehouse.control.v1\"\xdb\x06\n" +
 	"\vEngineOrder\x12:\n" +
 	"\x05start\x18\x01 \x01(\v2\".statehouse.control.v1.EngineStartH\x00R\x05start\x127\n" +
 	"\x04open\x18\x02 \x01(\v2!.statehouse.control.v1.EngineOpenH\x00R\x04open\x12=\n" +
@@ -2410,7 +2556,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	" \x01(\v2#.statehouse.control.v1.EngineUnviewH\x00R\x06unview\x12:\n" +
 	"\x05count\x18\v \x01(\v2\".statehouse.control.v1.EngineCountH\x00R\x05count\x12@\n" +
 	"\ameasure\x18\f \x01(\v2$.statehouse.control.v1.EngineMeasureH\x00R\ameasure\x127\n" +
-	"\x04tail\x18\r \x01(\v2!.statehouse.control.v1.EngineTailH\x00R\x04tailB\a\n" +
+	"\x04tail\x18\r \x01(\v2!.statehouse.control.v1.EngineTailH\x00R\x04tail\x12@\n" +
+	"\aprofile\x18\x0e \x01(\v2$.statehouse.control.v1.EngineProfileH\x00R\aprofileB\a\n" +
 	"\x05order\"\x8a\x03\n" +
 	"\vEngineStart\x12\x1c\n" +
 	"\tbootstrap\x18\x01 \x03(\tR\tbootstrap\x12\x1b\n" +
@@ -2493,7 +2640,10 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"EngineTail\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\rR\x05limit\"\xed\x03\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"e\n" +
+	"\rEngineProfile\x12<\n" +
+	"\x04kind\x18\x01 \x01(\x0e2(.statehouse.control.v1.EngineProfileKindR\x04kind\x12\x16\n" +
+	"\x06millis\x18\x02 \x01(\rR\x06millis\"\x89\x04\n" +
 	"\fEngineAnswer\x128\n" +
 	"\x05fault\x18\x01 \x01(\v2\".statehouse.control.v1.EngineFaultR\x05fault\x12:\n" +
 	"\x05state\x18\x02 \x01(\v2\".statehouse.control.v1.EngineStateH\x00R\x05state\x12=\n" +
@@ -2502,7 +2652,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\aentries\x18\x05 \x01(\v2$.statehouse.control.v1.EngineEntriesH\x00R\aentries\x12\x16\n" +
 	"\x05count\x18\x06 \x01(\x03H\x00R\x05count\x12C\n" +
 	"\bmeasures\x18\a \x01(\v2%.statehouse.control.v1.EngineMeasuresH\x00R\bmeasures\x12@\n" +
-	"\arecords\x18\b \x01(\v2$.statehouse.control.v1.EngineRecordsH\x00R\arecordsB\b\n" +
+	"\arecords\x18\b \x01(\v2$.statehouse.control.v1.EngineRecordsH\x00R\arecords\x12\x1a\n" +
+	"\aprofile\x18\t \x01(\fH\x00R\aprofileB\b\n" +
 	"\x06answer\"c\n" +
 	"\vEngineFault\x12:\n" +
 	"\x04kind\x18\x01 \x01(\x0e2&.statehouse.control.v1.EngineFaultKindR\x04kind\x12\x18\n" +
@@ -2573,7 +2724,12 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x15ENGINE_KIND_KEY_VALUE\x10\x01\x12\x16\n" +
 	"\x12ENGINE_KIND_WINDOW\x10\x02\x12\x17\n" +
 	"\x13ENGINE_KIND_SESSION\x10\x03\x12\x19\n" +
-	"\x15ENGINE_KIND_VERSIONED\x10\x04*\x89\x02\n" +
+	"\x15ENGINE_KIND_VERSIONED\x10\x04*\x97\x01\n" +
+	"\x11EngineProfileKind\x12#\n" +
+	"\x1fENGINE_PROFILE_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17ENGINE_PROFILE_KIND_CPU\x10\x01\x12\x1c\n" +
+	"\x18ENGINE_PROFILE_KIND_HEAP\x10\x02\x12\"\n" +
+	"\x1eENGINE_PROFILE_KIND_GOROUTINES\x10\x03*\x89\x02\n" +
 	"\x0fEngineFaultKind\x12!\n" +
 	"\x1dENGINE_FAULT_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19ENGINE_FAULT_KIND_DAMAGED\x10\x01\x12\x1d\n" +
@@ -2597,74 +2753,78 @@ func file_statehouse_control_v1_engine_proto_rawDescGZIP() []byte {
 	return file_statehouse_control_v1_engine_proto_rawDescData
 }
 
-var file_statehouse_control_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_statehouse_control_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_statehouse_control_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_statehouse_control_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_statehouse_control_v1_engine_proto_goTypes = []any{
 	(EngineKind)(0),         // 0: statehouse.control.v1.EngineKind
-	(EngineFaultKind)(0),    // 1: statehouse.control.v1.EngineFaultKind
-	(*EngineOrder)(nil),     // 2: statehouse.control.v1.EngineOrder
-	(*EngineStart)(nil),     // 3: statehouse.control.v1.EngineStart
-	(*EngineOpen)(nil),      // 4: statehouse.control.v1.EngineOpen
-	(*EngineFollow)(nil),    // 5: statehouse.control.v1.EngineFollow
-	(*EngineLeave)(nil),     // 6: statehouse.control.v1.EngineLeave
-	(*EngineSave)(nil),      // 7: statehouse.control.v1.EngineSave
-	(*EngineClose)(nil),     // 8: statehouse.control.v1.EngineClose
-	(*EngineGet)(nil),       // 9: statehouse.control.v1.EngineGet
-	(*EngineView)(nil),      // 10: statehouse.control.v1.EngineView
-	(*EngineWalk)(nil),      // 11: statehouse.control.v1.EngineWalk
-	(*EngineUnview)(nil),    // 12: statehouse.control.v1.EngineUnview
-	(*EngineCount)(nil),     // 13: statehouse.control.v1.EngineCount
-	(*EngineMeasure)(nil),   // 14: statehouse.control.v1.EngineMeasure
-	(*EngineTail)(nil),      // 15: statehouse.control.v1.EngineTail
-	(*EngineAnswer)(nil),    // 16: statehouse.control.v1.EngineAnswer
-	(*EngineFault)(nil),     // 17: statehouse.control.v1.EngineFault
-	(*EngineState)(nil),     // 18: statehouse.control.v1.EngineState
-	(*EngineValues)(nil),    // 19: statehouse.control.v1.EngineValues
-	(*EngineValue)(nil),     // 20: statehouse.control.v1.EngineValue
-	(*EngineViewed)(nil),    // 21: statehouse.control.v1.EngineViewed
-	(*EngineEntries)(nil),   // 22: statehouse.control.v1.EngineEntries
-	(*EngineMeasures)(nil),  // 23: statehouse.control.v1.EngineMeasures
-	(*EngineRecords)(nil),   // 24: statehouse.control.v1.EngineRecords
-	(*EngineRecord)(nil),    // 25: statehouse.control.v1.EngineRecord
-	(*EngineReport)(nil),    // 26: statehouse.control.v1.EngineReport
-	(*EngineSkipped)(nil),   // 27: statehouse.control.v1.EngineSkipped
-	(*EngineMisplaced)(nil), // 28: statehouse.control.v1.EngineMisplaced
-	nil,                     // 29: statehouse.control.v1.EngineMeasures.MeasuresEntry
+	(EngineProfileKind)(0),  // 1: statehouse.control.v1.EngineProfileKind
+	(EngineFaultKind)(0),    // 2: statehouse.control.v1.EngineFaultKind
+	(*EngineOrder)(nil),     // 3: statehouse.control.v1.EngineOrder
+	(*EngineStart)(nil),     // 4: statehouse.control.v1.EngineStart
+	(*EngineOpen)(nil),      // 5: statehouse.control.v1.EngineOpen
+	(*EngineFollow)(nil),    // 6: statehouse.control.v1.EngineFollow
+	(*EngineLeave)(nil),     // 7: statehouse.control.v1.EngineLeave
+	(*EngineSave)(nil),      // 8: statehouse.control.v1.EngineSave
+	(*EngineClose)(nil),     // 9: statehouse.control.v1.EngineClose
+	(*EngineGet)(nil),       // 10: statehouse.control.v1.EngineGet
+	(*EngineView)(nil),      // 11: statehouse.control.v1.EngineView
+	(*EngineWalk)(nil),      // 12: statehouse.control.v1.EngineWalk
+	(*EngineUnview)(nil),    // 13: statehouse.control.v1.EngineUnview
+	(*EngineCount)(nil),     // 14: statehouse.control.v1.EngineCount
+	(*EngineMeasure)(nil),   // 15: statehouse.control.v1.EngineMeasure
+	(*EngineTail)(nil),      // 16: statehouse.control.v1.EngineTail
+	(*EngineProfile)(nil),   // 17: statehouse.control.v1.EngineProfile
+	(*EngineAnswer)(nil),    // 18: statehouse.control.v1.EngineAnswer
+	(*EngineFault)(nil),     // 19: statehouse.control.v1.EngineFault
+	(*EngineState)(nil),     // 20: statehouse.control.v1.EngineState
+	(*EngineValues)(nil),    // 21: statehouse.control.v1.EngineValues
+	(*EngineValue)(nil),     // 22: statehouse.control.v1.EngineValue
+	(*EngineViewed)(nil),    // 23: statehouse.control.v1.EngineViewed
+	(*EngineEntries)(nil),   // 24: statehouse.control.v1.EngineEntries
+	(*EngineMeasures)(nil),  // 25: statehouse.control.v1.EngineMeasures
+	(*EngineRecords)(nil),   // 26: statehouse.control.v1.EngineRecords
+	(*EngineRecord)(nil),    // 27: statehouse.control.v1.EngineRecord
+	(*EngineReport)(nil),    // 28: statehouse.control.v1.EngineReport
+	(*EngineSkipped)(nil),   // 29: statehouse.control.v1.EngineSkipped
+	(*EngineMisplaced)(nil), // 30: statehouse.control.v1.EngineMisplaced
+	nil,                     // 31: statehouse.control.v1.EngineMeasures.MeasuresEntry
 }
 var file_statehouse_control_v1_engine_proto_depIdxs = []int32{
-	3,  // 0: statehouse.control.v1.EngineOrder.start:type_name -> statehouse.control.v1.EngineStart
-	4,  // 1: statehouse.control.v1.EngineOrder.open:type_name -> statehouse.control.v1.EngineOpen
-	5,  // 2: statehouse.control.v1.EngineOrder.follow:type_name -> statehouse.control.v1.EngineFollow
-	6,  // 3: statehouse.control.v1.EngineOrder.leave:type_name -> statehouse.control.v1.EngineLeave
-	7,  // 4: statehouse.control.v1.EngineOrder.save:type_name -> statehouse.control.v1.EngineSave
-	8,  // 5: statehouse.control.v1.EngineOrder.close:type_name -> statehouse.control.v1.EngineClose
-	9,  // 6: statehouse.control.v1.EngineOrder.get:type_name -> statehouse.control.v1.EngineGet
-	10, // 7: statehouse.control.v1.EngineOrder.view:type_name -> statehouse.control.v1.EngineView
-	11, // 8: statehouse.control.v1.EngineOrder.walk:type_name -> statehouse.control.v1.EngineWalk
-	12, // 9: statehouse.control.v1.EngineOrder.unview:type_name -> statehouse.control.v1.EngineUnview
-	13, // 10: statehouse.control.v1.EngineOrder.count:type_name -> statehouse.control.v1.EngineCount
-	14, // 11: statehouse.control.v1.EngineOrder.measure:type_name -> statehouse.control.v1.EngineMeasure
-	15, // 12: statehouse.control.v1.EngineOrder.tail:type_name -> statehouse.control.v1.EngineTail
-	0,  // 13: statehouse.control.v1.EngineOpen.kind:type_name -> statehouse.control.v1.EngineKind
-	17, // 14: statehouse.control.v1.EngineAnswer.fault:type_name -> statehouse.control.v1.EngineFault
-	18, // 15: statehouse.control.v1.EngineAnswer.state:type_name -> statehouse.control.v1.EngineState
-	19, // 16: statehouse.control.v1.EngineAnswer.values:type_name -> statehouse.control.v1.EngineValues
-	21, // 17: statehouse.control.v1.EngineAnswer.viewed:type_name -> statehouse.control.v1.EngineViewed
-	22, // 18: statehouse.control.v1.EngineAnswer.entries:type_name -> statehouse.control.v1.EngineEntries
-	23, // 19: statehouse.control.v1.EngineAnswer.measures:type_name -> statehouse.control.v1.EngineMeasures
-	24, // 20: statehouse.control.v1.EngineAnswer.records:type_name -> statehouse.control.v1.EngineRecords
-	1,  // 21: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
-	20, // 22: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
-	29, // 23: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
-	25, // 24: statehouse.control.v1.EngineRecords.records:type_name -> statehouse.control.v1.EngineRecord
-	27, // 25: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
-	28, // 26: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
-	17, // 27: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	4,  // 0: statehouse.control.v1.EngineOrder.start:type_name -> statehouse.control.v1.EngineStart
+	5,  // 1: statehouse.control.v1.EngineOrder.open:type_name -> statehouse.control.v1.EngineOpen
+	6,  // 2: statehouse.control.v1.EngineOrder.follow:type_name -> statehouse.control.v1.EngineFollow
+	7,  // 3: statehouse.control.v1.EngineOrder.leave:type_name -> statehouse.control.v1.EngineLeave
+	8,  // 4: statehouse.control.v1.EngineOrder.save:type_name -> statehouse.control.v1.EngineSave
+	9,  // 5: statehouse.control.v1.EngineOrder.close:type_name -> statehouse.control.v1.EngineClose
+	10, // 6: statehouse.control.v1.EngineOrder.get:type_name -> statehouse.control.v1.EngineGet
+	11, // 7: statehouse.control.v1.EngineOrder.view:type_name -> statehouse.control.v1.EngineView
+	12, // 8: statehouse.control.v1.EngineOrder.walk:type_name -> statehouse.control.v1.EngineWalk
+	13, // 9: statehouse.control.v1.EngineOrder.unview:type_name -> statehouse.control.v1.EngineUnview
+	14, // 10: statehouse.control.v1.EngineOrder.count:type_name -> statehouse.control.v1.EngineCount
+	15, // 11: statehouse.control.v1.EngineOrder.measure:type_name -> statehouse.control.v1.EngineMeasure
+	16, // 12: statehouse.control.v1.EngineOrder.tail:type_name -> statehouse.control.v1.EngineTail
+	17, // 13: statehouse.control.v1.EngineOrder.profile:type_name -> statehouse.control.v1.EngineProfile
+	0,  // 14: statehouse.control.v1.EngineOpen.kind:type_name -> statehouse.control.v1.EngineKind
+	1,  // 15: statehouse.control.v1.EngineProfile.kind:type_name -> statehouse.control.v1.EngineProfileKind
+	19, // 16: statehouse.control.v1.EngineAnswer.fault:type_name -> statehouse.control.v1.EngineFault
+	20, // 17: statehouse.control.v1.EngineAnswer.state:type_name -> statehouse.control.v1.EngineState
+	21, // 18: statehouse.control.v1.EngineAnswer.values:type_name -> statehouse.control.v1.EngineValues
+	23, // 19: statehouse.control.v1.EngineAnswer.viewed:type_name -> statehouse.control.v1.EngineViewed
+	24, // 20: statehouse.control.v1.EngineAnswer.entries:type_name -> statehouse.control.v1.EngineEntries
+	25, // 21: statehouse.control.v1.EngineAnswer.measures:type_name -> statehouse.control.v1.EngineMeasures
+	26, // 22: statehouse.control.v1.EngineAnswer.records:type_name -> statehouse.control.v1.EngineRecords
+	2,  // 23: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
+	22, // 24: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
+	31, // 25: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
+	27, // 26: statehouse.control.v1.EngineRecords.records:type_name -> statehouse.control.v1.EngineRecord
+	29, // 27: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
+	30, // 28: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
+	19, // 29: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_engine_proto_init() }
@@ -2686,12 +2846,13 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineOrder_Count)(nil),
 		(*EngineOrder_Measure)(nil),
 		(*EngineOrder_Tail)(nil),
+		(*EngineOrder_Profile)(nil),
 	}
 	file_statehouse_control_v1_engine_proto_msgTypes[7].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[8].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[9].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[11].OneofWrappers = []any{}
-	file_statehouse_control_v1_engine_proto_msgTypes[14].OneofWrappers = []any{
+	file_statehouse_control_v1_engine_proto_msgTypes[15].OneofWrappers = []any{
 		(*EngineAnswer_State)(nil),
 		(*EngineAnswer_Values)(nil),
 		(*EngineAnswer_Viewed)(nil),
@@ -2699,16 +2860,17 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineAnswer_Count)(nil),
 		(*EngineAnswer_Measures)(nil),
 		(*EngineAnswer_Records)(nil),
+		(*EngineAnswer_Profile)(nil),
 	}
-	file_statehouse_control_v1_engine_proto_msgTypes[18].OneofWrappers = []any{}
-	file_statehouse_control_v1_engine_proto_msgTypes[23].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[19].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_engine_proto_rawDesc), len(file_statehouse_control_v1_engine_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   28,
+			NumEnums:      3,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
