@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -99,13 +100,14 @@ class ControlTopics:
             on_unsigned=partial(skipped.unsigned, "members"),
         )
         self._take_commit_on_loop = self._on_loop(self._take_commit)
+        self._commits_were_read_on_loop = self._on_loop(self._commits_were_read)
         self._report_times = ReportTimes()
         self._commits_log = ControlLogReader(
             settings.brokers,
             commits_topic(settings.application_id),
             self._commit_read,
             client_id=client_id,
-            on_contact=self._on_loop(self._commits_were_read),
+            on_contact=self._commits_confirmed,
             on_broken=on_thread_defect,
             confirm_interval_s=_COMMITS_CONFIRM_S,
             on_refused=partial(skipped.note, "commits"),
@@ -194,8 +196,12 @@ class ControlTopics:
         self.reports.take(commit, at_s)
         self._on_report(commit.store)
 
-    def _commits_were_read(self) -> None:
-        self.commits_read = True
+    def _commits_confirmed(self) -> None:
+        """Note on the reader's thread up to when it has read all: it reads on meanwhile."""
+        self._commits_were_read_on_loop(time.monotonic() - (self._commits_log.seconds_since_contact() or 0.0))
+
+    def _commits_were_read(self, read_at_s: float) -> None:
+        self.commits_read, self.moments.read_at_s = True, read_at_s
 
     def take_own(self, heartbeat: Member) -> None:
         """Take this node's own heartbeat as it is written: what it says of its stores counts here immediately."""

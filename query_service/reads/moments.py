@@ -66,6 +66,11 @@ class ReplicaMoments:
     def __init__(self, committed: CommittedMoments) -> None:
         self._committed = committed
 
+    @property
+    def read_at_s(self) -> float | None:
+        """Up to which time all that the commits topic had is known, on the monotonic clock; None before that."""
+        return self._committed.read_at_s
+
     def known(self, replica: StoreReplica) -> KnownMoments:
         """Return the batches of a replica's store.
 

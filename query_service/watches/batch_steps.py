@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statehouse.contract.committed_moments import KnownMoments
-from statehouse.contract.moments import NONE, Asked, MomentBound, MomentToken
-from statehouse.errors import LookupFailure, Reason
+from statehouse.contract.moments import NONE, Asked, MomentBound, MomentToken, began_anew
 from statehouse.v1 import types_pb2
 
 
@@ -44,6 +43,13 @@ class BatchSteps:
         """Whether the watch has been on another query's batches."""
         return self._query_id not in {None, known.query_id}
 
+    def has_heard(self, known: KnownMoments) -> bool:
+        """Whether the batch that the watch goes on after, or a later one, is known to be committed.
+
+        If it is the query's, and a node that has read all of the commits topic hasn't heard of it, its ids began anew.
+        """
+        return self.is_other_query(known) or self._after <= known.committed
+
     def bound(self, asked: MomentBound) -> MomentBound:
         """Return the bound of current values: none before what has been marked; before that, what the caller asks."""
         if self._after == NONE or self._query_id is None:
@@ -62,11 +68,7 @@ class BatchSteps:
 
         """
         if self.is_other_query(known) or known.newest < self._newest:
-            raise LookupFailure(
-                Reason.MOMENT_GONE,
-                f"the batches of store {self._store} began anew: its query has another checkpoint; watch it anew",
-                {"store": self._store},
-            )
+            raise began_anew(self._store)
         self._query_id, self._newest = known.query_id, known.newest
         if self._step is None:
             found = known.following(self._after, position, self._partition)

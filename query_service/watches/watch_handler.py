@@ -33,7 +33,7 @@ from query_service.watches.batch_steps import BatchSteps
 from query_service.watches.log_reader import LogReader, LogUnreadable
 from query_service.watches.watched_keys import KeySelection, PagePositions, WatchedEntry, WatchedKeys, watched_keys
 from statehouse.contract import moments, paging
-from statehouse.contract.moments import MomentBound
+from statehouse.contract.moments import MomentBound, began_anew
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.placement import Claim
 from statehouse.contract.scan_ranges import serialized_prefix
@@ -55,6 +55,8 @@ _RESPONSE_BYTES: Final = 64 * 1024
 _PAGES_AT_ONCE: Final = 4
 # How long a replica may take to reach a position that another replica has reached.
 _CATCH_UP_S: Final = 1.0
+# And how long until the node has read the commits topic to its end: it asks for that twice a second.
+_HEARD_WITHIN_S: Final = 2.0
 _ANY: Final = types_pb2.Freshness()
 _BEGINNINGS_MAX: Final = 3
 """So often a watch begins with the values of a batch that isn't kept until all of them are sent."""
@@ -149,14 +151,17 @@ class _Watch:
         """Go to the position of an earlier watch; False if that watch was on another log.
 
         Raises:
-            LookupFailure: LAG_EXCEEDS_BOUND, this replica has not reached the position yet.
+            LookupFailure: LAG_EXCEEDS_BOUND, this replica has not reached the position yet; MOMENT_GONE, the batches
+                began anew.
 
         """
         self._cursor = resume.position
         if resume.topic_id not in {"", self._replica.topic_id}:
             return False
-        if self._steps is not None and self._steps.is_other_query(self._admission.moments.known(self._replica)):
-            return False
+        if self._steps is not None:
+            await self._until_heard(self._steps, advanced)
+            if self._steps.is_other_query(self._admission.moments.known(self._replica)):
+                return False
         started_at = time.monotonic()
         while self._replica.position < resume.position:
             advanced.clear()
@@ -176,6 +181,25 @@ class _Watch:
             self._admit()
         self._told_from = resume.position
         return True
+
+    async def _until_heard(self, steps: BatchSteps, advanced: asyncio.Event) -> None:
+        """Wait until this node has heard of the batch that the watch goes on after.
+
+        Raises:
+            LookupFailure: MOMENT_GONE, there is no such batch any more; LAG_EXCEEDS_BOUND, this node can't tell yet.
+
+        """
+        moments, started_at = self._admission.moments, time.monotonic()
+        while not steps.has_heard(moments.known(self._replica)):
+            advanced.clear()
+            if moments.read_at_s is not None and moments.read_at_s > started_at:
+                raise began_anew(self._served.spec.name)
+            if time.monotonic() - started_at > _HEARD_WITHIN_S:
+                raise LookupFailure(
+                    Reason.LAG_EXCEEDS_BOUND, "this node has not read yet in the commits topic where the watch has been"
+                )
+            await is_set_within(advanced, _CATCH_UP_S / 10)
+            self._admit()
 
     async def _begin(self, advanced: asyncio.Event, *, gap: bool) -> None:
         """Send the current values page by page, and set the cursor to the first change that they may lack."""

@@ -148,6 +148,11 @@ class AttemptLog:
         return all(failure.reason in PASSING for failure in self.latest.values())
 
     @property
+    def is_gone(self) -> bool:
+        """Whether every candidate's last failure is that it doesn't have the batch any more."""
+        return all(failure.reason is Reason.MOMENT_GONE for failure in self.latest.values())
+
+    @property
     def has_late(self) -> bool:
         """Whether any candidate's last failure is a timeout."""
         return any(failure.reason is Reason.ATTEMPT_TIMED_OUT for failure in self.latest.values())

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from statehouse.contract.moments import NONE
-from statehouse.errors import LookupFailure, Reason
+from statehouse.contract.moments import NONE, began_anew
 from statehouse.v1 import query_service_pb2, types_pb2
 
 
@@ -64,11 +63,7 @@ class MomentMarks:
             self._query_id, self._last, self._goal = moment.query_id, NONE, NONE
         self._is_certain = True
         if self._query_id != moment.query_id:
-            raise LookupFailure(
-                Reason.MOMENT_GONE,
-                f"the batches of store {self._store} began anew: its query has another checkpoint; watch it anew",
-                {"store": self._store},
-            )
+            raise began_anew(self._store)
         standing = self._partitions[partition]
         if begins:
             self._partitions[partition] = _Partition(NONE)

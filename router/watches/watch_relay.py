@@ -244,8 +244,9 @@ class _PartitionWatch:
                 asked, self._gap_accepted = set(), True
                 continue
             if replica is None:
-                # Once a watch has begun, asking again may always help; before that, as for a lookup.
-                may_pass = self._has_begun or attempt_log.passes
+                # Once a watch has begun, asking again may help, unless its batches are gone; before that, as for a
+                # lookup.
+                may_pass = attempt_log.passes or (self._has_begun and not attempt_log.is_gone)
                 if loop.time() >= give_up_at or not may_pass:
                     raise self._failure(table, attempt_log)
                 pause_s = min(backoff.failed(), max(0.0, give_up_at - loop.time()))

@@ -38,7 +38,7 @@ from statehouse.client.peers import Method
 from statehouse.client.routers import RouterPeer, Routers
 from statehouse.client.watches import AsyncBatchWatch, AsyncWatch, OpeningWatchCall, WatchCall, WatchStream
 from statehouse.contract.consistency import ANY, Freshness
-from statehouse.contract.moments import MomentToken
+from statehouse.contract.moments import Asked, MomentToken
 from statehouse.contract.positions import Token
 from statehouse.contract.watch_marks import mark_in
 from statehouse.errors import LookupFailure, shown
@@ -589,7 +589,10 @@ class AsyncStateReads:
         at_least: Token | None,
         timeout_s: float | None,
     ) -> AsyncIterator[PageResponse]:
-        """Read page after page, each when the caller asks for it, with the bounds of that moment; note what it saw."""
+        """Read page after page, each when the caller asks for it, with the bounds of that moment; note what it saw.
+
+        All show the batch of the first one. So each asks for it: tokens of earlier versions' routers don't name it.
+        """
         seconds = self._seconds(timeout_s)
         while True:
             async with self._turn(request.store):
@@ -598,11 +601,14 @@ class AsyncStateReads:
                 response = await call(method, request, seconds)
                 stamps = _stamps(response)
                 self._saw(conversion.token_of(request.store, stamps))
-                self._saw_moment(request.store, shown_by(request.store, request.freshness, stamps))
+                moment = shown_by(request.store, request.freshness, stamps)
+                self._saw_moment(request.store, moment)
             yield response
             if not response.next_page_token:
                 return
             request.page_token = response.next_page_token
+            if moment is not None and freshness.moment is not None:
+                freshness = replace(freshness, moment=replace(freshness.moment, asked=Asked.EXACTLY, token=moment))
 
 
 class AsyncReads(AsyncStateReads):

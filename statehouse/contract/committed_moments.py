@@ -29,6 +29,8 @@ class KnownMoments:
 
     query_id: str
     batches: deque[tuple[int, Mapping[int, int]]] = field(default_factory=deque)
+    committed: int = NONE
+    """The newest batch that is committed, whether it can be shown or not."""
     _walked: dict[int, Mapping[int, int]] = field(default_factory=dict)
     # How many batches there had been when reads named one the last time, and how many there have been.
     _asked_at: dict[int, int] = field(default_factory=dict)
@@ -89,17 +91,22 @@ class KnownMoments:
 
 
 class CommittedMoments:
-    """What the commits topic says of batches, by store."""
+    """What the commits topic says of batches, by store.
+
+    It has all that was in the topic at `read_at_s`, on the monotonic clock; None: that isn't known of any time.
+    """
 
     def __init__(self) -> None:
         """Know of none."""
         self._of_stores: dict[str, KnownMoments] = {}
+        self.read_at_s: float | None = None
 
     def take(self, commit: commits_pb2.Commit) -> None:
         """Take a record. One that repeats the last batch's changes nothing."""
         known = self._of_stores.get(commit.store)
-        if known is None or known.query_id != commit.query_id or commit.batch_id < known.newest:
+        if known is None or known.query_id != commit.query_id or commit.batch_id < known.committed:
             known = self._of_stores[commit.store] = KnownMoments(commit.query_id)
+        known.committed = commit.batch_id
         if commit.is_moment and commit.batch_id > known.newest:
             known.add(commit.batch_id, {each.partition: each.offset for each in commit.changelog_ends})
 

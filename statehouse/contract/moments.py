@@ -199,6 +199,15 @@ def why_none(spec: StoreSpec) -> str:
     return "" if spec.kind in STORE_KINDS else f"stores of kind {spec.kind} keep none"
 
 
+def began_anew(store: str) -> LookupFailure:
+    """Return the failure of a watch that goes on after a batch which is none of the store's any more."""
+    return LookupFailure(
+        Reason.MOMENT_GONE,
+        f"the batches of store {store} began anew: its query has another checkpoint; watch it anew",
+        {"store": store},
+    )
+
+
 def unavailable(store: str, why: str) -> LookupFailure:
     """Return the failure of a read of a store that shows no batch."""
     return LookupFailure(

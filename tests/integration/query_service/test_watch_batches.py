@@ -10,16 +10,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import pytest
 
+from processor.reports.commits import StoreChangelog
 from statehouse.client import Batch, BatchWatch, Client
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.query_service.test_moments_bank import PARTITIONS, QUERY, TradingBank
 from tests.support.bank import ACCOUNTS, TOTAL
+from tests.support.batches import BatchWriter, Placed
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.polling import poll_until
 
@@ -126,6 +129,100 @@ def following(*followers: Follower) -> Iterator[None]:
 def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
     with Fleet(kafka.bootstrap, unique_name("batches"), tmp_path, partitions=PARTITIONS) as fleet:
         yield fleet
+
+
+class Anew:
+    """A store with a key in each partition, whose batches may begin anew; a value is the run and the batch."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        fleet.stores = MappingProxyType({})
+        fleet.add_store(ACCOUNTS, committed=True)
+        self._changelog = StoreChangelog(ACCOUNTS, fleet.stores[ACCOUNTS].changelog_topic, PARTITIONS)
+        self._runs = 0
+        self._writer: BatchWriter | None = None
+
+    def begin(self, query_id: str) -> None:
+        """Begin with batch 0, as with a checkpoint that knows of no batch."""
+        self.close()
+        application_id = self._fleet.application_id
+        self._writer = BatchWriter(self._fleet.bootstrap, application_id, [self._changelog], query_id)
+        self._writer._next = [0] * PARTITIONS
+        self._runs += 1
+
+    def write(self, *batches: int) -> None:
+        assert self._writer is not None
+        for batch_id in batches:
+            value = self._value(batch_id).encode()
+            self._writer.write(batch_id, [Placed(ACCOUNTS, each, b"p%d" % each, value) for each in range(PARTITIONS)])
+
+    def _value(self, batch_id: int) -> str:
+        return f"{self._runs}:{batch_id}"
+
+    def check_up_to(self, last: int, query_id: str, first: Batch, following: BatchWatch) -> None:
+        """Check each batch up to one: it has what is new since the one before."""
+        batch, before = first, -1
+        while True:
+            batch_id = batch.moment.batch(query_id)
+            assert batch_id is not None
+            assert batch_id > before
+            newest = {update.partition: update.changes[-1].value for update in batch.updates}
+            assert newest == dict.fromkeys(range(PARTITIONS), self._value(batch_id))
+            if batch_id == last:
+                return
+            batch, before = next(following), batch_id
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("query_id", ["another", QUERY])
+def test_a_watch_whose_batches_began_anew_does_not_go_on_as_if_nothing_were_missing(
+    fleet: Fleet, query_id: str
+) -> None:
+    """`query_id`: of the checkpoint that a new one has replaced, or of one in which only the batches' ids are lost."""
+    anew = Anew(fleet)
+    nodes = [fleet.node(name) for name in ("n1", "n2")]
+    router = fleet.router()
+    anew.begin(QUERY)
+    anew.write(*range(6))
+    fleet.assign(*[TaskAssignment("n1", ("n2",))] * PARTITIONS)
+    fleet.wait_running(nodes, 60.0)
+    with Client(router.target) as client, client.watch_batches(ACCOUNTS) as live:
+        token = poll_until(lambda: _opened(client), 30, "the newest batch").token
+        assert next(live).moment.batch(QUERY) is not None
+        anew.begin(query_id)
+        anew.write(0, 1, 2)
+        with pytest.raises(LookupFailure, match="began anew") as ended:
+            for _ in live:
+                pass
+        assert ended.value.reason is Reason.MOMENT_GONE
+        with client.watch_batches(ACCOUNTS, after=token) as batches:
+            if query_id == QUERY:
+                with pytest.raises(LookupFailure, match="began anew") as refused:
+                    next(batches)
+                assert refused.value.reason is Reason.MOMENT_GONE
+            else:
+                first = next(batches)
+                assert all(update.begins and update.gap for update in first.updates), "it says what may be missing"
+                anew.write(3, 4)
+                anew.check_up_to(4, query_id, first, batches)
+        with client.watch_batches(ACCOUNTS) as batches:
+            first = next(batches)
+            assert all(update.begins and not update.gap for update in first.updates)
+            anew.write(5, 6)
+            anew.check_up_to(6, query_id, first, batches)
+    anew.close()
+
+
+def _opened(client: Client) -> Batch | None:
+    try:
+        with client.watch_batches(ACCOUNTS) as batches:
+            return next(batches)
+    except LookupFailure:
+        return None
 
 
 @pytest.mark.feature("watch-batches-whole")

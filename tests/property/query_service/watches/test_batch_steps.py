@@ -109,5 +109,18 @@ def test_batches_that_begin_anew_end_it(batch_id: int, query_id: str) -> None:
     assert failure.value.reason is Reason.MOMENT_GONE
 
 
+@pytest.mark.parametrize(("batch_id", "query_id"), [(3, QUERY), (3, "other"), (9, QUERY)])
+def test_a_watch_goes_on_once_its_batch_is_known_to_be_committed(batch_id: int, query_id: str) -> None:
+    committed = CommittedMoments()
+    record = commit(batch_id, 10, query_id)
+    record.is_moment = False
+    committed.take(record)
+    known = committed.known(STORE)
+    assert known is not None
+    steps = BatchSteps(STORE, PARTITION, types_pb2.Moment(query_id=QUERY, batch_id=8))
+    assert steps.has_heard(known) == ((batch_id, query_id) != (3, QUERY))
+    assert BatchSteps(STORE, PARTITION, None).has_heard(known)
+
+
 def test_what_precedes_the_first_batch() -> None:
     assert BatchSteps(STORE, PARTITION, None).shows == NONE

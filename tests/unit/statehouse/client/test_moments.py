@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,6 +122,16 @@ def test_all_reads_in_a_moment_are_of_the_batch_of_the_first(client: Client, rou
         READS[name](moment)
         assert asked(router) == exactly(5)
         assert moment.moment == MomentToken({"q": 5})
+
+
+def test_pages_are_of_one_batch_though_a_router_of_an_earlier_version_gives_tokens_without_it(
+    client: Client, router: FakeRouter
+) -> None:
+    of_newest = Freshness(moment=replace(NEWEST, wait_ms=7))
+    shown = [page.moment for page in client.pages("boards", page_size=1, freshness=of_newest)]
+    assert shown == [MomentToken({"q": 5})] * 2
+    assert asked(router, 0) == replace(NEWEST, wait_ms=7)
+    assert asked(router, 1) == replace(exactly(5), wait_ms=7)
 
 
 def test_a_later_moment_is_none_before_those_that_the_client_has_seen(client: Client, router: FakeRouter) -> None:
