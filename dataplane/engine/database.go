@@ -41,6 +41,7 @@ type Database struct {
 	resources *Resources
 	lock      *pebble.Lock
 	pebble    *pebble.DB
+	options   *pebble.Options
 	// Readers have it to read, and Close to write.
 	reads   sync.RWMutex
 	closing atomic.Bool
@@ -52,9 +53,11 @@ type Database struct {
 	kept     kept
 
 	// For the writer alone.
-	memtable  int
-	unchecked int // bytes written since the writer looked whether it is to wait
-	state     []byte
+	memtable   int
+	unchecked  int  // bytes written since the writer looked whether it is to wait
+	inMemtable bool // something may be there
+	count      count
+	state      []byte
 
 	mutex sync.Mutex // guards `moved`
 	moved chan struct{}
@@ -111,7 +114,7 @@ func (d *Database) open(options *pebble.Options) error {
 	if err != nil {
 		return lockFault(d.path, err)
 	}
-	d.lock, options.Lock = lock, lock
+	d.lock, options.Lock, d.options = lock, lock, options
 	opened, err := pebble.Open(d.path, options)
 	if err != nil {
 		return errors.Join(faultOf(d.path, err), lock.Close())
@@ -129,6 +132,7 @@ func (d *Database) load() error {
 	if d.state, err = stateIn(d.pebble); err != nil {
 		return err
 	}
+	d.count.isKnown = d.state == nil
 	entries, err := d.pebble.NewIter(&pebble.IterOptions{LowerBound: []byte(segmentsPrefix), UpperBound: keys.After([]byte(segmentsPrefix))})
 	if err != nil {
 		return err
@@ -275,14 +279,13 @@ func (b *Batch) Commit(state []byte) error {
 	if err := d.await(b.batch.Len()); err != nil {
 		return errors.Join(err, b.batch.Close())
 	}
-	_ = b.batch.Set([]byte(stateKey), state, nil)
 	before := d.Segments()
 	if missing := without(b.created, before); len(missing) > 0 {
 		both := slices.Concat(before, missing)
 		slices.Sort(both)
 		d.segments.Store(&both)
 	}
-	if err := d.pebble.Apply(b.batch, pebble.NoSync); err != nil {
+	if err := d.apply(b, state); err != nil {
 		return errors.Join(d.note(err), b.batch.Close())
 	}
 	if len(b.dropped) > 0 {
@@ -294,6 +297,16 @@ func (b *Batch) Commit(state []byte) error {
 		return d.note(err)
 	}
 	return nil
+}
+
+func (d *Database) apply(b *Batch, state []byte) error {
+	if b.isLarge() {
+		return d.writeFiles(b.batch, state)
+	}
+	d.count.isKnown = d.count.isKnown && b.batch.Empty()
+	_ = b.batch.Set([]byte(stateKey), state, nil)
+	d.inMemtable = true
+	return d.pebble.Apply(b.batch, pebble.NoSync)
 }
 
 // without returns the numbers that are not among others.
@@ -442,7 +455,7 @@ func (d *Database) counted(metrics *pebble.Metrics) map[string]int64 {
 	total := metrics.Total()
 	return map[string]int64{
 		// Not of the total: there Pebble adds what a log would have.
-		"flush_bytes_total":              int64(metrics.Levels[0].TableBytesFlushed),
+		"flush_bytes_total":              int64(metrics.Levels[0].TableBytesFlushed + total.TableBytesIngested),
 		"compaction_read_bytes_total":    int64(total.TableBytesRead),
 		"compaction_written_bytes_total": int64(total.TableBytesCompacted),
 		"write_stall_microseconds_total": d.stalled.Load(),

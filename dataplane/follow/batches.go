@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -27,6 +28,8 @@ const (
 	control         = 0b0010_0000
 	// What the key of a control record begins with: its version, and the type of an abort.
 	controlKeyBytes = 4
+	// Records that room is made for in advance.
+	mostRoom = 1 << 18
 )
 
 var (
@@ -91,8 +94,12 @@ func decoded(sent *kmsg.FetchResponseTopicPartition, from int64, decompressor kg
 	return slice, nil
 }
 
-// add adds the slice that follows.
-func (s *Slice) add(next Slice) {
+// add adds the slice that follows; `most` is about how many bytes there are to be.
+func (s *Slice) add(next Slice, most int) {
+	if cap(s.Records) < len(s.Records)+len(next.Records) && s.Bytes > 0 { // room for all of them, if they are alike
+		all := min(len(s.Records)*most/s.Bytes, mostRoom)
+		s.Records = slices.Grow(s.Records, max(len(next.Records), all-len(s.Records)))
+	}
 	s.Records, s.Keyless = append(s.Records, next.Records...), append(s.Keyless, next.Keyless...)
 	s.Bytes += next.Bytes
 	s.Next, s.AtEnd = next.Next, next.AtEnd

@@ -20,6 +20,9 @@ const (
 	partitionBytes = 2 << 20
 	// Slices of a partition that wait for its store. Then no more is asked for.
 	waitingSlices = 2
+	// A slice that is to become larger waits so long for the next one. Brokers on a busy machine take longer than usual, and
+	// small slices are merged again.
+	gathersFor = time.Second
 	// After a failure, before the leaders are asked for again.
 	pause         = 100 * time.Millisecond
 	readCommitted = 1
@@ -173,8 +176,8 @@ func (r *Reader) gather(p *partition, slice *Slice) {
 		case <-p.stopped.Done():
 			return
 		case next := <-p.waiting:
-			slice.add(next)
-		case <-time.After(longestWait):
+			slice.add(next, r.gathered)
+		case <-time.After(gathersFor):
 			return
 		}
 	}

@@ -25,6 +25,8 @@ const (
 	benchValue = 100
 
 	benchLookups, benchRead = 100, 20_000
+
+	benchRestored = 1_000_000
 )
 
 // BenchmarkFollow writes records of random keys, batch by batch, beside as many kept batches as there are.
@@ -59,6 +61,47 @@ func BenchmarkFollow(b *testing.B) {
 			}
 			b.ReportMetric(float64(len(r.moments.kept)), "kept")
 			closeStore(b, r)
+		})
+	}
+}
+
+// BenchmarkRestore writes a changelog into an empty store, as much at once as a restore does, until it is in files and counted.
+func BenchmarkRestore(b *testing.B) {
+	for _, isOrdered := range []bool{true, false} {
+		b.Run(fmt.Sprintf("ordered=%t", isOrdered), func(b *testing.B) {
+			random, value := rand.New(rand.NewPCG(1, 1)), make([]byte, benchValue)
+			for at := range value {
+				value[at] = "0123456789abcdef"[random.IntN(16)]
+			}
+			var slices []follow.Slice
+			for offset := int64(0); offset < benchRestored; {
+				slice := follow.Slice{AtEnd: true}
+				for size := 0; size < mostGathered && offset < benchRestored; offset++ {
+					number := int(offset)
+					if !isOrdered {
+						number = random.IntN(benchRestored)
+					}
+					key := fmt.Appendf(nil, "key-%09d", number)
+					slice.Records = append(slice.Records, stores.Record{Key: key, Value: value, Offset: offset})
+					size += len(key) + len(value)
+				}
+				slice.Next = offset
+				slices = append(slices, slice)
+			}
+			began := usedNS(b)
+			for b.Loop() {
+				r := benchReplica(b, 0, 0)
+				for _, slice := range slices {
+					take(b, r, slice)
+				}
+				counted, err := r.store.Keep()
+				if err != nil {
+					b.Fatal(err)
+				}
+				<-counted
+				closeStore(b, r)
+			}
+			b.ReportMetric(float64(usedNS(b)-began)/float64(b.N*benchRestored), "cpu-ns/record")
 		})
 	}
 }

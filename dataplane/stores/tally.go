@@ -86,6 +86,13 @@ func (t *tally) Keep() (counted <-chan struct{}, err error) {
 		close(done)
 		return done, nil
 	}
+	if count, isKnown := t.database.Counted(); isKnown && !t.segmented {
+		t.mutex.Lock()
+		t.on, t.known, t.amounts = true, true, map[int64]amount{Whole: {entries: count}}
+		t.mutex.Unlock()
+		close(done)
+		return done, nil
+	}
 	view, err := t.database.View()
 	if err != nil {
 		return nil, err
