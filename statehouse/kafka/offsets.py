@@ -114,7 +114,8 @@ def _ask(
         try:
             offset = future.result().offset
         except KafkaException as error:
-            failure = error
+            # With its frames it would refer to itself, and to the client, until garbage is looked for.
+            failure = error.with_traceback(None)
             continue
         if offset >= 0:
             ends[at.topic, at.partition] = offset

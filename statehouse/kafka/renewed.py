@@ -11,6 +11,7 @@ producer when a record was not delivered in time, an admin client after a questi
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -59,7 +60,10 @@ class RenewedAdmin:
         """
         try:
             return question(self._client)
-        except KafkaException:
+        except KafkaException as failed:
+            # The failure's frames have the question's futures, and these the failure. So it would stay, and with it the
+            # client and its threads, until garbage is looked for: servers do that seldom, and ask every second.
+            traceback.clear_frames(failed.__traceback__)
             self._client = _anew(lambda: clients.admin(self._brokers, self._client_id), self._client)
             raise
 

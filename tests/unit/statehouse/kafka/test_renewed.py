@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from statehouse.kafka import clients, codes
+from statehouse.kafka.offsets import end_offsets
 from statehouse.kafka.renewed import SILENCE_S, RenewedAdmin, RenewedConsumer, RenewedProducer
+from statehouse.kafka.topics import topic_id
 
 
 def test_an_admin_is_kept_until_a_question_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +34,29 @@ def test_an_admin_is_kept_until_a_question_fails(monkeypatch: pytest.MonkeyPatch
         admin.ask(fail)
     assert admin.ask(lambda client: client) == 2
     assert made == [("broker", "me")] * 2
+
+
+@pytest.mark.parametrize(
+    "question",
+    [lambda client: end_offsets(client, [("t", 0)], 0.1), lambda client: topic_id(client, "t", 0.1)],
+    ids=["ends", "id"],
+)
+def test_an_admin_that_failed_ends_without_a_search_for_garbage(question: Callable[[AdminClient], Any]) -> None:
+    made: list[weakref.ref[AdminClient]] = []
+
+    def asked(client: AdminClient) -> Any:
+        made.append(weakref.ref(client))
+        return question(client)
+
+    admin = RenewedAdmin("127.0.0.1:9", "me")
+    gc.disable()
+    try:
+        for _ in range(2):
+            with pytest.raises(KafkaException):
+                admin.ask(asked)
+    finally:
+        gc.enable()
+    assert made[0]() is None
 
 
 class Message:
