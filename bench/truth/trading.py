@@ -20,12 +20,24 @@ _WRITTEN_WITHIN_S: Final = 30.0
 
 
 class Trading:
-    """A bank at work: `BURST` transfers every `EVERY_S`; between them Spark comes to rest."""
+    """A bank at work: `burst` transfers every `every_s`; by default Spark comes to rest between them.
 
-    def __init__(self, bootstrap: str, partitions: int, seed: int) -> None:
-        self.pairs = pairs(partitions)
+    `named`: the pairs of accounts; by default two that are in different ones of so many partitions.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        partitions: int,
+        seed: int,
+        *,
+        named: list[tuple[str, str]] | None = None,
+        burst: int = BURST,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self.pairs = pairs(partitions) if named is None else named
         self.bank, self.ledger = Bank(self.pairs, seed), Ledger()
-        self._partitions = partitions
+        self._partitions, self._burst, self._every_s = partitions, burst, every_s
         self._producer = clients.producer(bootstrap, "truth", **{"linger.ms": 0})
         self._failures: list[object] = []
 
@@ -50,8 +62,8 @@ class Trading:
     def _trade(self, stop: threading.Event) -> None:
         due_at = time.monotonic()
         while not stop.wait(max(0.0, due_at - time.monotonic())):
-            due_at += EVERY_S
-            self._write(self.bank.traded(BURST))
+            due_at += self._every_s
+            self._write(self.bank.traded(self._burst))
 
     def _write(self, transfers: Iterable[Transfer]) -> None:
         for each in transfers:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from statehouse.contract.partitioning import partition_for
@@ -22,10 +23,23 @@ PAIR_TOTAL: Final = 2 * OPENING
 TOTAL: Final = NUMBER * OPENING
 BATCH: Final = "batch"
 """The key in `sums` of the batch's id."""
+NEWEST: Final = "newest"
+"""The key in `sums` of the newest transfer's time, epoch milliseconds, where Spark computes them."""
 _TRANSFERS: Final = 5
 
 State = Mapping[str, int]
 """What a store has, by key."""
+Asked = Mapping[str, Sequence[str]]
+"""Keys, by store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An answer: what it shows of what was asked for. `batch`: the one that it names, None if it names none."""
+
+    shown: Mapping[str, State]
+    asked: Asked
+    batch: int | None = None
 
 
 def pair_of(number: int) -> tuple[str, str]:
@@ -41,6 +55,24 @@ def group_of(account: str) -> str:
 def members(group: int) -> list[str]:
     """Return the accounts of a group."""
     return [str(number) for number in range(NUMBER) if number % GROUPS == group]
+
+
+def is_balanced(seen: Seen) -> bool:
+    """Whether each pair that was asked for has its money, and each group with all of its accounts its sum."""
+    accounts, sums = (seen.shown.get(store, {}) for store in (ACCOUNTS, SUMS))
+    asked = {store: set(keys) for store, keys in seen.asked.items()}
+    of_accounts, of_sums = (asked.get(store, set()) for store in (ACCOUNTS, SUMS))
+
+    def money(keys: Sequence[str]) -> int:
+        return sum(accounts.get(each, 0) for each in keys)
+
+    pairs = (pair_of(number) for number in range(NUMBER // 2))
+    groups = (members(group) for group in range(GROUPS))
+    return all(money(pair) == PAIR_TOTAL for pair in pairs if of_accounts.issuperset(pair)) and all(
+        money(group) == sums.get(group_of(group[0]), 0)
+        for group in groups
+        if group_of(group[0]) in of_sums and of_accounts.issuperset(group)
+    )
 
 
 class Bank:

@@ -57,22 +57,27 @@ class Running:
 
 
 @contextmanager
+def processing(topology: Topology, bootstrap: str, directory: Path, **settings: Any) -> Iterator[None]:
+    """Run an application's processor in the Spark session that there is, until the context ends."""
+    where = {"bootstrap": bootstrap, "checkpoint_dir": str(directory / "checkpoints")}
+    processor = Processor(topology, settings_of(ProcessorSettings, **where, **settings))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            processor.start()
+        yield
+    finally:
+        processor.stop()
+
+
+@contextmanager
 def running_example(
     module: str, bootstrap: str, directory: Path, *, node: Mapping[str, Any] = MappingProxyType({}), **settings: Any
 ) -> Iterator[Running]:
     """Run an example in the Spark session that there is, until the context ends; `node`: settings of its node."""
     topology = Topology.load(module)
-    where = {"bootstrap": bootstrap, "checkpoint_dir": str(directory / "checkpoints")}
-    given = settings_of(ProcessorSettings, **where, **settings)
-    processor = Processor(topology, given)
     with Servers(bootstrap, topology.application_id, directory) as servers:
         started = servers.node("n1", **node)
         router = servers.router()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                processor.start()
-            with Client(router.target) as client:
-                yield Running(topology.application_id, bootstrap, client, router.target, started, directory / "n1")
-        finally:
-            processor.stop()
+        with processing(topology, bootstrap, directory, **settings), Client(router.target) as client:
+            yield Running(topology.application_id, bootstrap, client, router.target, started, directory / "n1")
