@@ -11,7 +11,8 @@ from operator import itemgetter
 
 from confluent_kafka import Message
 
-from statehouse.contract.moments import NONE, batch_in
+from statehouse.contract.batch_cuts import batch_in
+from statehouse.contract.moments import NONE
 from tests.support.bank import Seen, is_balanced
 
 Place = tuple[str, str]
