@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Final, TypeVar
 
 import structlog
@@ -492,15 +493,17 @@ def _read(asked: Sequence[_Asked], most_bytes: int, has_left: HasLeft) -> list[_
     while len(outcomes) < len(asked) and most_bytes >= 0 and not (outcomes and has_left()):
         rest = asked[len(outcomes) :]
         first = rest[0].admitted
-        together = [
-            each.key
-            for each in rest[: _at_once(first.replica)]
-            if each.replica is first.replica and each.admitted.moment == first.moment
-        ]
-        found = _each(first, together)
+        # None behind one that is of another replica or batch: outcomes are in the order of the lookups.
+        alike = takewhile(partial(_is_alike, first), rest[: _at_once(first.replica)])
+        found = _each(first, [each.key for each in alike])
         most_bytes -= sum(len(each[0]) for each in found if isinstance(each, tuple))
         outcomes += found
     return outcomes
+
+
+def _is_alike(first: Admitted, asked: _Asked) -> bool:
+    """Whether a lookup is of the same replica and batch as another."""
+    return asked.replica is first.replica and asked.admitted.moment == first.moment
 
 
 def _at_once(replica: StoreReplica) -> int:

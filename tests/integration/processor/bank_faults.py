@@ -78,10 +78,10 @@ def faults_of_spark(driver: ProcessorProcess, cluster: SparkCluster) -> dict[str
         driver.wait_for("batch committed", 1, OPENED_S)
 
     def kill_executor(_number: int) -> None:
-        rng.choice(cluster.wait_for_executors(2)).send(signal.SIGKILL)
+        rng.choice(cluster.wait_for_executors(2, MENDED_S)).send(signal.SIGKILL)
 
     def wait_for_executor(_number: int) -> None:
-        cluster.wait_for_executors(2)
+        cluster.wait_for_executors(2, MENDED_S)
         # A driver that has ended all the same is a supervisor's affair.
         if not driver.is_running:
             start_driver(0)

@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from pyspark.sql import SparkSession
 
-from statehouse.client import Client
+from statehouse.client import Client, Task
 from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure
 from statehouse.local.ports import LOOPBACK, free_port
@@ -51,10 +51,7 @@ class BankFleet:
 
     def is_settled(self) -> bool:
         """Whether each task has an active and a standby, nobody but the three nodes has any, and all of them run."""
-        try:
-            tasks = self.client.fleet().tasks
-        except LookupFailure:
-            return False
+        tasks = self._tasks()
         held: dict[str, set[str]] = {node.name: set() for node in self.nodes}
         for task in tasks:
             for name in (task.active, *task.standbys, *task.warm_ups):
@@ -67,7 +64,14 @@ class BankFleet:
         )
 
     def is_active(self, node: ServerProcess) -> bool:
-        return any(task.active == node.name for task in self.client.fleet().tasks)
+        return any(task.active == node.name for task in self._tasks())
+
+    def _tasks(self) -> tuple[Task, ...]:
+        """Return the tasks that routers tell of; none, while they tell nothing."""
+        try:
+            return self.client.fleet().tasks
+        except LookupFailure:
+            return ()
 
     def _is_opened(self) -> bool:
         try:

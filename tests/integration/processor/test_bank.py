@@ -25,6 +25,7 @@ from bench.truth import SOURCE
 from bench.truth.trading import Trading
 from processor.application.topology import Topology
 from statehouse.contract.topology import changelog_topic
+from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from tests.integration.processor.bank import application_id
 from tests.integration.processor.bank_faults import Fault, faults_of_fleet, faults_of_spark
@@ -49,6 +50,7 @@ SCANS, BOTH, PLAIN = "whole scans", "both stores", "both stores, plain"
 FRAMES, SPARK = "frames of pandas", "frames of Spark"
 IDLE_S: Final = 0.2
 """Between a thread's reads while nobody waits for them: the fleet and Spark have two cores."""
+SHOWN: Final = 20
 SPARK_S: Final = 60.0
 """How long a frame of Spark may take: a job of Spark has its own times."""
 
@@ -63,7 +65,7 @@ class Size:
         torn: plain reads of both stores that must be torn, or the test shows nothing.
         frozen_s: how long a frozen node stands still.
         burst, every_s: so many transfers, so often.
-        threads: that read at a time, of those sorts of which most is read.
+        threads: that read at a time, for each sort that is read most.
         pause_s: between a thread's reads.
         waits_s: for the answers of a part at most.
 
@@ -91,7 +93,7 @@ class Size:
             BY_HTTP: 0.1 * lookups,
             SCANS: self.scans,
             BOTH: self.both,
-            PLAIN: self.both,
+            PLAIN: self.both / 2,
             FRAMES: self.frames,
             SPARK: self.frames,
         }
@@ -129,7 +131,7 @@ FULL = Size(
 
 
 def sorts_of(doors: Doors, frame: Callable[[], Seen], threads: int) -> dict[str, Sort]:
-    """Return how the bank is read. `threads`: of those sorts of which most is read."""
+    """Return how the bank is read. `threads`: for each sort that is read most."""
     often = partial(Sort, pause_s=IDLE_S)
     return {
         BY_ROUTERS: often(lambda _rng: doors.of_moment(doors.routed, ALL_ACCOUNTS), threads=threads),
@@ -193,10 +195,13 @@ class Play:
         """Compare with the changelogs, and with what was transferred."""
         expected = {account: balance for account, balance in self._trading.bank.balances.items() if balance}
 
-        def found() -> dict[str, int]:
-            return numbers(self._fleet.client.scan(ACCOUNTS))
+        def is_there() -> bool:
+            try:
+                return numbers(self._fleet.client.scan(ACCOUNTS)) == expected
+            except LookupFailure:
+                return False
 
-        poll_until(lambda: found() == expected, MENDED_S, "all transfers to be in the accounts")
+        poll_until(is_there, MENDED_S, "all transfers to be in the accounts")
         changelogs = {
             store: messages(self._bootstrap, changelog_topic(application_id, store)) for store in (ACCOUNTS, SUMS)
         }
@@ -205,6 +210,8 @@ class Play:
 
 def show(readers: Readers) -> None:
     sys.stdout.write(f"\n{table(readers.tallies, readers.sorts)}\n")
+    for text in (*readers.torn[:SHOWN], *readers.failed[:SHOWN]):
+        sys.stdout.write(f"{text}\n")
 
 
 def check(readers: Readers, size: Size) -> None:

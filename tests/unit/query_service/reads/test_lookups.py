@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from query_service.reads import lookups
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.lookups import LookupHandler
 from query_service.reads.moments import Admitted
@@ -17,6 +19,7 @@ from query_service.stores.base import ChangelogRecord, StateStore
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.contract.moments import Chosen
 from statehouse.contract.topology import Role, StoreSpec
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.runtime.batches import is_too_big
@@ -79,6 +82,27 @@ async def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
     assert reason_from_number(gone.error.reason) is Reason.PARTITION_NOT_OWNED
     failed = "statehouse_node_batch_entry_failures_total"
     assert metrics.registry.get_sample_value(failed, {"reason": "INTERNAL"}) == 1
+
+
+@pytest.mark.feature("reads-one-batch")
+def test_lookups_of_other_batches_between_them_take_no_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lookups of several callers go together, and some of them ask for another batch, or for none."""
+    served = ServedStore(StoreSpec("s", "t", 1, 0), SERDES["string"], SERDES["string"])
+    replica = cast("Any", SimpleNamespace(store=None))
+    moments = [None if batch is None else Chosen("q", batch, 9) for batch in (5, None, 5, 4, 4, 5, None, 5)]
+    asked = [
+        lookups._Asked(
+            place,
+            query_service_pb2.GetRequest(),
+            served,
+            f"k{place}".encode(),
+            Admitted(replica, types_pb2.ReplicaStamp(), moment),
+        )
+        for place, moment in enumerate(moments)
+    ]
+    monkeypatch.setattr(lookups, "_each", lambda admitted, keys: [(key, admitted.moment) for key in keys])
+    read = lookups._read(asked, 10**6, lambda: False)
+    assert read == [(each.key, each.admitted.moment) for each in asked]
 
 
 @pytest.mark.feature("value-serde-t")
