@@ -122,7 +122,7 @@ SORTS: Final[Mapping[str, Callable[[Client], Shown]]] = {
 
 
 class Fed(ABC):
-    """Two nodes and two routers, of which one router is of the last release to the end, and what feeds their store.
+    """Two nodes and two routers, and what feeds their store. One router is of the last release to the end.
 
     Each router has lookups at a steady rate, and clients that ask it, or by what it says nodes.
     """
