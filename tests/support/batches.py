@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from processor.reports.commits import CommitsPublisher, StoreChangelog
+from processor.reports.commits import CommitsPublisher, QueryFailure, StoreChangelog
 from processor.spark.checkpoint import Offsets
 from statehouse.contract.batch_cuts import HEADER, header_value
+from statehouse.control.v1 import commits_pb2
 from tests.support.polling import poll_until
 
 _TIMEOUT_S: Final = 30.0
@@ -30,6 +31,13 @@ class Placed(NamedTuple):
     timestamp_ms: int = 0
 
 
+class _EarlierPublisher(CommitsPublisher):
+    def _write(self, records: list[commits_pb2.Commit], age_ms: int = 0, failure: QueryFailure | None = None) -> None:
+        for record in records:
+            record.ClearField("is_moment")
+        super()._write(records, age_ms, failure)
+
+
 class BatchWriter:
     """The writers of all sink partitions, and the reports in the commits topic.
 
@@ -45,8 +53,13 @@ class BatchWriter:
         *,
         query: str = "query",
         last: int | None = None,
+        has_moments: bool = True,
     ) -> None:
-        """Take over. `last`: the newest batch in Spark's checkpoint; None before the first one."""
+        """Take over. `last`: the newest batch in Spark's checkpoint; None before the first one.
+
+        `has_moments`: as processors write since there are moments; before that, no record and no report tells of them.
+        """
+        self._has_moments = has_moments
         self._topics = {each.store: each.topic for each in changelogs}
         self._query_id = query_id
         largest = max(changelogs, key=lambda each: each.partition_count)
@@ -60,7 +73,8 @@ class BatchWriter:
         for producer in self._producers:
             producer.init_transactions(_TIMEOUT_S)
         self._next = poll_until(self._committed_next, _TIMEOUT_S, "the group's coordinator to tell its markers")
-        self._commits = CommitsPublisher(bootstrap, application_id, query, changelogs)
+        publisher = CommitsPublisher if has_moments else _EarlierPublisher
+        self._commits = publisher(bootstrap, application_id, query, changelogs)
         self._commits.start()
         self._has_reported = False
         if last is not None:
@@ -105,7 +119,7 @@ class BatchWriter:
     def _begun(self, batch_id: int, partition: int, share: Iterable[Placed]) -> Offsets:
         """Write a partition's records; return where they end."""
         producer, ends = self._producers[partition], Offsets()
-        headers = [(HEADER, header_value(batch_id))]
+        headers = [(HEADER, header_value(batch_id))] if self._has_moments else []
 
         def delivered(error: object, message: object) -> None:
             assert error is None, error

@@ -17,6 +17,7 @@ from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.samples import Sample, create_topics, send
 from tests.integration.processor.support import ProcessorProcess, messages
 from tests.support.fleet import Servers
+from tests.support.folder_size import size_of
 from tests.support.kafka import alter_topic
 from tests.support.polling import poll_until
 
@@ -87,17 +88,6 @@ class Days:
             return any(True for _ in self._client.fetch_windows(store, name))
         except LookupFailure:
             return False
-
-
-def size_of(directory: Path) -> int:
-    """Return what a directory that changes meanwhile takes of the disk."""
-    total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += path.stat().st_blocks * 512
-        except FileNotFoundError:
-            continue
-    return total
 
 
 @pytest.mark.feature("where-spark-state")

@@ -19,7 +19,7 @@ from query_service.stores.base import ChangelogRecord, StateStore
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.telemetry.metrics import NodeMetrics
-from statehouse.contract.moments import Chosen
+from statehouse.contract.committed_moments import Chosen
 from statehouse.contract.topology import Role, StoreSpec
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.runtime.batches import is_too_big

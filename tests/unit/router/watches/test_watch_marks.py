@@ -134,6 +134,23 @@ async def test_batches_of_another_query_end_it(start: Start) -> None:
     assert watcher.failure.reason is Reason.MOMENT_GONE
 
 
+async def test_it_ends_once_all_replicas_say_that_its_batches_are_gone(start: Start) -> None:
+    """To ask them again would help nobody, though the watch has begun."""
+    fleet = await on_two_nodes(start, "c")
+    watcher = Watcher(fleet, mark_moments=True)
+    await watched(fleet.nodes["a"], 0)
+    await watched(fleet.nodes["b"], 1)
+    gone = LookupFailure(Reason.MOMENT_GONE, "the batches began anew")
+    fleet.nodes["a"].feed(0, part(5, 1, ends=True), gone)
+    await watched(fleet.nodes["c"], 0)
+    assert not watcher.task.done()
+    fleet.nodes["c"].feed(0, gone)
+    await asyncio.wait({watcher.task}, timeout=10)
+    assert watcher.failure is not None
+    assert watcher.failure.reason is Reason.MOMENT_GONE
+    assert "began anew" in watcher.failure.message
+
+
 async def test_a_moment_is_for_watches_that_mark_some(start: Start) -> None:
     fleet = await start("a")
     watcher = Watcher(fleet, freshness=types_pb2.Freshness(moment=types_pb2.MomentBound(newest=True)))
