@@ -111,6 +111,7 @@ class Replicator:
     def stop(self) -> None:
         """Stop the thread after the present slice, and wait for its end."""
         self._stop.set()
+        self._submit(lambda _consumer: None, needs_thread=False)  # it may wait for its first command
         self._thread.join(timeout=30.0)
 
     def add(self, replica: StoreReplica) -> Future[None]:
@@ -179,8 +180,16 @@ class Replicator:
             self._commands.get_nowait().end()
 
     def _replicate(self) -> None:
-        consumer = RenewedConsumer(lambda: clients.consumer(self._brokers, self._client_id))
+        first = self._first_to_read()
+        if first is None:
+            return
         try:
+            consumer = RenewedConsumer(lambda: clients.consumer(self._brokers, self._client_id))
+        except BaseException:
+            first.end()
+            raise
+        try:
+            first.execute(consumer)
             while not self._stop.is_set():
                 self._obey(consumer)
                 self._give_up_lost(consumer)
@@ -195,6 +204,19 @@ class Replicator:
                     self._renew(consumer)
         finally:
             consumer.close()
+
+    def _first_to_read(self) -> _Command | None:
+        """Return the first command that needs a consumer, None if the thread is to end.
+
+        Where the data plane reads, there is none: then no client is made, which would take threads and memory.
+        """
+        while True:
+            command = self._commands.get()
+            if command.needs_thread and not self._stop.is_set():
+                return command
+            command.end()
+            if self._stop.is_set():
+                return None
 
     def _renew(self, consumer: RenewedConsumer) -> None:
         """Have a new client go on at the replicas' positions."""

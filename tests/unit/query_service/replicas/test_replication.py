@@ -109,6 +109,34 @@ def test_a_partition_that_is_read_is_not_read_for_another_replica(replicator: Re
     assert [replica for replica, _ in told.failed] == [first], "the first is still the one that is read"
 
 
+def test_no_client_is_made_before_there_is_something_to_read(
+    replicator: Replicator, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Log] = []
+
+    def consumer(*_args: object, **_more: object) -> Log:
+        made.append(log)
+        return log
+
+    monkeypatch.setattr(replication.clients, "consumer", consumer)
+    replicator.remove(replica_at(3)).result(5)
+    assert not made
+    replicator.add(replica_at(3)).result(5)
+    assert made == [log]
+
+
+def test_a_client_that_cannot_be_made_ends_the_thread(
+    replicator: Replicator, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def consumer(*_args: object, **_more: object) -> Log:
+        raise RuntimeError("no client")
+
+    monkeypatch.setattr(replication.clients, "consumer", consumer)
+    with pytest.raises(ReplicationEnded):
+        replicator.add(replica_at(3)).result(5)
+    assert str(told.defect.result(5)) == "no client"
+
+
 def test_a_refused_partition_is_not_read(replicator: Replicator, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_partitions: list[TopicPartition]) -> None:
         raise RuntimeError("a conflict")
