@@ -679,7 +679,7 @@ class ChangelogSetting:
 
 @dataclass(frozen=True, slots=True)
 class InputEnd:
-    """Where a batch ends in a partition of an input: `offset` is that of the first record that isn't in it."""
+    """Where a batch ends in a partition of an input: `offset` names the first record that isn't in it."""
 
     topic: str
     partition: int

@@ -59,8 +59,8 @@ class ProfileRequest(_message.Message):
     kind: Global___ProfileKind.ValueType
     """Which one."""
     duration_ms: _builtins.int
-    """Of processor time: for how long the node is watched, in milliseconds: a
-    minute at most. Default: 5 s. The call's deadline must be later.
+    """For how long processor time is watched, in milliseconds: a minute at most.
+    Default: 5 s. The call's deadline must be later.
     """
     def __init__(
         self,

@@ -159,6 +159,9 @@ class RecordedNode(node_service_pb2_grpc.NodeServiceServicer):
     def Drain(self, _request: node_service_pb2.DrainRequest, _context: Any) -> node_service_pb2.DrainResponse:  # noqa: N802 - the service's name
         return node_service_pb2.DrainResponse()
 
+    def Profile(self, _request: node_service_pb2.ProfileRequest, _context: Any) -> node_service_pb2.ProfileResponse:  # noqa: N802 - the service's name
+        return node_service_pb2.ProfileResponse()
+
 
 class RecordedFleet:
     """The router and the nodes, all in this process."""

@@ -711,7 +711,7 @@ class EngineProfile(_message.Message):
     kind: Global___EngineProfileKind.ValueType
     """Which one."""
     millis: _builtins.int
-    """Of processor time: for how long it is watched, in milliseconds."""
+    """For how long processor time is watched, in milliseconds."""
     def __init__(
         self,
         *,

@@ -1471,7 +1471,7 @@ type EngineProfile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which one.
 	Kind EngineProfileKind `protobuf:"varint,1,opt,name=kind,proto3,enum=statehouse.control.v1.EngineProfileKind" json:"kind,omitempty"`
-	// Of processor time: for how long it is watched, in milliseconds.
+	// For how long processor time is watched, in milliseconds.
 	Millis        uint32 `protobuf:"varint,2,opt,name=millis,proto3" json:"millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
