@@ -146,11 +146,11 @@ func newPart(next, lookups, most int) *part {
 	return &part{most: most, ended: make(chan struct{}), next: next, data: make([]byte, 0, room), fits: true}
 }
 
-// leave leaves a lookup that takes too long; false if all are read.
+// leave leaves a lookup that takes too long; false if none is being read.
 func (p *part) leave(lookups int) bool {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	p.isLeft = p.next < lookups
+	p.isLeft = p.fits && p.next < lookups
 	return p.isLeft
 }
 

@@ -232,6 +232,13 @@ func TestABatchOfLargeValuesThatAreSlowFitsNoMessage(t *testing.T) {
 	}
 }
 
+func TestAPartThatFitsNoMessageIsNotLeft(t *testing.T) {
+	p := newPart(0, 3, 1)
+	if p.has(1, []byte("more"), nil, false) || p.leave(3) || p.isLeft {
+		t.Fatal("nobody reads it any more")
+	}
+}
+
 func TestABatchLeavesAllThatThereIsNoRoomFor(t *testing.T) {
 	disk := &stalling{held: holding(t, "v0", "v1", "v2", "v3"), keys: "1", goesOn: make(chan struct{})}
 	defer close(disk.goesOn)
