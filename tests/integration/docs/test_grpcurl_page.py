@@ -43,7 +43,7 @@ VOLATILE: Final = frozenset(
             "sent_after_ms",
             "hedge_after_ms",
         ),
-        *("next_page_token", "message", "detail", "topic", "compared_age_ms"),
+        *("next_page_token", "message", "detail", "topic", "compared_age_ms", "profile"),
     }
 )
 

@@ -68,6 +68,7 @@ class Size:
         threads: that read at a time, for each sort that is read most.
         pause_s: between a thread's reads.
         waits_s: for the answers of a part at most.
+        answered_within_s: how long a read may take, further attempts included.
 
     """
 
@@ -83,6 +84,7 @@ class Size:
     threads: int
     pause_s: float
     waits_s: float
+    answered_within_s: float
 
     def due(self, parts: int) -> dict[str, int]:
         """Return how many answers of each sort are due in each of so many parts."""
@@ -113,6 +115,7 @@ SMALL = Size(
     threads=1,
     pause_s=0.01,
     waits_s=60.0,
+    answered_within_s=10.0,  # other tests run meanwhile
 )
 """One node dies; `test_moments_bank` has the other faults of a fleet."""
 FULL = Size(
@@ -128,12 +131,14 @@ FULL = Size(
     threads=2,
     pause_s=0.0,
     waits_s=600.0,
+    answered_within_s=2.0,
 )
 
 
-def sorts_of(doors: Doors, frame: Callable[[], Seen], threads: int) -> dict[str, Sort]:
-    """Return how the bank is read. `threads`: for each sort that is read most."""
-    often = partial(Sort, pause_s=IDLE_S)
+def sorts_of(doors: Doors, frame: Callable[[], Seen], size: Size) -> dict[str, Sort]:
+    """Return how the bank is read. `frame` reads it by Spark."""
+    threads, bound_s = size.threads, size.answered_within_s
+    often = partial(Sort, pause_s=IDLE_S, answered_within_s=bound_s)
     return {
         BY_ROUTERS: often(lambda _rng: doors.of_moment(doors.routed, ALL_ACCOUNTS), threads=threads),
         BY_NODES: often(lambda _rng: doors.of_moment(doors.direct, ALL_ACCOUNTS), threads=threads),
@@ -141,7 +146,7 @@ def sorts_of(doors: Doors, frame: Callable[[], Seen], threads: int) -> dict[str,
         SCANS: often(lambda _rng: doors.scanned(), threads=threads),
         BOTH: often(lambda _rng: doors.of_moment(doors.direct, EVERYTHING)),
         PLAIN: often(lambda _rng: doors.plain(doors.direct, EVERYTHING), is_plain=True),
-        FRAMES: Sort(lambda _rng: doors.frame(), pause_s=1.0),
+        FRAMES: Sort(lambda _rng: doors.frame(), pause_s=1.0, answered_within_s=bound_s),
         SPARK: Sort(lambda _rng: frame(), pause_s=5.0, answered_within_s=SPARK_S),
     }
 
@@ -152,7 +157,7 @@ class Play:
     def __init__(self, bootstrap: str, fleet: BankFleet, trading: Trading, spark: SparkSession, size: Size) -> None:
         self._bootstrap, self._fleet, self._trading, self._size = bootstrap, fleet, trading, size
         self._doors, self._batches = Doors(fleet.targets, fleet.addresses), ShownBatches()
-        sorts = sorts_of(self._doors, partial(fleet.frame, spark), size.threads)
+        sorts = sorts_of(self._doors, partial(fleet.frame, spark), size)
         self.readers = Readers(sorts, self._batches.add, size.pause_s)
 
     def play(self, faults: Mapping[str, Fault]) -> None:
