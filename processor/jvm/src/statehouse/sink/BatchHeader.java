@@ -3,7 +3,9 @@ package statehouse.sink;
 import java.nio.ByteBuffer;
 import java.util.Arrays;
 import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.header.internals.RecordHeaders;
 
 /** The header of a store's records that has their batch's id, as statehouse/contract/batch_cuts.py describes it. */
 final class BatchHeader {
@@ -12,8 +14,20 @@ final class BatchHeader {
 
     private BatchHeader() {}
 
-    static Header of(long batch) {
-        return new RecordHeader(NAME, value(batch));
+    /** The headers of a batch's records, which all share them. */
+    static Headers of(long batch) {
+        return shared(new RecordHeader(NAME, value(batch)));
+    }
+
+    /** Those of records of other topics than stores'. */
+    static Headers none() {
+        return shared();
+    }
+
+    private static Headers shared(Header... headers) {
+        RecordHeaders found = new RecordHeaders(headers);
+        found.setReadOnly();
+        return found;
     }
 
     /** The id: seven bits a byte, the lowest first. */

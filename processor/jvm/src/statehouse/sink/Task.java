@@ -14,7 +14,7 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.Headers;
 
 /**
  * Writes a task's part of one batch.
@@ -143,14 +143,12 @@ final class Task implements Serializable {
             @SuppressWarnings({"unchecked", "rawtypes"})
             Future<RecordMetadata>[] ofOutputs = new Future[target.outputs().size()];
             // Compaction may leave any record of a batch, so each names it. Topics are their users' own.
-            List<Header> ofStores = List.of(BatchHeader.of(batch));
+            Headers ofStores = BatchHeader.of(batch);
+            Headers ofTopics = BatchHeader.none();
             for (Record each : share.records) {
                 Target.Output output = target.outputs().get(each.output);
-                List<Header> headers = output.isStore() ? ofStores : List.of();
-                ofOutputs[each.output] =
-                        producer.send(
-                                new ProducerRecord<>(
-                                        output.topic(), partition, each.timestamp(), each.key, each.value, headers));
+                Headers headers = output.isStore() ? ofStores : ofTopics;
+                ofOutputs[each.output] = producer.send(new Sendable(output.topic(), partition, each, headers));
             }
             for (int place = 0; place < ofOutputs.length; place++) {
                 if (ofOutputs[place] != null) {
@@ -159,6 +157,21 @@ final class Task implements Serializable {
             }
             for (Record each : share.refused) {
                 producer.send(letters.letter(each));
+            }
+        }
+
+        /** A record that shares its headers with others: Kafka would make a copy for each. */
+        private static final class Sendable extends ProducerRecord<byte[], byte[]> {
+            private final Headers shared;
+
+            Sendable(String topic, int partition, Record of, Headers shared) {
+                super(topic, partition, of.timestamp(), of.key, of.value);
+                this.shared = shared;
+            }
+
+            @Override
+            public Headers headers() {
+                return shared;
             }
         }
 
