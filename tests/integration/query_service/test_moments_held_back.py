@@ -147,6 +147,7 @@ def test_moments_of_a_store_that_is_rewritten_hold_back_no_more_than_the_bound(f
     assert plain.moments == 0
     assert most.moments > 1
     assert most.held <= DISK_BYTES
-    assert middle <= of_plain + DISK_BYTES
+    # Files have more than entries: indexes and filters.
+    assert middle <= of_plain + 1.1 * DISK_BYTES
     # While a compaction copies what is held back, it is there twice.
     assert most.disk <= plain.disk + 2 * DISK_BYTES
