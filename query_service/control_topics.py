@@ -41,7 +41,7 @@ class ControlTopics:
     """Reads the topics on threads, and brings their records to the event loop and to the node's ownership.
 
     `reports` has what the processor last reported for each store, `batch_spans` the spans of its batches, and `moments`
-    where these end; `commits_read` is whether they have all that was in the commits topic at the start.
+    where these end.
 
     These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
     `on_assignment(assignment)` for each newer epoch, `on_report(store)` when the processor has reported for a store or
@@ -68,7 +68,6 @@ class ControlTopics:
         self.reports = ProcessorReports()
         self.batch_spans = BatchSpans()
         self.moments = CommittedMoments()
-        self.commits_read = False
         self._loop = asyncio.get_running_loop()
         self._ownership, self._skipped = ownership, skipped
         self._placements, self._view = FleetPlacements(), FleetView()
@@ -201,7 +200,7 @@ class ControlTopics:
         self._commits_were_read_on_loop(time.monotonic() - (self._commits_log.seconds_since_contact() or 0.0))
 
     def _commits_were_read(self, read_at_s: float) -> None:
-        self.commits_read, self.moments.read_at_s = True, read_at_s
+        self.moments.read_at_s = read_at_s
 
     def take_own(self, heartbeat: Member) -> None:
         """Take this node's own heartbeat as it is written: what it says of its stores counts here immediately."""

@@ -48,8 +48,8 @@ log = structlog.get_logger(__name__)
 _WAIT_MARGINS: Final = 3
 # Less than a router waits for a node's first response, so that the router does not take the node for slow.
 _WATCH_WAIT_S: Final = 0.8 * FIRST_RESPONSE_S
-_PROFILE_MS = 5_000
-_PROFILE_MAX_MS = 60_000
+_PROFILE_MS: Final = 5_000
+_PROFILE_MAX_MS: Final = 60_000
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 
 Response = TypeVar("Response")

@@ -106,7 +106,7 @@ def new_reads(
     """Return the parts that answer requests for these replicas, by what the control topics say."""
     lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
     observer = ReadObserver(host.instance_id, lookup_log, tracing, control.batch_spans)
-    first_batches = FirstBatches(control.reports.proven, lambda: control.commits_read)
+    first_batches = FirstBatches(control.reports.proven, lambda: control.moments.read_at_s is not None)
     admission = Admission(
         host,
         replicas,

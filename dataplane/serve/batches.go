@@ -128,7 +128,7 @@ func (s *Served) apart(do func()) {
 }
 
 // part is what was read of a batch from a place on. It is read by one goroutine, which nobody waits for any more if the disk
-// doesn't answer. Each has bytes of its own, so that one that still reads holds no more than those of one lookup.
+// doesn't answer. Each has bytes of its own, so that one that still reads holds no copy of what others have read.
 type part struct {
 	most  int // bytes
 	ended chan struct{}

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from statehouse.client.answers import InputEnd
 from statehouse.errors import ConfigurationError, StatehouseError
 
 MANIFEST: Final = "manifest.json"
@@ -52,15 +53,6 @@ class ExportedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceEnd:
-    """The offset of the first record in a partition of an input that the moment doesn't include."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class Exported:
     """What a folder has of a store; `moment` is a token, of batch `batch_id` of query `query_id`.
 
@@ -77,7 +69,7 @@ class Exported:
     moment: str
     query_id: str
     batch_id: int
-    source_ends: tuple[SourceEnd, ...] | None = None
+    source_ends: tuple[InputEnd, ...] | None = None
     parts: tuple[ExportedPart, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -118,7 +110,7 @@ class Exported:
         try:
             parts = tuple(ExportedPart(**each) for each in document["parts"])
             ends = document.get("source_ends")
-            made = {"parts": parts, "source_ends": None if ends is None else tuple(SourceEnd(**each) for each in ends)}
+            made = {"parts": parts, "source_ends": None if ends is None else tuple(InputEnd(**each) for each in ends)}
             return cls(**{name: value for name, value in document.items() if name in names} | made)
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error

@@ -15,11 +15,11 @@ import typer
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.exits import Terminated, sigterm_raises
-from statehouse.cli.export_files import Exported, ExportedPart, ExportFolder, PartFile, SourceEnd
+from statehouse.cli.export_files import Exported, ExportedPart, ExportFolder, PartFile
 from statehouse.cli.export_forms import NOT_IN_FILES, WRITERS, ExportFormat
 from statehouse.cli.options import SOME_ROUTER, StoreArgument, TimeoutOption
 from statehouse.cli.reads import Inquiry, takes_options
-from statehouse.client import Client, Store
+from statehouse.client import Client, InputEnd, Store
 from statehouse.client.columns import columns_of
 from statehouse.client.frames import PATIENCE_S
 from statehouse.client.store_frame import FramePart, StoreFrame, parts_of
@@ -179,14 +179,13 @@ class _Export:
             source_ends=self._source_ends(agreed),
         )
 
-    def _source_ends(self, moment: MomentToken) -> tuple[SourceEnd, ...] | None:
+    def _source_ends(self, moment: MomentToken) -> tuple[InputEnd, ...] | None:
         """Return what a moment includes of the inputs; None if the router can't say: it has restarted, or is older."""
         try:
-            told = self._client.describe_moment(self._store.name, moment, timeout=self._timeout_s)
+            return self._client.describe_moment(self._store.name, moment, timeout=self._timeout_s).source_ends
         except LookupFailure as failure:
             output.note(f"the manifest won't say what the moment includes of the inputs: {failure}")
             return None
-        return tuple(SourceEnd(each.topic, each.partition, each.offset) for each in told.source_ends)
 
     def _written(self, into: ExportFolder, frame: StoreFrame, part: FramePart, progress: _Progress) -> ExportedPart:
         partition = part.partition

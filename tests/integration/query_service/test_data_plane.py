@@ -21,6 +21,7 @@ from statehouse.v1 import errors_pb2, node_service_pb2, node_service_pb2_grpc, q
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed, is_at_end
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
+from tests.support.refusals import why_refused
 from tests.support.secured_kafka import SecuredKafka
 
 SAVES = 50
@@ -259,14 +260,6 @@ def test_every_login_works(
         is_followed(fleet, node, "a", "2")
 
 
-def refusal(call: Callable[[], object]) -> Reason | None:
-    try:
-        call()
-    except LookupFailure as failure:
-        return failure.reason
-    return None
-
-
 @pytest.mark.feature("node-profiled")
 def test_a_node_is_profiled(fleet: Fleet, tmp_path: Path) -> None:
     node = serving(fleet)
@@ -281,10 +274,10 @@ def test_a_node_is_profiled(fleet: Fleet, tmp_path: Path) -> None:
     assert "samples/count cpu/nanoseconds" in profile(node_service_pb2.PROFILE_KIND_CPU)
     assert "inuse_space/bytes" in profile(node_service_pb2.PROFILE_KIND_HEAP)
     assert "statehouse-dataplane/" in profile(node_service_pb2.PROFILE_KIND_GOROUTINES)
-    assert refusal(lambda: profile(node_service_pb2.PROFILE_KIND_UNSPECIFIED)) is Reason.INVALID_REQUEST
-    assert refusal(lambda: profile(node_service_pb2.PROFILE_KIND_CPU, 60_001)) is Reason.INVALID_REQUEST
+    assert why_refused(lambda: profile(node_service_pb2.PROFILE_KIND_UNSPECIFIED)) is Reason.INVALID_REQUEST
+    assert why_refused(lambda: profile(node_service_pb2.PROFILE_KIND_CPU, 60_001)) is Reason.INVALID_REQUEST
     with ThreadPoolExecutor(2) as threads:  # one of them comes while the other is being made
-        both = [threads.submit(refusal, lambda: profile_of(node, 2_000)) for _ in range(2)]
+        both = [threads.submit(why_refused, lambda: profile_of(node, 2_000)) for _ in range(2)]
         assert {each.result(30) for each in both} == {None, Reason.OVERLOADED}
 
 
@@ -295,4 +288,4 @@ def profile_of(node: ServerProcess, duration_ms: int) -> None:
 
 def test_a_node_without_a_data_plane_has_nothing_to_profile(fleet: Fleet) -> None:
     node = serving(fleet, engine="python")
-    assert refusal(lambda: profile_of(node, 100)) is Reason.INVALID_REQUEST
+    assert why_refused(lambda: profile_of(node, 100)) is Reason.INVALID_REQUEST

@@ -9,11 +9,12 @@ import pytest
 from confluent_kafka import Producer
 
 from processor.reports.commits import CommitsPublisher, StoreChangelog
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2
 from tests.support.fleet import Fleet
 from tests.support.polling import poll_until
+from tests.support.refusals import why_refused
 from tests.support.shared import ServedStore, new_store, shared_fleet
 
 
@@ -59,11 +60,7 @@ class Batches:
 
 
 def reason(store: ServedStore, key: str) -> Reason | None:
-    try:
-        store.get(key)
-    except LookupFailure as failure:
-        return failure.reason
-    return None
+    return why_refused(lambda: store.get(key))
 
 
 def answered(store: ServedStore, key: str) -> query_service_pb2.GetResponse:

@@ -21,6 +21,7 @@ from tests.support.batches import BatchWriter, Placed
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
+from tests.support.refusals import why_refused
 from tests.support.shared import ServedStore, new_store, shared_fleet
 
 QUERY = "query-1"
@@ -91,18 +92,10 @@ def written(
     store.writer.close()
 
 
-def reason(read: Callable[[], object]) -> Reason | None:
-    try:
-        read()
-    except LookupFailure as failure:
-        return failure.reason
-    return None
-
-
 @pytest.mark.feature("reads-one-batch")
 def test_each_of_the_last_batches_is_shown_as_it_was(written: Written) -> None:
     written.batch(12)
-    poll_until(lambda: reason(lambda: written.get("a", exactly(11), 0)) is None, 30, "the newest batch")
+    poll_until(lambda: why_refused(lambda: written.get("a", exactly(11), 0)) is None, 30, "the newest batch")
     for batch_id in range(12):
         assert written.value("a", batch_id, 0) == str(batch_id)
         assert written.value("b", batch_id, 1) == str(batch_id - batch_id % 2)
@@ -115,17 +108,17 @@ def test_each_of_the_last_batches_is_shown_as_it_was(written: Written) -> None:
 
 def test_old_batches_go_but_for_each_sixteenth(written: Written) -> None:
     written.batch(70)
-    poll_until(lambda: reason(lambda: written.get("a", exactly(69), 0)) is None, 30, "the newest batch")
-    shown = [number for number in range(70) if reason(lambda n=number: written.get("a", exactly(n), 0)) is None]  # type: ignore[misc]
+    poll_until(lambda: why_refused(lambda: written.get("a", exactly(69), 0)) is None, 30, "the newest batch")
+    shown = [number for number in range(70) if why_refused(lambda n=number: written.get("a", exactly(n), 0)) is None]  # type: ignore[misc]
     assert shown == [0, 16, 32, *range(38, 70)]
-    assert reason(lambda: written.get("a", exactly(5), 0)) is Reason.MOMENT_GONE
+    assert why_refused(lambda: written.get("a", exactly(5), 0)) is Reason.MOMENT_GONE
     assert written.value("a", 16, 0) == "16"
 
 
 def test_a_batch_that_is_not_there_yet_is_waited_for(written: Written) -> None:
     written.batch(2)
-    poll_until(lambda: reason(lambda: written.get("a", exactly(1), 0)) is None, 30, "the newest batch")
-    assert reason(lambda: written.get("a", exactly(2, wait_ms=1), 0)) is Reason.MOMENT_NOT_REACHED
+    poll_until(lambda: why_refused(lambda: written.get("a", exactly(1), 0)) is None, 30, "the newest batch")
+    assert why_refused(lambda: written.get("a", exactly(2, wait_ms=1), 0)) is Reason.MOMENT_NOT_REACHED
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(written.get, "a", at_least(2), 0)
         written.batch(1)
@@ -134,7 +127,7 @@ def test_a_batch_that_is_not_there_yet_is_waited_for(written: Written) -> None:
 
 def test_a_range_a_count_and_a_batch_of_lookups_are_of_one_moment(written: Written) -> None:
     written.batch(7)
-    poll_until(lambda: reason(lambda: written.get("a", exactly(6), 0)) is None, 30, "the newest batch")
+    poll_until(lambda: why_refused(lambda: written.get("a", exactly(6), 0)) is None, 30, "the newest batch")
     name, node = written.store.name, written.store.node
     freshness = types_pb2.Freshness(moment=exactly(3))
     scan = query_service_pb2.ScanRequest(store=name, partitions=[0, 1], freshness=freshness)
@@ -174,7 +167,7 @@ def test_what_nobody_wrote_in_batches_has_no_moments(
 @pytest.mark.feature("values-too-old")
 def test_values_that_are_too_old_are_refused(written: Written) -> None:
     written.batch(1)
-    poll_until(lambda: reason(lambda: written.get("a", exactly(0), 0)) is None, 30, "the batch")
+    poll_until(lambda: why_refused(lambda: written.get("a", exactly(0), 0)) is None, 30, "the batch")
     old = types_pb2.Freshness(max_value_age_ms=0)
     request = query_service_pb2.ScanRequest(store=written.store.name, partition=0, freshness=old)
     with pytest.raises(LookupFailure) as failed:
@@ -200,7 +193,7 @@ class Compared:
         call = getattr(self.store.node.query, method)
 
         def is_alone() -> bool:
-            is_answered = reason(lambda: self.store.node.call(call, request)) is None
+            is_answered = why_refused(lambda: self.store.node.call(call, request)) is None
             return is_answered and self._calls("stores", "OK") > 0
 
         poll_until(is_alone, 30, "the program to know the batch")
@@ -212,7 +205,7 @@ class Compared:
 
     def _answered_alone(self) -> float:
         """Return how many calls the program has answered alone: they are counted with all others, as one that fails."""
-        assert reason(lambda: self.store.node.get("a", store="unknown")) is Reason.UNKNOWN_STORE
+        assert why_refused(lambda: self.store.node.get("a", store="unknown")) is Reason.UNKNOWN_STORE
         self._marks += 1
         poll_until(lambda: self._calls("link", "NOT_FOUND") == self._marks, 30, "all calls to be counted")
         return self._calls("stores", "OK")

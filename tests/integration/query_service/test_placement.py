@@ -8,13 +8,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import Reason
 from statehouse.keys.composite import WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.kafka import produce_placed
 from tests.support.polling import poll_until
+from tests.support.refusals import why_refused
 from tests.support.shared import ServedStore, new_store, shared_fleet
 
 KEYS = [f"user-{number}" for number in range(6)]
@@ -33,14 +34,6 @@ def fleet(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture
 def serve(fleet: Fleet, unique_name: Callable[[str], str]) -> Callable[..., ServedStore]:
     return lambda **spec: new_store(fleet, fleet.processes[0], unique_name("store"), foreign=True, **spec)
-
-
-def why_refused(ask: Callable[[], object]) -> Reason | None:
-    try:
-        ask()
-    except LookupFailure as failure:
-        return failure.reason
-    return None
 
 
 def warnings_of(router: ServerProcess, store: str) -> str:

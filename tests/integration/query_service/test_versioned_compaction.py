@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from statehouse.contract.assignment import TaskAssignment
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import read_all
 from tests.support.polling import poll_until
+from tests.support.refusals import why_refused
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
@@ -90,8 +91,4 @@ def as_of(node: ServerProcess, key: str, at_ms: int) -> tuple[bool, str, int]:
 
 
 def refusal(node: ServerProcess, key: str, at_ms: int) -> Reason | None:
-    try:
-        as_of(node, key, at_ms)
-    except LookupFailure as failure:
-        return failure.reason
-    return None
+    return why_refused(lambda: as_of(node, key, at_ms))
