@@ -21,6 +21,7 @@ from statehouse.v1 import errors_pb2, node_service_pb2, node_service_pb2_grpc, q
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed, is_at_end
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
+from tests.support.proxy import proxy_of
 from tests.support.refusals import why_refused
 from tests.support.secured_kafka import SecuredKafka
 
@@ -92,7 +93,10 @@ def test_restores_follows_and_keeps_its_state(fleet: Fleet) -> None:
     assert count(node, exact=True) == len(entries) + 1
 
     is_followed(fleet, node, "late", "1")
+    program = proxy_of(node.pid)
     node.kill()
+    # Its last word is in the log.
+    poll_until(lambda: not Path(f"/proc/{program}").exists(), 20, "the program to end with its node")
     assert_inspected(fleet, at)
     node.start()
     fleet.wait_running([node])
