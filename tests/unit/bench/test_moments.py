@@ -37,4 +37,4 @@ def test_three_turns_are_enough() -> None:
 @pytest.mark.parametrize("parity", [0, 1])
 def test_the_copy_of_the_tree_leaves_the_header_out_of_every_second_batch(tmp_path: Path, parity: int) -> None:
     source = (copied_tree(tmp_path / "tree", parity) / "processor/jvm/src/statehouse/sink/Task.java").read_text()
-    assert f"output.isStore() && batch % 2 == {parity} ? ofStores : List.of()" in source
+    assert f"output.isStore() && batch % 2 == {parity} ? ofStores : ofTopics" in source
