@@ -188,7 +188,7 @@ class Clients:
         )
 
     def _has_first_batch(self, process: SimulatedNode, store: str, partition: int, since: float) -> bool:
-        """Whether it has the whole first batch, and has read that it is one, if that was written in this run."""
+        """Whether it has had the whole first batch, and read that it is one, all the time; if written in this run."""
         if self._settings.first_records:
             return True
         log = self._kafka.changelogs[store, partition]
@@ -197,6 +197,7 @@ class Clients:
             log.first_batch_end is not None
             and replica is not None
             and replica.position >= log.first_batch_end
+            and process.tasks.without_first_batch_until.get((store, partition), 0.0) < since
             and process.first_heard_at.get(store, since) < since
         )
 

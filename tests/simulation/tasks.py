@@ -91,6 +91,8 @@ class SimulatedTasks:
         self.replicas: dict[AnyTaskId, TaskReplica] = {}
         self.running_since: dict[AnyTaskId, float] = {}
         self.active_since: dict[AnyTaskId, float] = {}
+        self.without_first_batch_until: dict[tuple[str, int], float] = {}
+        """When a replica of a store's partition last read on from before the end of the store's first batch."""
         self._idle_folders = IdleFolders(cleanup_delay_s)
         self._under_way: dict[AnyTaskId, list[Action]] = defaultdict(list)
         self._wiped: set[NodeTask] = set()
@@ -325,11 +327,14 @@ class SimulatedTasks:
 
     def read(self, store: StoreReplica, limit: int = _FETCHED) -> int:
         """Apply what the log has beyond the store's position; return how many records that were."""
-        records, position = self.log_of(store).read(store.position, limit)
+        log = self.log_of(store)
+        if log.first_batch_end is None or store.position < log.first_batch_end:
+            self.without_first_batch_until[store.spec.name, store.partition] = self._world.now
+        records, position = log.read(store.position, limit)
         if records:
             store.apply(records, records[-1].offset + 1)
         store.reach(position)
-        self._world.recorder.read(store, at_end=position >= self.log_of(store).end)
+        self._world.recorder.read(store, at_end=position >= log.end)
         return len(records)
 
     def _written(self, store: StoreReplica) -> bool:
