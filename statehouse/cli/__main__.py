@@ -3,11 +3,14 @@
 import sys
 from importlib.metadata import version
 
+from statehouse.runtime.imports import uncollected
+
 
 def main() -> None:
     """Run the command line."""
     try:
-        from statehouse.cli.main import main as run  # noqa: PLC0415 - what it imports may be missing
+        with uncollected():
+            from statehouse.cli.main import main as run  # noqa: PLC0415 - what it imports may be missing
     except ModuleNotFoundError as error:
         sys.exit(f"statehouse: {error}: {_remedy(error.name or '')}")
     run()
