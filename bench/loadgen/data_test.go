@@ -80,3 +80,15 @@ func TestABoundIsInEachLookup(t *testing.T) {
 		t.Fatalf("%x instead of %x", batch, want)
 	}
 }
+
+func TestTheNewestBatchIsAskedForInEachRequest(t *testing.T) {
+	o := short(methodScan, "a:1")
+	o.Newest = true
+	speaks := dialectOf(o).(grpcDialect)
+	if get := speaks.appendGet(nil, 7); !bytes.HasSuffix(get, []byte("\x1a\x04\x3a\x02\x08\x01")) {
+		t.Fatalf("%x", get)
+	}
+	if page := speaks.appendScan(nil, scan{from: 1, to: 2, partition: -1}); !bytes.Contains(page, []byte("\x42\x04\x3a\x02\x08\x01")) {
+		t.Fatalf("%x", page)
+	}
+}

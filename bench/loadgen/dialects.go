@@ -56,16 +56,25 @@ func dialectOf(o options) dialect {
 	}
 	var bound []byte
 	if o.StalenessMs > 0 {
-		bound = appendString(nil, 3, appendNumber(nil, 3, o.StalenessMs))
+		bound = appendNumber(bound, 3, o.StalenessMs)
 	}
-	return ours{appendString(nil, 1, []byte(o.Store)), bound, o.Raw}
+	if o.Newest {
+		bound = appendString(bound, 7, appendNumber(nil, 1, 1)) // Freshness.moment, MomentBound.newest
+	}
+	d := ours{store: appendString(nil, 1, []byte(o.Store)), isRaw: o.Raw}
+	if bound != nil {
+		d.bound, d.scanBound = appendString(nil, 3, bound), appendString(nil, 8, bound)
+	}
+	return d
 }
 
 // ours is statehouse.v1.QueryService, with the field numbers of protos/statehouse/v1.
 type ours struct {
 	store []byte // the encoded field, first in all requests
 	bound []byte // GetRequest.freshness, encoded; empty: none
-	isRaw bool
+	// The same as ScanRequest.freshness.
+	scanBound []byte
+	isRaw     bool
 }
 
 func (ours) path(method string) string {
@@ -113,6 +122,7 @@ func (d ours) appendScan(to []byte, s scan) []byte {
 	if len(s.token) > 0 {
 		to = appendString(to, 7, s.token)
 	}
+	to = append(to, d.scanBound...)
 	if d.isRaw {
 		to = appendNumber(to, 9, 1)
 	}

@@ -34,6 +34,7 @@ type options struct {
 	Store       string   `json:"store"`
 	Raw         bool     `json:"raw"`
 	StalenessMs uint64   `json:"max_staleness_ms"`
+	Newest      bool     `json:"newest"`
 	Hot         uint     `json:"hot"`
 	Keys        uint     `json:"keys"`
 	Version     uint     `json:"version"`
@@ -88,6 +89,7 @@ func parse(arguments []string, help io.Writer) (options, error) {
 	flags.StringVar(&o.Store, "store", o.Store, "name of the store (kind ours)")
 	flags.BoolVar(&o.Raw, "raw", o.Raw, "ask for the changelog's bytes (kind ours)")
 	flags.Uint64Var(&o.StalenessMs, "max-staleness-ms", o.StalenessMs, "bound of gets and batches (kind ours; 0: none)")
+	flags.BoolVar(&o.Newest, "newest", o.Newest, "ask for the newest batch, all as of the same one (kind ours)")
 	flags.UintVar(&o.Hot, "hot", o.Hot, "how often a key is asked for in gets, in times of all others together (0: no key)")
 	flags.UintVar(&o.Keys, "keys", o.Keys, "number of keys")
 	flags.UintVar(&o.Version, "version", o.Version, "version of the values")
@@ -142,6 +144,7 @@ func (o options) check() error {
 	require(o.Hot == 0 || o.Method == methodGet, "hot is for method get")
 	require(o.StalenessMs == 0 || o.Kind == kindOurs && o.Method != methodScan,
 		"max_staleness_ms is for kind ours, and get and batch_get")
+	require(!o.Newest || o.Kind == kindOurs, "newest is for kind ours")
 	require(o.Version < 1<<32, "version is %d: it must be below 2^32", o.Version)
 	require(o.Batch >= 1 && o.Batch <= batchMax, "batch is %d: it must be 1 to %d", o.Batch, batchMax)
 	require(o.Span >= 1 && o.Span <= spanMax, "span is %d: it must be 1 to %d", o.Span, spanMax)

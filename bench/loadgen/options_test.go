@@ -33,7 +33,7 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		"--rate 5", "--owners 0,1", "--owners 0,-1", "--owners 0,x", "--owners 0 --partitions 2", "--batch 1001",
 		"--batch 0", "--method scan --span 11", "--duration-s 0", "--timeout-ms 0", "--version 4294967296",
 		"--connections 0", "--concurrency 0 --rate 1e9", "--config /nowhere", "--hot 1001",
-		"--method batch_get --hot 1", "--kind peer --max-staleness-ms 1", "--method scan --max-staleness-ms 1", "--tls-ca ca.pem", "--tls-certificate a --tls-key b", "--unknown 1", "more",
+		"--method batch_get --hot 1", "--kind peer --max-staleness-ms 1", "--kind peer --newest", "--method scan --max-staleness-ms 1", "--tls-ca ca.pem", "--tls-certificate a --tls-key b", "--unknown 1", "more",
 	} {
 		if _, err := parse(strings.Fields(right+" "+wrong), io.Discard); err == nil {
 			t.Errorf("%s is taken", wrong)

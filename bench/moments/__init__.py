@@ -1,1 +1,1 @@
-"""What moments cost those that write and those that follow: `python -m bench.moments`."""
+"""What moments cost those that write, follow and read: `python -m bench.moments`."""

@@ -1,4 +1,4 @@
-"""What moments cost those that write and those that follow: `python -m bench.moments`.
+"""What moments cost those that write, follow and read: `python -m bench.moments`.
 
 Both ways take turns, and each turn is compared with those beside it. Six minutes on two quiet cores.
 """
@@ -17,14 +17,15 @@ from typing import Final
 from bench.machine import Watch, describe
 from bench.moments.compared import Compared, Turn, compared
 from bench.moments.following import followed
+from bench.moments.reading import read
 from bench.moments.sink import BATCH, WARM_UP, fill, processed
 from bench.reporting import carried_out, say
 from statehouse.local.kafka import EmbeddedKafka
 
 _BROKER_HEAP_MB: Final = 1024
 _TOPIC: Final = "moments"
-SINK, FOLLOW = "sink", "follow"
-_BARS: Final = {SINK: 3.0, FOLLOW: 5.0}
+SINK, FOLLOW, READ = "sink", "follow", "read"
+_BARS: Final = {SINK: 3.0, FOLLOW: 5.0, READ: 20.0}
 """What each may cost more, percent."""
 _HEAD: Final = ("| what | without | with | more (middle half) | bar |", "|---|---|---|---|---|")
 
@@ -44,6 +45,11 @@ def _carry_out(options: argparse.Namespace) -> None:
         if FOLLOW in options.parts:
             say(f"following, {options.turns} turns")
             runs[FOLLOW, "µs a record"] = [followed(Path(directory), options.turns, options.followed)]
+        if READ in options.parts:
+            say(f"reading, {options.turns} turns of each call")
+            with EmbeddedKafka(Path(directory) / "broker-read", heap_mb=_BROKER_HEAP_MB) as broker:
+                of_calls = read(broker, Path(directory), options.turns)
+            runs |= {(READ, f"{call}, processor µs"): [turns] for call, turns in of_calls.items()}
     results = {name: compared(turns) for name, turns in runs.items()}
     say("\n".join(("", *_HEAD, *(_row(*name, found) for name, found in results.items()))))
     disturbance = watch.so_far()
@@ -82,10 +88,12 @@ def _row(part: str, unit: str, found: Compared) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.moments", description=__doc__)
-    parser.add_argument("--parts", nargs="+", choices=list(_BARS), default=list(_BARS), help="default: both")
+    parser.add_argument("--parts", nargs="+", choices=list(_BARS), default=list(_BARS), help="default: all")
     parser.add_argument("--rounds", type=int, default=2, help="runs of Spark (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=19, help="batches of each (default: %(default)s)")
-    parser.add_argument("--turns", type=int, default=17, help="turns of following (default: %(default)s)")
+    parser.add_argument(
+        "--turns", type=int, default=17, help="turns of following, and of each call (default: %(default)s)"
+    )
     parser.add_argument("--followed", type=int, default=1_000, help="batches of each turn (default: %(default)s)")
     parser.add_argument("--directory", type=Path, help="where data and logs go (default: the system's temporary one)")
     parser.add_argument("--json", type=Path, help="file for every figure of every turn")
