@@ -21,6 +21,7 @@ type batch struct {
 // group is the lookups of a batch that go to a node in one call.
 type group struct {
 	sent
+	bytes   int // of the request at most
 	request []byte
 	places  []int
 }
@@ -56,23 +57,37 @@ func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization strin
 func (e *Express) split(s *snapshot, by *judged, lookups [][]byte) *batch {
 	b := &batch{by: by, lookups: lookups, results: make([][]byte, len(lookups)), stores: make([]*store, len(lookups))}
 	b.room = e.calls.maxMessageBytes - entryOverhead*len(lookups)
-	last := map[string]*group{}
+	last, of := map[string]*group{}, make([]*group, len(lookups))
+	var to decided
 	for place, lookup := range lookups {
-		to := s.decide(lookup)
-		if to == nil || to.isBounded() || to.store.isLarge.Load() || !by.may(to.store.Name) {
+		if !s.decideInto(lookup, &to) || to.isBounded() || to.store.isLarge.Load() || !by.may(to.store.Name) {
 			continue
 		}
 		g, size := last[to.node.Address], len(lookup)+len(s.Forwarding)+entryOverhead
-		if g == nil || len(g.places) == maxEntries || len(g.request)+size > e.calls.maxMessageBytes {
+		if g == nil || g.lookups == maxEntries || g.bytes+size > e.calls.maxMessageBytes {
 			g = &group{sent: sent{node: to.node}}
 			last[to.node.Address] = g
 			b.groups = append(b.groups, g)
 		}
-		g.request = wire.AppendElement(g.request, append(lookup[:len(lookup):len(lookup)], s.Forwarding...))
-		g.places = append(g.places, place)
-		b.stores[place] = to.store
+		g.bytes += size
+		g.lookups++
+		of[place], b.stores[place] = g, to.store
+	}
+	for place, g := range of {
+		if g != nil {
+			g.add(place, lookups[place], s.Forwarding)
+		}
 	}
 	return b
+}
+
+// add adds a lookup, with what says that it was passed on. How many there will be is known.
+func (g *group) add(place int, lookup, forwarding []byte) {
+	if g.places == nil {
+		g.request, g.places = make([]byte, 0, g.bytes), make([]int, 0, g.lookups)
+	}
+	g.request = wire.AppendElement(g.request, lookup, forwarding)
+	g.places = append(g.places, place)
 }
 
 // answerBytes returns how many bytes the answer of a call may have.
@@ -118,12 +133,7 @@ func (e *Express) answer(
 			b.put(places[i], result)
 		}
 	}
-	answered := map[*store]int{} // by nodes
-	for _, each := range b.stores {
-		if each != nil {
-			answered[each]++
-		}
-	}
+	answered := b.answered()
 	if b.room < 0 || !b.isAllowed(answered) {
 		return nil, nil
 	}
@@ -131,6 +141,21 @@ func (e *Express) answer(
 		e.sums.Add(sumKey{of: sumOfBatchLookups, store: each.Name}, count)
 	}
 	return wire.Framed(b.results), nil
+}
+
+// answered returns how many lookups nodes have answered, by their stores.
+func (b *batch) answered() map[*store]int {
+	counts := map[*store]int{}
+	for from, place := 0, 0; place < len(b.stores); from = place {
+		each := b.stores[from]
+		for place < len(b.stores) && b.stores[place] == each { // most batches are of one store
+			place++
+		}
+		if each != nil {
+			counts[each] += place - from
+		}
+	}
+	return counts
 }
 
 // unanswered returns the calls that the router has to know of, and the places of the lookups that are for it to answer:

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"statehouse-dataplane/apart"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/hot"
 	"statehouse-dataplane/permits"
@@ -304,6 +305,7 @@ type sender func(ctx context.Context, target, method string, request []byte, mos
 // rules are those of router/calls/coalesce.py.
 type Shared struct {
 	send            sender
+	senders         apart.Goroutines
 	sums            *Sums
 	maxMessageBytes int
 	mutex           sync.Mutex
@@ -317,6 +319,8 @@ const (
 	longestWait = 10 * time.Millisecond
 	// As a node takes by default, and as statehouse/runtime/batches.py has it.
 	maxEntries = 1_000
+	// Goroutines that make calls; further calls have one each.
+	callSenders = 64
 	// What framing adds to an entry, rounded up.
 	entryOverhead = 32
 	// Tags of the elements of a batch, and of what a BatchGetResult has.
@@ -325,7 +329,9 @@ const (
 
 // NewShared makes calls by `send`.
 func NewShared(send sender, sums *Sums, maxMessageBytes int) *Shared {
-	return &Shared{send: send, sums: sums, maxMessageBytes: maxMessageBytes, queues: map[string]*queue{}}
+	return &Shared{
+		send: send, senders: apart.New(callSenders), sums: sums, maxMessageBytes: maxMessageBytes, queues: map[string]*queue{},
+	}
 }
 
 // queue is the lookups that wait while a call to their node is under way. A queue that is empty is removed.
@@ -421,7 +427,7 @@ func (s *Shared) begin(to *controlv1.ExpressNode, q *queue, entries []*asked) {
 	}
 	next := sync.OnceFunc(func() { s.next(to) })
 	timer := time.AfterFunc(longestWait, next)
-	go func() {
+	s.senders.Do(func() {
 		defer end()
 		var data []byte
 		var err error
@@ -441,7 +447,7 @@ func (s *Shared) begin(to *controlv1.ExpressNode, q *queue, entries []*asked) {
 		s.over(to.Address, q, len(entries))
 		s.mutex.Unlock()
 		give(entries, data, err)
-	}()
+	})
 }
 
 // give gives each lookup its outcome.

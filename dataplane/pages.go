@@ -81,10 +81,10 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, q
 // begin makes a call, whose outcome will be in `done`.
 func (e *Express) begin(ctx context.Context, call *sent, path string, request []byte, most int, done chan<- ended) {
 	call.at = time.Now()
-	go func() {
+	e.calls.senders.Do(func() {
 		data, err := e.calls.send(ctx, call.node.Address, path, request, most)
 		done <- ended{call, cameOf(data, err)}
-	}()
+	})
 }
 
 // decidePage returns what nodes are asked for, for a serialized ScanRequest; nil if that is for the router to say. It is the

@@ -66,22 +66,31 @@ var seed = maphash.MakeSeed()
 // decide returns whom a serialized GetRequest is sent to; nil if that is for the router to say. It is the same rule as
 // `decided` in router/choice/express.py, and tests hold the two together.
 func (s *snapshot) decide(request []byte) *decided {
+	var to decided
+	if !s.decideInto(request, &to) {
+		return nil
+	}
+	return &to
+}
+
+// decideInto sets whom it is sent to; a batch has the same place for all of its lookups.
+func (s *snapshot) decideInto(request []byte, to *decided) bool {
 	name, isText, key, isBounded, ok := plain(request)
 	if !ok {
-		return nil
+		return false
 	}
 	found, ok := s.byName[string(name)]
 	if !ok {
-		return nil
+		return false
 	}
 	if isText {
 		var buffer [8]byte
 		if key, ok = keys.Serialized(found.KeyForm, key, &buffer); !ok {
-			return nil
+			return false
 		}
 	}
 	partition := int(placement.Partition(key, uint32(len(found.First))))
-	to := &decided{store: found, partition: partition}
+	*to = decided{store: found, partition: partition}
 	place := found.First[partition]
 	if isBounded {
 		width := len(found.Copies) / len(found.First)
@@ -89,16 +98,16 @@ func (s *snapshot) decide(request []byte) *decided {
 		for to.to = to.from; to.to < to.from+width && found.Copies[to.to] != 0; to.to++ {
 		}
 		if !to.isBounded() {
-			return nil
+			return false
 		}
 		place = found.Copies[to.from]
 		to.key = maphash.Bytes(seed, key) ^ maphash.Bytes(seed, name)
 	}
 	if place == 0 {
-		return nil
+		return false
 	}
 	to.node = s.Nodes[place-1]
-	return to
+	return true
 }
 
 // plain returns a lookup's store, whether its key is text, the key, and whether it has a bound that suits any copy within it;

@@ -81,7 +81,7 @@ func (s *Served) answers(by *decided, call Call, lookups [][]byte, us int64, agr
 	p := newPart(0, len(lookups), s.maxMessageBytes)
 	for waited := 1; ; waited++ {
 		reading := p
-		s.apart(func() { s.read(reading, by, call, lookups, us, agreed) })
+		s.readers.Do(func() { s.read(reading, by, call, lookups, us, agreed) })
 		select {
 		case <-p.ended:
 		case <-late.C:
@@ -116,15 +116,6 @@ func joined(data []byte, left []missing, p *part) ([]byte, []missing) {
 		left = append(left, missing{each.place, len(data) + each.at})
 	}
 	return append(data, p.data...), left
-}
-
-// apart has something done by another goroutine: by one that has a stack large enough, if it has nothing to do.
-func (s *Served) apart(do func()) {
-	select {
-	case s.readers <- do:
-	default:
-		go do()
-	}
 }
 
 // part is what was read of a batch from a place on. It is read by one goroutine, which nobody waits for any more if the disk

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"statehouse-dataplane/admit"
+	"statehouse-dataplane/apart"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/permits"
@@ -23,7 +24,7 @@ const (
 	// So many lookups may read at the same time. A disk that stalls must not use up the threads: further ones are Python's,
 	// which has a bound of its own and refuses.
 	mostReads = 256
-	// Goroutines that read one batch after the other; further ones have one each. A new one grows its stack several times.
+	// Goroutines that read batches; further ones have one each.
 	batchReaders = 8
 	// What an answer takes in addition to its value.
 	usualBytes = 160
@@ -66,7 +67,7 @@ type Served struct {
 	permits *permits.Permits
 	reports sync.Map // of *atomic.Pointer[controlv1.ServingReport], by the store's name
 	reading atomic.Int64
-	readers chan func()
+	readers apart.Goroutines
 	sums    *sums
 	// For the goroutine that takes snapshots.
 	sources map[uint64]*source
@@ -84,18 +85,10 @@ type decided struct {
 func New(
 	replicaOf func(uint64) (Replica, bool), maxMessageBytes int, allowed *permits.Permits, tell func([]byte),
 ) *Served {
-	s := &Served{
+	return &Served{
 		replicaOf: replicaOf, maxMessageBytes: maxMessageBytes, permits: allowed, sums: newSums(tell),
-		sources: map[uint64]*source{}, readers: make(chan func()),
+		sources: map[uint64]*source{}, readers: apart.New(batchReaders),
 	}
-	for range batchReaders {
-		go func() {
-			for do := range s.readers {
-				do()
-			}
-		}()
-	}
-	return s
 }
 
 // Decide takes a serialized ServingSnapshot. It holds once Python has said so. Only one goroutine calls this and what follows.

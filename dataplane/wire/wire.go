@@ -19,8 +19,18 @@ func Framed(elements [][]byte) []byte {
 	return data
 }
 
-// AppendElement appends an element of field 1.
-func AppendElement(data, element []byte) []byte { return AppendField(data, elementTag, element) }
+// AppendElement appends an element of field 1, which has these parts.
+func AppendElement(data []byte, parts ...[]byte) []byte {
+	size := 0
+	for _, each := range parts {
+		size += len(each)
+	}
+	data = protowire.AppendVarint(append(data, elementTag), uint64(size))
+	for _, each := range parts {
+		data = append(data, each...)
+	}
+	return data
+}
 
 // AppendField appends a field of bytes or text, by its tag.
 func AppendField[T []byte | string](data []byte, tag byte, content T) []byte {
