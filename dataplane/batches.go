@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"statehouse-dataplane/wire"
@@ -14,6 +15,9 @@ type batch struct {
 	// For each lookup its store; nil if it is the router's.
 	stores []*store
 	groups []*group
+	// Whether a lookup asks for a batch of its query: then all such answers are to be of one, and either all lookups are
+	// answered by nodes or the router gives all their results.
+	asksForBatch bool
 	// The bytes that are left for results in the answer.
 	room int
 }
@@ -21,7 +25,9 @@ type batch struct {
 // group is the lookups of a batch that go to a node in one call.
 type group struct {
 	sent
-	bytes   int // of the request at most
+	bytes int // of the request at most
+	// What the node answered, one for each place; nil if it didn't.
+	results [][]byte
 	request []byte
 	places  []int
 }
@@ -39,7 +45,7 @@ func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization strin
 	lookups := wire.Elements(query.data, int(known.MaxBatchEntries))
 	if s := e.now(ctx); s != nil && !query.isLarge() {
 		b := e.split(s, e.judged(s, who, authorization, batchGet), lookups)
-		if len(b.groups) > 0 && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
+		if b.isDecided() && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
 			data, err := e.answer(ctx, who, authorization, microseconds(s.BatchLateAfterUs), b)
 			if err != nil || data != nil {
 				return data, err, true
@@ -72,6 +78,7 @@ func (e *Express) split(s *snapshot, by *judged, lookups [][]byte) *batch {
 		g.bytes += size
 		g.lookups++
 		of[place], b.stores[place] = g, to.store
+		b.asksForBatch = b.asksForBatch || to.isOfBatch
 	}
 	for place, g := range of {
 		if g != nil {
@@ -79,6 +86,11 @@ func (e *Express) split(s *snapshot, by *judged, lookups [][]byte) *batch {
 		}
 	}
 	return b
+}
+
+// isDecided says whether nodes are to be asked.
+func (b *batch) isDecided() bool {
+	return len(b.groups) > 0 && !(b.asksForBatch && slices.Contains(b.stores, nil))
 }
 
 // add adds a lookup, with what says that it was passed on. How many there will be is known.
@@ -164,7 +176,14 @@ func (e *Express) unanswered(b *batch) ([]*sent, []int) {
 	var calls []*sent
 	var places []int
 	for _, g := range b.groups {
-		missing := b.take(g)
+		b.read(g)
+	}
+	isOfOne := !b.asksForBatch || b.isOfOne()
+	for _, g := range b.groups {
+		missing := g.places
+		if isOfOne {
+			missing = b.take(g)
+		}
 		if g.lookups = len(missing); g.lookups > 0 {
 			calls, places = append(calls, &g.sent), append(places, missing...)
 		} else {
@@ -179,21 +198,46 @@ func (e *Express) unanswered(b *batch) ([]*sent, []int) {
 	return calls, places
 }
 
-// take keeps the results of a call, and returns the places of those that it doesn't have. They are left as what came of
-// the call.
-func (b *batch) take(g *group) []int {
+// read finds the results of a call.
+func (b *batch) read(g *group) {
 	if g.came.kind == unknown {
 		for _, place := range g.places {
 			b.stores[place].isLarge.Store(true)
 		}
 	}
 	results := wire.Elements(g.came.content, len(g.places))
-	if g.came.kind != answered || len(results) != len(g.places) {
+	if g.came.kind == answered && len(results) == len(g.places) {
+		g.results = results
+	}
+}
+
+// isOfOne says whether all lookups were answered, and those that ask for a batch by answers of the same.
+func (b *batch) isOfOne() bool {
+	var one ofOne
+	for _, g := range b.groups {
+		if g.results == nil {
+			return false
+		}
+		for i, result := range g.results {
+			came := resultIn(result)
+			_, _, _, has, _ := plain(b.lookups[g.places[i]])
+			if came.kind != answered || has == ofBatch && !one.agreesWith(came.content) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// take keeps the results of a call, and returns the places of those that it doesn't have. They are left as what came of
+// the call.
+func (b *batch) take(g *group) []int {
+	if g.results == nil {
 		return g.places
 	}
 	var missing []int
 	var theirs []byte
-	for i, result := range results {
+	for i, result := range g.results {
 		shown, ok := b.by.shownResult(result)
 		if ok && len(result) > 0 && result[0] == responseTag {
 			b.put(g.places[i], shown)

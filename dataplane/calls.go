@@ -16,13 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-const (
-	// What one answer, and what all answers of a connection, may send before anybody reads it. These don't change: to find
-	// windows by itself gRPC sends a ping for almost each answer, which costs both ends a frame and a write.
-	answerWindowBytes  = 1 << 20
-	answersWindowBytes = 4 << 20
-)
-
 // errLargeAnswer says that an answer has more bytes than its call may take.
 var errLargeAnswer = errors.New("the answer is too large")
 
@@ -50,8 +43,6 @@ func NewCalls(maxMessageBytes int, transport credentials.TransportCredentials, f
 	return &Calls{files: files, conns: map[string]*outgoing{}, options: []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
 		messages(maxMessageBytes),
-		grpc.WithStaticStreamWindowSize(answerWindowBytes),
-		grpc.WithStaticConnWindowSize(answersWindowBytes),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{

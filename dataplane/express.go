@@ -130,7 +130,8 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, qu
 	if err := e.await(ctx, 1, calls, microseconds(to.store.LateAfterUs), asked.done); err != nil {
 		return nil, err, true
 	}
-	if asked.came.kind == answered {
+	isOne := !to.isOfBatch || asked.came.kind == answered && new(ofOne).agreesWith(asked.came.content)
+	if asked.came.kind == answered && isOne {
 		if !by.may(to.store.Name) { // they have lost the right to it meanwhile
 			return nil, nil, false
 		}
@@ -142,7 +143,7 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, qu
 		return data, nil, true
 	}
 	e.pauseIfRefused(s, to, asked.came)
-	asked.isWhole = by.permits == nil
+	asked.isWhole = by.permits == nil && !to.isOfBatch
 	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, query.data)
 	return data, err, true
 }

@@ -31,6 +31,8 @@ type page struct {
 	calls []*pageCall
 	// What an entry may take.
 	entryBytes int64
+	// The batch that all parts of the answer are of, if the request asks for one.
+	shown admit.Moment
 }
 
 // pageCall is a node's part of a page.
@@ -169,7 +171,26 @@ func (p *page) answer(most int) ([]byte, bool) {
 			return nil, false
 		}
 	}
+	if p.AsksForBatch() && !p.isOfOne(parts) {
+		return nil, false
+	}
 	return p.joined(parts, most-reservedBytes), true
+}
+
+// isOfOne says whether all parts are of the same batch, which it keeps.
+func (p *page) isOfOne(parts []partial) (isOne bool) {
+	var one ofOne
+	for i := range parts {
+		for _, stamp := range parts[i].stamps {
+			if !one.agrees(stamp) {
+				return false
+			}
+		}
+	}
+	if len(one.shown) == 1 {
+		p.shown, isOne = admit.ReadMoment(one.shown[0])
+	}
+	return isOne
 }
 
 // partial is a node's answer: entries, which are in the order of their keys, and whether there are more behind them.
@@ -259,7 +280,7 @@ func (p *page) joined(parts []partial, room int) []byte {
 		data = wire.AppendField(data, entriesTag, entry)
 	}
 	if known != nil || len(taken) < entries {
-		data = wire.AppendField(data, tokenTag, p.Token(last, admit.Moment{}))
+		data = wire.AppendField(data, tokenTag, p.Token(last, p.shown))
 	}
 	for i := range parts {
 		for _, stamp := range parts[i].stamps {

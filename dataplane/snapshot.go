@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"log"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -24,6 +25,8 @@ const (
 	textKeyTag, rawKeyTag                               = 0x0a, 0x12
 	// Tags of the bounds that Freshness may have; with one of the first two any copy within it is as good as the others.
 	maxLagTag, maxStalenessTag, maxAgeTag, maxBacklogTag = 0x10, 0x18, 0x28, 0x30
+	// The tag of its bound on the batch, and what that may begin with: newest, at_least, exactly.
+	momentTag, momentBounds = 0x3a, "\x08\x12\x1a"
 	// A length, a flag or a bound of more digits is nothing that a serializer writes for a lookup.
 	maxDigits = 4
 )
@@ -56,6 +59,8 @@ type decided struct {
 	key      uint64
 	// The place of its node among these.
 	copy int
+	// Whether its answer is to be of a batch.
+	isOfBatch bool
 }
 
 // isBounded says whether the lookup has such a bound.
@@ -75,7 +80,7 @@ func (s *snapshot) decide(request []byte) *decided {
 
 // decideInto sets whom it is sent to; a batch has the same place for all of its lookups.
 func (s *snapshot) decideInto(request []byte, to *decided) bool {
-	name, isText, key, isBounded, ok := plain(request)
+	name, isText, key, bound, ok := plain(request)
 	if !ok {
 		return false
 	}
@@ -90,9 +95,9 @@ func (s *snapshot) decideInto(request []byte, to *decided) bool {
 		}
 	}
 	partition := int(placement.Partition(key, uint32(len(found.First))))
-	*to = decided{store: found, partition: partition}
+	*to = decided{store: found, partition: partition, isOfBatch: bound == ofBatch}
 	place := found.First[partition]
-	if isBounded {
+	if bound == ofAnyCopy {
 		width := len(found.Copies) / len(found.First)
 		to.from, to.copy = partition*width, partition*width
 		for to.to = to.from; to.to < to.from+width && found.Copies[to.to] != 0; to.to++ {
@@ -110,45 +115,65 @@ func (s *snapshot) decideInto(request []byte, to *decided) bool {
 	return true
 }
 
-// plain returns a lookup's store, whether its key is text, the key, and whether it has a bound that suits any copy within it;
-// not if it has anything else, or anything twice.
-func plain(request []byte) (name []byte, isText bool, key []byte, isBounded bool, ok bool) {
+// bound is what a lookup has: none, one that suits any copy within it, or one on the batch.
+type bound byte
+
+const (
+	unbound bound = iota
+	ofAnyCopy
+	ofBatch
+)
+
+// plain returns a lookup's store, whether its key is text, the key, and its bound; not if it has anything else, or anything
+// twice.
+func plain(request []byte) (name []byte, isText bool, key []byte, has bound, ok bool) {
 	var hasStore, hasKey, hasRaw, hasJSONText bool
 	for len(request) > 0 {
 		tag := request[0]
 		if tag == rawTag && !hasRaw || tag == jsonTextTag && !hasJSONText {
 			flag, rest, ok := number(request[1:])
 			if !ok || flag > 1 {
-				return nil, false, nil, false, false
+				return nil, false, nil, unbound, false
 			}
 			request, hasRaw, hasJSONText = rest, hasRaw || tag == rawTag, hasJSONText || tag == jsonTextTag
 			continue
 		}
 		content, rest, ok := contentOf(request[1:])
 		if !ok {
-			return nil, false, nil, false, false
+			return nil, false, nil, unbound, false
 		}
 		switch {
 		case tag == storeTag && !hasStore:
 			name, hasStore = content, true
 		case tag == keyTag && !hasKey:
 			if len(content) == 0 || (content[0] != textKeyTag && content[0] != rawKeyTag) {
-				return nil, false, nil, false, false
+				return nil, false, nil, unbound, false
 			}
 			isText = content[0] == textKeyTag
 			var left []byte
 			if key, left, hasKey = contentOf(content[1:]); !hasKey || len(left) > 0 {
-				return nil, false, nil, false, false
+				return nil, false, nil, unbound, false
 			}
-		case tag == freshnessTag && !isBounded && suitsAny(content):
-			isBounded = true
+		case tag == freshnessTag && has == unbound && suitsAny(content):
+			has = ofAnyCopy
+		case tag == freshnessTag && has == unbound && asksForBatch(content):
+			has = ofBatch
 		default:
-			return nil, false, nil, false, false
+			return nil, false, nil, unbound, false
 		}
 		request = rest
 	}
 	ok = hasStore && hasKey && utf8.Valid(name) && (!isText || utf8.Valid(key))
-	return name, isText, key, isBounded, ok
+	return name, isText, key, has, ok
+}
+
+// asksForBatch says whether a Freshness has a bound on the batch and nothing else. What may be wrong with it nodes say.
+func asksForBatch(data []byte) bool {
+	if len(data) == 0 || data[0] != momentTag {
+		return false
+	}
+	asked, rest, ok := contentOf(data[1:])
+	return ok && len(rest) == 0 && len(asked) > 0 && strings.IndexByte(momentBounds, asked[0]) >= 0
 }
 
 // suitsAny says whether a Freshness bounds lag or staleness, and has else nothing but bounds that are alike for all copies.

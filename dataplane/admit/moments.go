@@ -124,6 +124,12 @@ type Moment struct {
 	query string
 }
 
+// ReadMoment reads a serialized statehouse.v1.Moment of a stamp.
+func ReadMoment(data []byte) (Moment, bool) {
+	query, batch, _, isRead := nextMoment(protowire.AppendBytes([]byte{momentsTag}, data))
+	return Moment{IsSet: isRead, Batch: batch, query: string(query)}, isRead
+}
+
 // append appends it as a statehouse.v1.Moment in a field.
 func (m *Moment) append(to []byte, tag byte) []byte {
 	to, begun := wire.Begin(to, tag)

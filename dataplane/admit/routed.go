@@ -6,10 +6,10 @@ import (
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 )
 
-// IsRouted says whether a page is one that a router may have nodes answer as it stands: it has no bounds, no router has
-// passed it on, and the keys that it is of can be read by their form.
+// IsRouted says whether a page is one that a router may have nodes answer as it stands: it has no bounds but one on the
+// batch, which it doesn't name, no router has passed it on, and the keys that it is of can be read by their form.
 func (p *Page) IsRouted(form controlv1.KeyForm) bool {
-	isBounded := p.activeOnly || p.bounds != 0 || p.atLeast != nil || p.moment.asked != asIs
+	isBounded := p.activeOnly || p.bounds != 0 || p.atLeast != nil || p.moment.asked == exactly
 	if isBounded || p.epoch != 0 || p.Forwarded || p.WithKeys || p.areSeveral {
 		return false
 	}
@@ -21,6 +21,9 @@ func (p *Page) IsRouted(form controlv1.KeyForm) bool {
 	}
 	return isRead
 }
+
+// AsksForBatch says whether all parts of the page are to be of one batch.
+func (p *Page) AsksForBatch() bool { return p.moment.asked != asIs }
 
 // Partition returns the only partition that a page is of, if it names one.
 func (p *Page) Partition() (number uint64, isNamed bool) {

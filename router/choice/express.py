@@ -32,6 +32,9 @@ _FRESHNESS: Final = 0x1A
 # Tags of Freshness' fields that it may have; one of the first two is a bound that suits any copy within it.
 _MAX_LAG, _MAX_STALENESS = 0x10, 0x18
 _BOUNDS: Final = frozenset({_MAX_LAG, _MAX_STALENESS, 0x28, 0x30})
+# The tag of its bound on the batch, and what that may begin with: newest, at_least, exactly.
+_MOMENT: Final = 0x3A
+_MOMENT_BOUNDS: Final = frozenset({0x08, 0x12, 0x1A})
 # A length, a flag or a bound of more digits is nothing that a serializer writes for a lookup.
 _DIGITS_MAX: Final = 4
 # What a node is asked for is in its memory. Only a key that is asked for so often that its node has more work than
@@ -214,17 +217,20 @@ def _rounded(number: float) -> int:
 class Decided:
     """A lookup that a snapshot decides: its store and partition, and whom it goes to.
 
-    `others`: to whom it may go, too, if its key is asked for very often.
+    `others`: to whom it may go, too, if its key is asked for very often. `of_batch`: its answer is to be of a batch.
     """
 
     store: str
     partition: int
     node: express_pb2.ExpressNode
     others: tuple[express_pb2.ExpressNode, ...] = ()
+    of_batch: bool = False
 
 
 NO_SNAPSHOT: Final = Obstacle(ObstacleKind.NO_SNAPSHOT, "the proxy has been given no snapshot yet")
-_NOT_PLAIN: Final = Obstacle(ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and bounds on lag or staleness")
+_NOT_PLAIN: Final = Obstacle(
+    ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and a bound that suits any copy or is of a batch"
+)
 _UNKNOWN_STORE: Final = Obstacle(ObstacleKind.UNKNOWN_STORE, "the snapshot has nothing of the store")
 _KEY_SERDE: Final = Obstacle(ObstacleKind.KEY_SERDE, "only the serdes string and long are the proxy's: give a raw key")
 _KEY_TEXT: Final = Obstacle(ObstacleKind.KEY_TEXT, "the key is not written as the proxy reads integers")
@@ -236,7 +242,7 @@ def decided(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> Decided | 
     plain = _plain(request)
     if plain is None:
         return _NOT_PLAIN
-    name, is_text, key, is_bounded = plain
+    name, is_text, key, bound = plain
     store = next((each for each in snapshot.stores if each.name.encode() == name), None)
     if store is None:
         return _UNKNOWN_STORE
@@ -245,9 +251,12 @@ def decided(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> Decided | 
         return _KEY_SERDE if store.key_form == express_pb2.KEY_FORM_UNSPECIFIED else _KEY_TEXT
     partition = partition_for(serialized, len(store.first))
     width = len(store.copies) // len(store.first)
-    copies = store.copies[partition * width : (partition + 1) * width] if is_bounded else [store.first[partition]]
+    good = store.copies[partition * width : (partition + 1) * width]
+    copies = good if bound is _Bound.ANY_COPY else [store.first[partition]]
     nodes = [snapshot.nodes[place - 1] for place in copies if place]
-    return Decided(store.name, partition, nodes[0], tuple(nodes[1:])) if nodes else _UNDECIDED
+    if not nodes:
+        return _UNDECIDED
+    return Decided(store.name, partition, nodes[0], tuple(nodes[1:]), of_batch=bound is _Bound.BATCH)
 
 
 def obstacle_to(
@@ -277,14 +286,22 @@ def _serialized(form: express_pb2.KeyForm.ValueType, text: bytes) -> bytes | Non
     return None
 
 
-def _plain(request: bytes) -> tuple[bytes, bool, bytes, bool] | None:
-    """Return a lookup's store, whether its key is text, the key, and whether it has a bound that suits any copy within.
+class _Bound(Enum):
+    """What a lookup's Freshness bounds: nothing; lag or staleness, which suits any copy within; or the batch."""
+
+    NONE = 0
+    ANY_COPY = 1
+    BATCH = 2
+
+
+def _plain(request: bytes) -> tuple[bytes, bool, bytes, _Bound] | None:
+    """Return a lookup's store, whether its key is text, the key, and its bound.
 
     None if there is more, or a thing twice.
     """
     store: bytes | None = None
     key: tuple[bool, bytes] | None = None
-    is_bounded = False
+    bound = _Bound.NONE
     flags: set[int] = set()
     at = 0
     while at < len(request):
@@ -304,13 +321,24 @@ def _plain(request: bytes) -> tuple[bytes, bool, bytes, bool] | None:
             key = _key(content)
             if key is None:
                 return None
-        elif tag == _FRESHNESS and not is_bounded and _suits_any(content):
-            is_bounded = True
+        elif tag == _FRESHNESS and bound is _Bound.NONE and (bound := _bound_in(content)) is not _Bound.NONE:
+            pass
         else:
             return None
     if store is None or key is None:
         return None
-    return (store, *key, is_bounded) if _is_text(store) and (_is_text(key[1]) or not key[0]) else None
+    return (store, *key, bound) if _is_text(store) and (_is_text(key[1]) or not key[0]) else None
+
+
+def _bound_in(data: bytes) -> _Bound:
+    """Return what a Freshness bounds; NONE if that is the router's to read."""
+    if _suits_any(data):
+        return _Bound.ANY_COPY
+    if data[:1] != bytes([_MOMENT]):
+        return _Bound.NONE
+    asked, end = _content(data, 1)
+    # What may be wrong with it nodes say.
+    return _Bound.BATCH if asked and end == len(data) and asked[0] in _MOMENT_BOUNDS else _Bound.NONE
 
 
 def _suits_any(data: bytes) -> bool:

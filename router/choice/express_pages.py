@@ -1,9 +1,10 @@
 """The express way of pages: which the proxy may put together on its own, and what it asks nodes for. Pure.
 
 `decided_page` is the rule, for one request: the proxy's program does the same in Go (`dataplane/pages.go`), and tests
-hold the two together. A page is decided if the snapshot says for each of its partitions whom to ask first. A request
-that has bounds, or that the router would refuse, is the router's, and so are copies of global stores, which are asked
-as a whole. What nodes answer is put together as in `router/lookups/pages.py`.
+hold the two together. A page is decided if the snapshot says for each of its partitions whom to ask first. It may ask
+for a batch, but not by its id. A request that has other bounds, or that the router would refuse, is the router's, and
+so are copies of global stores, which are asked as a whole. What nodes answer is put together as in
+`router/lookups/pages.py`, if it is of one batch where one was asked for.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from statehouse.contract.moments import Asked
 from statehouse.contract.paging import bound_of_page
 from statehouse.contract.scan_ranges import key_range
 from statehouse.control.v1 import express_pb2
 from statehouse.errors import LookupFailure
 from statehouse.serdes import BytesSerde, StringSerde
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 
 _PLAIN: Final = frozenset(
     {"store", "from_key", "to_key", "prefix", "reverse", "page_size", "page_token", "raw", "partition", "json_text"}
@@ -70,7 +72,12 @@ def _plain(request: bytes) -> query_service_pb2.ScanRequest | None:
     known = query_service_pb2.ScanRequest()
     known.CopyFrom(asked)
     known.DiscardUnknownFields()
-    says_nothing = {name for name in ("freshness", "forwarding") if not getattr(asked, name).ByteSize()}
+    freshness = types_pb2.Freshness()
+    freshness.CopyFrom(asked.freshness)
+    freshness.ClearField("moment")
+    says_nothing = {
+        name for name, bounds in (("freshness", freshness), ("forwarding", asked.forwarding)) if not bounds.ByteSize()
+    }
     names = {field.name for field, _ in asked.ListFields()} - says_nothing
     return asked if known == asked and names <= _PLAIN else None
 
@@ -78,7 +85,7 @@ def _plain(request: bytes) -> query_service_pb2.ScanRequest | None:
 def _is_readable(asked: query_service_pb2.ScanRequest, form: express_pb2.KeyForm.ValueType) -> bool:
     """Whether the proxy can read the range, and the router wouldn't refuse it. Only text has the order of its bytes.
 
-    A token that names a batch bounds the page, though the request has no bounds.
+    A page of one batch that is named, by its token or the request, is the router's: it keeps that batch for the walk.
     """
     bounds = [getattr(asked, name) for name in ("from_key", "to_key", "prefix") if asked.HasField(name)]
     is_text = form == express_pb2.KEY_FORM_TEXT
@@ -86,6 +93,7 @@ def _is_readable(asked: query_service_pb2.ScanRequest, form: express_pb2.KeyForm
         return False
     try:
         key_range(asked, StringSerde() if is_text else BytesSerde())
-        return bound_of_page(asked) is None
+        bound = bound_of_page(asked)
     except LookupFailure:
         return False
+    return bound is None or bound.asked is not Asked.EXACTLY

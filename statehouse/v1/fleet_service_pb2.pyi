@@ -69,7 +69,9 @@ class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Expre
     EXPRESS_OBSTACLE_NO_SNAPSHOT: _ExpressObstacle.ValueType  # 4
     """The proxy has been given nothing to act on yet."""
     EXPRESS_OBSTACLE_NOT_PLAIN: _ExpressObstacle.ValueType  # 5
-    """The lookup has more than a store, a key, and bounds on lag or staleness."""
+    """The lookup has more than a store, a key, and bounds on lag or staleness, or
+    a bound on the batch alone.
+    """
     EXPRESS_OBSTACLE_UNKNOWN_STORE: _ExpressObstacle.ValueType  # 6
     """The proxy knows nothing of the store."""
     EXPRESS_OBSTACLE_KEY_SERDE: _ExpressObstacle.ValueType  # 7
@@ -109,7 +111,9 @@ certificates (tls_ca, tls_crl).
 EXPRESS_OBSTACLE_NO_SNAPSHOT: ExpressObstacle.ValueType  # 4
 """The proxy has been given nothing to act on yet."""
 EXPRESS_OBSTACLE_NOT_PLAIN: ExpressObstacle.ValueType  # 5
-"""The lookup has more than a store, a key, and bounds on lag or staleness."""
+"""The lookup has more than a store, a key, and bounds on lag or staleness, or
+a bound on the batch alone.
+"""
 EXPRESS_OBSTACLE_UNKNOWN_STORE: ExpressObstacle.ValueType  # 6
 """The proxy knows nothing of the store."""
 EXPRESS_OBSTACLE_KEY_SERDE: ExpressObstacle.ValueType  # 7

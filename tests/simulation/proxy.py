@@ -24,6 +24,7 @@ from statehouse.errors import LookupFailure
 from statehouse.link.handed import Came, HandedLookup
 from statehouse.link.link import CallFailed, ToProxy
 from statehouse.rpc.deadline import Deadline
+from statehouse.v1 import query_service_pb2
 from tests.simulation.world import World
 
 # As dataplane/express.go and dataplane/sums.go have them.
@@ -96,7 +97,7 @@ class SimulatedProxy:
         sent_at, late_after_s = self._world.now, self._late_after_s(to.store, deadline)
         asked: asyncio.Task[Outcome] = self._world.task(self._ask(to, request + self._snapshot.forwarding, deadline))
         await asyncio.wait((asked,), timeout=late_after_s)
-        if asked.done() and isinstance(answer := asked.result(), bytes):
+        if asked.done() and isinstance(answer := asked.result(), bytes) and _is_for(to, answer):
             self._world.counts["express: answered"] += 1
             self._answered(to, self._world.now - sent_at)
             return answer
@@ -112,7 +113,7 @@ class SimulatedProxy:
                 asked.cancel()
             else:
                 _settle(came, outcome := asked.result())
-                if isinstance(outcome, bytes) and not by_router.done():
+                if isinstance(outcome, bytes) and not to.of_batch and not by_router.done():
                     self._world.counts["express: answered late"] += 1
                     return outcome  # the router learns of it, and nobody waits for what it says
         told = await by_router
@@ -165,6 +166,11 @@ class SimulatedProxy:
 
     def _pass_on(self, sums: bytes) -> None:
         self.on_sums(sums)
+
+
+def _is_for(to: Decided, answer: bytes) -> bool:
+    """Whether an answer is of a batch, if it is to be."""
+    return not to.of_batch or query_service_pb2.GetResponse.FromString(answer).replica.HasField("moment")
 
 
 def _settle(came: Came, outcome: Outcome) -> None:

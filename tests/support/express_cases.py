@@ -86,6 +86,8 @@ def made_request(rng: random.Random) -> bytes:
     request.json_text = rng.random() < 0.5
     if rng.random() < 0.3:
         request.freshness.CopyFrom(_made_bounds(rng))
+    elif rng.random() < 0.2:
+        request.freshness.moment.CopyFrom(_made_moment(rng))
     odd = rng.random()
     if odd < 0.03:
         request.ClearField("key")
@@ -128,7 +130,7 @@ def _made_bounds(rng: random.Random) -> types_pb2.Freshness:
 
 
 def _made_moment(rng: random.Random) -> types_pb2.MomentBound:
-    """Return a bound on the batch, which keeps a read from the express way."""
+    """Return a bound on the batch."""
     moments = types_pb2.Moments(moments=[types_pb2.Moment(query_id="q", batch_id=rng.randrange(300))])
     return rng.choice(
         (
@@ -154,6 +156,8 @@ def made_page_request(rng: random.Random, stores: Sequence[str] = (*STORES, *STO
     )
     if rng.random() < 0.3:
         request.partition = rng.randrange(7)
+    if rng.random() < 0.2:
+        request.freshness.moment.CopyFrom(_made_moment(rng))
     odd = rng.random()
     if odd < 0.03:
         request.freshness.CopyFrom(

@@ -160,6 +160,41 @@ async def test_batches_are_answered_as_by_a_router_without_a_proxy() -> None:
         assert both.batches.whole < BATCHES * 0.4
 
 
+def made_batch_of_one(rng: random.Random) -> bytes:
+    """Return a serialized batch whose lookups mostly ask for a batch of their query: for any, or for one with an id."""
+    moments = types_pb2.Moments(moments=[types_pb2.Moment(query_id="q", batch_id=rng.choice((3, 4)))])
+    bound = rng.choice(
+        (
+            types_pb2.MomentBound(newest=True),
+            types_pb2.MomentBound(newest=True),
+            types_pb2.MomentBound(at_least=moments),
+            types_pb2.MomentBound(exactly=moments),
+        )
+    )
+    of_one = types_pb2.Freshness(moment=bound)
+    plain = 0.2 if rng.random() < 0.2 else 0.0
+    keys = [rng.choice(KEYS) for _ in range(rng.choice((1, 5, 30, 100)))]
+    return framed(lookup(key, freshness=None if rng.random() < plain else of_one) for key in keys)
+
+
+async def test_batches_that_are_to_be_of_one_are_answered_as_by_a_router_without_a_proxy() -> None:
+    rng = random.Random(13)
+    async with pair() as both:
+        nodes = both.express.nodes
+        for nth in range(BATCHES):
+            for node in nodes.values():
+                node.kept = None if rng.random() < 0.02 else rng.choice(([3, 4], [3, 4], [3, 4], [4, 5]))
+                refused = rng.sample(KEYS, 1) if rng.random() < 0.1 else []
+                node.failures = {key: LookupFailure(rng.choice(REFUSALS), "not now") for key in refused}
+            express, plain = await both.answers(made_batch_of_one(rng))
+            assert express == plain, nth
+            assert isinstance(express, query_service_pb2.BatchGetResponse)
+            stamps = [each.response.replica for each in express.results if each.HasField("response")]
+            assert len({each.moment.batch_id for each in stamps if each.HasField("moment")}) <= 1
+        assert both.batches.handed > BATCHES * 0.1
+        assert both.batches.handed + both.batches.whole < BATCHES * 0.8
+
+
 async def test_answers_too_large_for_a_message_are_the_routers_to_choose() -> None:
     async with pair(max_message_bytes=100_000) as both:
         for node in both.express.nodes.values():

@@ -70,6 +70,10 @@ def made_page(name: str, request: bytes) -> tuple[bytes, bool]:
             for each in asked.partitions or (asked.partition,)
         ],
     )
+    if asked.freshness.HasField("moment"):
+        for stamp in page.replicas:
+            if rng.random() < 0.98:
+                stamp.moment.CopyFrom(types_pb2.Moment(query_id="q", batch_id=7 if rng.random() < 0.95 else 8))
     odd = rng.random()
     if odd < 0.02:
         page.next_page_token = "more"  # noqa: S105 - what it says doesn't matter
@@ -88,8 +92,14 @@ def as_python_makes_it(request: bytes, calls: Sequence[PageCall]) -> bytes | Non
     pages = [made_page(each.node.instance_id, each.request) for each in calls]
     if not all(can_merge for _, can_merge in pages):
         return None
-    asked = query_service_pb2.ScanRequest.FromString(request)
-    return joined(asked, [page for page, _ in pages], SMALL.max_message_bytes - RESERVED_BYTES, SERDES["bytes"])
+    asked, moment = query_service_pb2.ScanRequest.FromString(request), None
+    if asked.freshness.HasField("moment"):
+        stamps = [each for page, _ in pages for each in query_service_pb2.ScanResponse.FromString(page).replicas]
+        moment = stamps[0].moment
+        if not all(each.HasField("moment") and each.moment == moment for each in stamps):
+            return None
+    most = SMALL.max_message_bytes - RESERVED_BYTES
+    return joined(asked, [page for page, _ in pages], most, SERDES["bytes"], moment)
 
 
 class ByRouter:
