@@ -79,12 +79,18 @@ class RouterServer:
             rack=settings.router_rack,
             on_defect=on_broken,
         )
+        self.inputs, self.queries, self.controller = Inputs(), ProcessorQueries(), ControllerReport()
         self._lookups = lookups = new_lookups(
-            settings, self.tables, calls, metrics, self._tracing, self._express.lookups_elsewhere
+            settings,
+            self.tables,
+            calls,
+            metrics,
+            self._tracing,
+            self._express.lookups_elsewhere,
+            self.queries.newest_moment,
         )
         self.watches = new_watches(settings, self.tables, calls, lookups.dispatcher, metrics)
         self._handlers = QueryHandlers(self.tables, lookups, self.watches, metrics, request_times(settings))
-        self.inputs, self.queries, self.controller = Inputs(), ProcessorQueries(), ControllerReport()
         self.fleet = FleetServicer(
             settings.application_id,
             self.tables,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -182,7 +182,7 @@ def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[by
         refuse_unreadable(request)
         if (handed := _handed(context)) is not None:
             self.metrics.handed(why_page_handed(handed))
-        page = partial(self.lookups.scatter.page, handed=handed or ())
+        page = partial(self.lookups.scatter.page, handed=handed or (), address=_address(context))
         return await _counted(self, method, page, request, context, is_under_way=handed is not None)
 
     handler.__name__ = method
@@ -192,6 +192,11 @@ def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[by
 def _handed(context: HasTime) -> Sequence[HandedLookup] | None:
     """Return the calls that the proxy has made for a request that it hands over; None if it comes straight."""
     return context.handed if isinstance(context, LinkContext) else None
+
+
+def _address(context: HasTime) -> str:
+    """Return the address that a call comes from; empty if it isn't known."""
+    return context.shown.address if isinstance(context, LinkContext) else address_of(cast("Context", context))
 
 
 async def _count(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:

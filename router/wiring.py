@@ -108,8 +108,12 @@ def new_lookups(
     metrics: RouterMetrics,
     tracing: Tracing | None,
     lookups_elsewhere: Callable[[], int],
+    newest_moment: Callable[[str], tuple[str, int] | None],
 ) -> LookupParts:
-    """Return the parts that answer lookups. `lookups_elsewhere`: how many the proxy has under way on its own."""
+    """Return the parts that answer lookups.
+
+    `lookups_elsewhere`: how many the proxy has under way on its own. `newest_moment`: as `ProcessorQueries` has it.
+    """
     attempt_timeout_s = settings.attempt_timeout_ms / 1_000
     lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
     observer = LookupObserver(lookup_log, tracing)
@@ -134,7 +138,14 @@ def new_lookups(
         max_message_bytes=settings.max_message_bytes,
         on_failed=lambda store, reason, lookups: observer.failed(store, "BatchGet", reason, lookups),
     )
-    scatter = Scatter(tables, groups, dispatcher, metrics, max_message_bytes=settings.max_message_bytes)
+    scatter = Scatter(
+        tables,
+        groups,
+        dispatcher,
+        metrics,
+        max_message_bytes=settings.max_message_bytes,
+        newest_moment=newest_moment,
+    )
     metrics.held.set_function(lambda: holds.held)
     metrics.open_lookups.set_function(lambda: limit.under_way)
     metrics.max_lookups.set(settings.max_lookups)

@@ -59,6 +59,10 @@ class ProcessorQueries:
         """Whether nothing has been committed into a store, as far as the records that were read say."""
         return spec.committed and spec.name not in self._reports.proven
 
+    def newest_moment(self, store: str) -> tuple[str, int] | None:
+        """Return a store's query, and its newest batch whose end the processor has told; None if it has told none."""
+        return self._moments.get(store)
+
     def newest_batch(self, spec: StoreSpec) -> int | None:
         """Return the newest batch whose end the processor has told for a store, None if it has told none."""
         found = self._moments.get(spec.name)

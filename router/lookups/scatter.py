@@ -15,6 +15,7 @@ that all pages show the same.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher, naming
 from router.lookups.locate import freshness_of, refuse_forwarded
 from router.lookups.pages import joined
 from router.lookups.stamps import checked, stamps_in
+from router.lookups.walk_shares import WalkShares, walked_in
 from router.lookups.walks import Walks
 from router.telemetry.metrics import RouterMetrics
 from statehouse.contract.agreement import Agreement, ask_for, batch_shown, is_gone
@@ -37,6 +39,7 @@ from statehouse.contract.consistency import Freshness
 from statehouse.contract.moments import Asked, MomentBound
 from statehouse.contract.paging import RangeRequest, bound_of_page, page_size
 from statehouse.contract.scan_ranges import entry_key_range, key_range
+from statehouse.control.v1 import frames_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
@@ -117,18 +120,24 @@ class Scatter:
         metrics: RouterMetrics,
         *,
         max_message_bytes: int,
+        newest_moment: Callable[[str], tuple[str, int] | None],
     ) -> None:
+        """`newest_moment`: a store's query, and its newest batch whose end is known; None if none is."""
         self._tables, self._calls, self._dispatcher, self._metrics = tables, calls, dispatcher, metrics
         self._max_entry_bytes = max_message_bytes - _RESERVED_BYTES
-        self._walks = Walks(tables, calls)
+        self._walks, self._shares, self._newest_moment = Walks(tables, calls), WalkShares(), newest_moment
 
-    async def page(self, request: RangeRequest, deadline: Deadline, handed: Sequence[HandedLookup] = ()) -> bytes:
+    async def page(
+        self, request: RangeRequest, deadline: Deadline, handed: Sequence[HandedLookup] = (), address: str = ""
+    ) -> bytes:
         """Return a page of a scan over all partitions, or over the one the request names: its response, serialized.
 
-        `handed`: calls that the proxy has made for it; what comes of them is what comes of our own.
+        `handed`: calls that the proxy has made for it; what comes of them is what comes of our own. `address`: the
+        caller's; empty if it isn't known, as by the proxy without TLS.
 
         Raises:
-            LookupFailure: the request is wrong, or a partition failed; the message names it.
+            LookupFailure: the request is wrong, or a partition failed; the message names it. OVERLOADED: the caller
+                walks at too many old moments.
 
         """
         store = self._store(request)
@@ -137,10 +146,23 @@ class Scatter:
             key_range(request, store.key_serde)
         else:
             entry_key_range(request, store.key_serde)
-        pages, moment = await self._read_page(store, request, deadline, handed)
+        walked = walked_in(store.spec.name, bound_of_page(request), self._newest_moment(store.spec.name))
+        if not address:
+            walked = None  # callers of whom nothing is known would share one's places
+        if walked is not None:
+            self._shares.enter(address, walked, asyncio.get_running_loop().time())
+        try:
+            pages, moment = await self._read_page(store, request, deadline, handed)
+        except LookupFailure as failure:
+            if walked is not None and is_gone(failure):
+                self._shares.leave(address, walked)
+            raise
         if moment is not None:
             self._walks.note(store, request, moment)
-        return joined(request, pages, self._max_entry_bytes, store.key_serde, moment)
+        page = joined(request, pages, self._max_entry_bytes, store.key_serde, moment)
+        if walked is not None and not frames_pb2.PageFrames.FromString(page).next_page_token:
+            self._shares.leave(address, walked)
+        return page
 
     async def count(
         self, request: query_service_pb2.CountRequest, deadline: Deadline

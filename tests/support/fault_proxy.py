@@ -70,11 +70,15 @@ class _Connection:
 class FaultProxy:
     """A proxy to one address; a context manager. Controls hold once they return, for old and new connections alike.
 
-    `port` is the proxy's own, chosen if 0. Controls raise TimeoutError if the proxy's thread doesn't answer.
+    `port` is the proxy's own, chosen if 0. `source`: the address that it connects from, if not the usual one.
+    Controls raise TimeoutError if the proxy's thread doesn't answer.
     """
 
-    def __init__(self, target_port: int, *, target_host: str = LOOPBACK, port: int = 0) -> None:
+    def __init__(
+        self, target_port: int, *, target_host: str = LOOPBACK, port: int = 0, source: str | None = None
+    ) -> None:
         self._target = (target_host, target_port)
+        self._source = None if source is None else (source, 0)
         self.port = port or free_port()
         self._fates = dict.fromkeys(BOTH, _Fate())
         self._changed = asyncio.Event()
@@ -208,7 +212,9 @@ class FaultProxy:
             await _reset(writer)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        target_reader, target_writer = await asyncio.open_connection(*self._target, limit=_CHUNK_BYTES)
+        target_reader, target_writer = await asyncio.open_connection(
+            *self._target, limit=_CHUNK_BYTES, local_addr=self._source
+        )
         connection = _Connection(writer, target_writer)
         self._connections.add(connection)
         try:

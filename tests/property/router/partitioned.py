@@ -114,4 +114,11 @@ def router(nodes: Nodes) -> Scatter:
     )
     table = SimpleNamespace(store=lambda _name: routes, page_forwarding=_FORWARDING)
     tables: Any = SimpleNamespace(current=lambda: table)
-    return Scatter(tables, cast("Any", nodes), cast("Any", nodes), RouterMetrics(), max_message_bytes=10**6)
+    return Scatter(
+        tables,
+        cast("Any", nodes),
+        cast("Any", nodes),
+        RouterMetrics(),
+        max_message_bytes=10**6,
+        newest_moment=lambda _store: None,
+    )
