@@ -21,7 +21,7 @@ const (
 	maxAuthorizationBytes = 8<<10 + 64
 )
 
-// Caller is who is at the other end of a connection with TLS: what they have shown, for the server to judge.
+// Caller is who is at the other end of a connection: what they have shown, for the server to judge.
 //
 // To the link, each of their authorizations is a caller of its own, with a number. The link guards these.
 type Caller struct {
@@ -29,6 +29,8 @@ type Caller struct {
 	address string
 	// The certificate in DER, and after it those that were shown with it; empty if there is none.
 	shown []byte
+	// Without TLS: what they send along could have been read on the way, and counts for nothing.
+	isPlain bool
 
 	isGone  bool
 	numbers map[string]uint64
@@ -40,7 +42,8 @@ func NewCaller(address string, shown []byte) *Caller {
 	return &Caller{address: address, shown: shown, numbers: map[string]uint64{}}
 }
 
-// callerIn returns who makes a call, and the authorization; without TLS nothing is known, and nil.
+// callerIn returns who makes a call, and the authorization; without TLS there is none, and of a call within this process
+// nothing is known, and nil.
 func callerIn(ctx context.Context) (*Caller, string, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -49,6 +52,9 @@ func callerIn(ctx context.Context) (*Caller, string, error) {
 	caller, ok := from.AuthInfo.(*Caller)
 	if !ok {
 		return nil, "", nil
+	}
+	if caller.isPlain {
+		return caller, "", nil
 	}
 	switch given := metadata.ValueFromIncomingContext(ctx, authorizationKey); {
 	case len(given) == 0:

@@ -101,7 +101,7 @@ func TestEachCallNamesACallerWhoIsKnownAtThatTime(t *testing.T) {
 	}
 }
 
-func TestWithoutTLSNothingIsToldOfCallers(t *testing.T) {
+func TestOfNobodyNothingIsTold(t *testing.T) {
 	link := unlinked(t)
 	ask(link, nil, "")
 	found := queued(link)
@@ -125,6 +125,38 @@ func TestOneAuthorizationOfBoundedLengthIsTaken(t *testing.T) {
 		if _, _, err := callerIn(ctx); status.Code(err) != codes.Unauthenticated {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestWithoutTLSOnlyTheAddressOfACallerIsKnown(t *testing.T) {
+	here, there := net.Pipe()
+	defer there.Close()
+	link := unlinked(t)
+	conn, info, err := Plain(link).ServerHandshake(here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := peer.NewContext(context.Background(), &peer.Peer{AuthInfo: info})
+	ctx := metadata.NewIncomingContext(known, metadata.MD{authorizationKey: []string{"a", "b"}})
+	who, authorization, err := callerIn(ctx)
+	if who == nil || who.address != addressOf(here) || authorization != "" || err != nil {
+		t.Fatal(who, authorization, err)
+	}
+	ask(link, who, authorization)
+	ask(link, who, authorization)
+	conn.Close()
+	told := map[byte]int{}
+	for _, each := range queued(link) {
+		told[each.kind]++
+		if each.kind == callerShown && len(each.content) != 1+len(who.address)+2 {
+			t.Fatalf("more than an address: %q", each.content)
+		}
+	}
+	if told[callerShown] != 1 || told[get] != 2 || told[callerGone] != 1 {
+		t.Fatalf("%v", told)
+	}
+	if number, isKnown := link.KnownNumber(who, authorization); isKnown {
+		t.Fatalf("one that is gone is %d", number)
 	}
 }
 

@@ -31,8 +31,8 @@ const (
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
-	// lookups are under way that the server knows nothing of, in four, and the request. Without TLS nothing is known of
-	// callers, and their number is 0.
+	// lookups are under way that the server knows nothing of, in four, and the request. Without TLS only a caller's address
+	// is known.
 	listening  = 1 // the number is the port's; the version, in one byte
 	cantListen = 2 // why
 	get        = 3

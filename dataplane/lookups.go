@@ -111,7 +111,7 @@ func Handle(
 		if err != nil {
 			return err
 		}
-		if who != nil && len(metadata.ValueFromIncomingContext(caller.Context(), onBehalfKey)) > 0 {
+		if who != nil && !who.isPlain && len(metadata.ValueFromIncomingContext(caller.Context(), onBehalfKey)) > 0 {
 			// The link knows callers, and not for whom they call.
 			way = controlv1.ProxyWay_PROXY_WAY_FORWARDED
 			return forward(service, caller)

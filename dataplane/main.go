@@ -161,14 +161,13 @@ func run(given options) error {
 		return err
 	}
 	quotas := NewQuotas(given.quotaBytes())
-	how := serving(given, quotas)
+	shown := Plain(link)
 	if files != nil {
-		encrypted, err := Handshakes(files, given.callers, link)
-		if err != nil {
+		if shown, err = Handshakes(files, given.callers, link); err != nil {
 			return err
 		}
-		how = append(how, grpc.Creds(encrypted))
 	}
+	how := append(serving(given, quotas), grpc.Creds(shown))
 	requests := NewRequests(given.maxMessageBytes, given.maxHeldBytes)
 	allowed := permitted(link)
 	express, tally := NewExpress(link, calls, given.maxMessageBytes, allowed), &Tally{}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"statehouse-dataplane/pemfiles"
 )
@@ -141,6 +142,24 @@ func Handshakes(files *Files, callers string, link *Link) (credentials.Transport
 			}, nil
 		},
 	})}, nil
+}
+
+// plainly is of connections from callers that show nothing: only where they come from is known.
+type plainly struct {
+	credentials.TransportCredentials
+	link *Link
+}
+
+// Plain returns the credentials of a server without TLS, whose link learns of callers.
+func Plain(link *Link) credentials.TransportCredentials {
+	return &plainly{link: link, TransportCredentials: insecure.NewCredentials()}
+}
+
+// ServerHandshake see credentials.TransportCredentials.
+func (p *plainly) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	caller := NewCaller(addressOf(raw), nil)
+	caller.isPlain = true
+	return &counted{Conn: raw, release: sync.OnceFunc(func() { p.link.Forget(caller) })}, caller, nil
 }
 
 // ServerHandshake see credentials.TransportCredentials.

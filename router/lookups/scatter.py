@@ -133,7 +133,7 @@ class Scatter:
         """Return a page of a scan over all partitions, or over the one the request names: its response, serialized.
 
         `handed`: calls that the proxy has made for it; what comes of them is what comes of our own. `address`: the
-        caller's; empty if it isn't known, as by the proxy without TLS.
+        caller's.
 
         Raises:
             LookupFailure: the request is wrong, or a partition failed; the message names it. OVERLOADED: the caller
@@ -147,8 +147,6 @@ class Scatter:
         else:
             entry_key_range(request, store.key_serde)
         walked = walked_in(store.spec.name, bound_of_page(request), self._newest_moment(store.spec.name))
-        if not address:
-            walked = None  # callers of whom nothing is known would share one's places
         if walked is not None:
             self._shares.enter(address, walked, asyncio.get_running_loop().time())
         try:

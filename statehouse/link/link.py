@@ -51,8 +51,8 @@ class FromProxy(IntEnum):
     """Kinds of frames that the proxy sends.
 
     A read has this content: its timeout in ms (4 bytes); its caller's number (8 bytes); how
-    many lookups are under way that the proxy has sent to nodes (4 bytes); the request. Without TLS nothing is known of
-    callers, and their number is 0.
+    many lookups are under way that the proxy has sent to nodes (4 bytes); the request. Without TLS only a caller's
+    address is known.
     """
 
     LISTENING = 1

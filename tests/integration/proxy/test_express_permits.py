@@ -33,12 +33,14 @@ FOREVER_US: Final = 2**62
 
 @asynccontextmanager
 async def judging(late_after_s: float = 5.0) -> AsyncIterator[tuple[Served, Served, Router, grpc.aio.Channel]]:
-    """Give a node, a server that judges callers, the router behind it, and a channel: without TLS its caller is 0."""
+    """Give a node, a server that judges callers, the router behind it, and a channel, whose caller is known."""
     async with served() as node, served() as it, channel(it.target, MAX_BYTES) as at:
         node.get = partial(by_the_node, node)  # type: ignore[assignment,method-assign]
         await tell(it, judged_snapshot(node, late_after_s), node)
         router = Router(it)
         router.may_answer.set()
+        assert await call(at, GET, REQUEST) == [b"by the router"]
+        assert router.handed.get_nowait() is None
         yield node, it, router, at
 
 
@@ -50,10 +52,16 @@ def judged_snapshot(node: Served, late_after_s: float) -> ExpressSnapshot:
 
 
 async def permit(it: Served, node: Served, kind: FromProxy = FromProxy.GET, **changed: Any) -> None:
-    """Give a permit."""
-    given = {"caller": 0, "call": kind, "store": "s", "until_us": FOREVER_US, **changed}
+    """Give a permit, to the caller if nobody else is named."""
+    given = {"caller": caller_of(it), "call": kind, "store": "s", "until_us": FOREVER_US, **changed}
     it.proxy.link.send(ToProxy.PERMIT, 0, serving_pb2.ServingPermit(**given).SerializeToString())
     await taken(it, node)
+
+
+def caller_of(it: Served) -> int:
+    """Return the number of the one caller: each connection has one of its own, also without TLS."""
+    (number,) = it.proxy.link.callers.keys() - {0}
+    return number
 
 
 async def withdraw(it: Served, node: Served) -> None:
@@ -70,7 +78,8 @@ async def taken(it: Served, node: Served) -> None:
 async def test_nobody_is_answered_by_a_node_without_a_permit() -> None:
     async with judging() as (node, it, _router, at):
         node.may_go_on.set()
-        await permit(it, node, caller=1)
+        for other in (0, caller_of(it) + 1):
+            await permit(it, node, caller=other)
         await permit(it, node, FromProxy.BATCH_GET)
         await permit(it, node, store="t")
         await permit(it, node, until_us=int(time.monotonic() * 1e6))

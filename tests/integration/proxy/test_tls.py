@@ -111,11 +111,13 @@ async def test_what_callers_show_is_handed_on(keys: Keys) -> None:
         }
 
 
-async def test_without_tls_nothing_is_shown_nor_passed_off_as_shown() -> None:
+async def test_without_tls_only_an_address_is_shown_and_nothing_passed_off_as_shown() -> None:
     async with served() as it, channel(it.target, MAX_BYTES) as at:
         lies = [("statehouse-certificate-bin", b"lie"), ("statehouse-address", "lie"), ("authorization", "Bearer t")]
-        assert await call(at, GET, b"ab", metadata=lies) == [b"ba"]
-        assert it.shown == [NOTHING_SHOWN]
+        for more in ([], [("on-behalf-of-bin", b"lie")], [("authorization", "Bearer u")]):
+            assert await call(at, GET, b"ab", metadata=lies + more) == [b"ba"]
+        assert it.shown == [Shown(address=LOOPBACK)] * 3
+        assert it.shown[0] is it.shown[1] is it.shown[2], "it is told once for a connection"
         assert await call(at, TWICE, b"ab", metadata=lies) == [b"ab", b"ab"]
         told = {key: value for key, value in it.metadata[0].items() if key.startswith("statehouse-")}
         assert told == {"statehouse-address": LOOPBACK}

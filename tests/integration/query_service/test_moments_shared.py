@@ -19,6 +19,7 @@ from tests.integration.query_service.test_moments import Written
 from tests.support.batches import Placed
 from tests.support.fault_proxy import FaultProxy
 from tests.support.polling import poll_until
+from tests.support.proxy import PROXY
 from tests.support.refusals import why_refused
 from tests.support.shared import new_store, shared_fleet
 
@@ -63,11 +64,12 @@ class Walk:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("proxy", [str(PROXY), NONE])
 def test_the_walk_of_one_goes_on_beside_too_many_of_another(
-    kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory, unique_name: Callable[[str], str]
+    kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory, unique_name: Callable[[str], str], proxy: str
 ) -> None:
     with shared_fleet(kafka.bootstrap, tmp_path_factory, "shares", partitions=2) as fleet:
-        node, router = fleet.node("n1"), fleet.router(proxy=NONE)
+        node, router = fleet.node("n1"), fleet.router(proxy=proxy)
         written = Written(new_store(fleet, node, unique_name("store"), committed=True))
         with (
             closing(written.writer),
