@@ -302,6 +302,7 @@ def _store(store: StoreReplica, now: float, report: ProcessorReport | None) -> n
         late_records=store.late,
         misplaced_records=store.misplaced,
         topic_change=store.topic_change,
+        oldest_batch=store.oldest_batch,
         partition=store.partition,
         since_ms=store.since_ms,
         processor_age_ms=None if report is None else report.age_ms(now),

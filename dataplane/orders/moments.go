@@ -214,6 +214,21 @@ func (k *keeper) at(batch, end int64) (*engine.View, error) {
 	return nil, fmt.Errorf("batch %d, which ends at %d: %w", batch, end, errMomentGone)
 }
 
+// oldest returns the oldest batch that the store can be shown as of; nil if there is none.
+func (k *keeper) oldest() *int64 {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	first := k.live
+	if len(k.kept) > 0 {
+		first = k.kept[0].span
+	}
+	if !k.isOn || !moments.CanBeOne(first.last, first.lo) {
+		return nil
+	}
+	batch := max(first.last, 0) // before all records it is the state of every batch that wrote none
+	return &batch
+}
+
 // measure adds what is kept to a store's measures.
 func (k *keeper) measure(measures map[string]int64) {
 	if k.most == 0 {

@@ -395,8 +395,8 @@ func TestOldOnesAreDropped(t *testing.T) {
 	r, clock := followed(t, muchWritten, 20)
 	*clock = clock.Add(moments.AgeMaxMS*time.Millisecond - 1)
 	r.moments.look()
-	if len(r.moments.kept) != 19 { // the last one is live
-		t.Fatalf("%d are kept", len(r.moments.kept))
+	if len(r.moments.kept) != 19 || *r.moments.oldest() != 0 { // the last one is live
+		t.Fatalf("%d are kept, from %d on", len(r.moments.kept), *r.moments.oldest())
 	}
 	*clock = clock.Add(time.Second)
 	if _, _, err := r.noted(5); err != nil {
@@ -404,6 +404,9 @@ func TestOldOnesAreDropped(t *testing.T) {
 	}
 	if len(r.moments.kept) != 0 || entriesAt(t, r, 19, 20) == nil {
 		t.Fatalf("%d are kept, and what is live is shown", len(r.moments.kept))
+	}
+	if oldest := r.moments.oldest(); oldest == nil || *oldest != 19 {
+		t.Fatalf("the oldest is %v", oldest)
 	}
 }
 
@@ -417,7 +420,7 @@ func TestNoMoreIsHeldBackThanMayBeWritten(t *testing.T) {
 	if measures["moments_kept"] != 5 || measures["moments_written_bytes"] != 5*bytes {
 		t.Fatalf("%v", measures)
 	}
-	if entriesAt(t, r, 14, 15) == nil || entriesAt(t, r, 13, 14) != nil {
+	if entriesAt(t, r, 14, 15) == nil || entriesAt(t, r, 13, 14) != nil || *r.moments.oldest() != 14 {
 		t.Fatal("the oldest ones go")
 	}
 }
@@ -425,7 +428,7 @@ func TestNoMoreIsHeldBackThanMayBeWritten(t *testing.T) {
 func TestAStoreThatKeepsNoneDoesNot(t *testing.T) {
 	r, _ := followed(t, 0, 20)
 	measures, err := r.measures()
-	if _, isMeasured := measures["moments_kept"]; err != nil || isMeasured || len(r.moments.kept) != 0 {
+	if _, isMeasured := measures["moments_kept"]; err != nil || isMeasured || len(r.moments.kept) != 0 || r.moments.oldest() != nil {
 		t.Fatalf("%v, %v", measures, err)
 	}
 }

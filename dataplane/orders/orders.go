@@ -269,7 +269,7 @@ func (o *Orders) save(order *controlv1.EngineSave) (*controlv1.EngineAnswer, err
 	if err != nil {
 		return nil, err
 	}
-	state := &controlv1.EngineState{Checkpoint: checkpoint, Segments: r.database.Segments()}
+	state := &controlv1.EngineState{Checkpoint: checkpoint, Segments: r.database.Segments(), OldestBatch: r.moments.oldest()}
 	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_State{State: state}}, nil
 }
 

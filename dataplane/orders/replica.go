@@ -179,7 +179,7 @@ func (r *replica) Take(slice follow.Slice) error {
 	}
 	r.readable.Store(r.position)
 	report.Position, report.RecordsEnd, report.StreamTimeMs = r.position, *r.checkpoint.RecordsEnd, r.checkpoint.StreamTimeMS
-	report.Segments = r.database.Segments()
+	report.Segments, report.OldestBatch = r.database.Segments(), r.moments.oldest()
 	r.report(report)
 	return err
 }

@@ -55,6 +55,7 @@ class DataPlaneEngine:
         self._views = 0
         self._shown = threading.local()  # the view that a thread has open, and the moment that it reads
         self._families = _families(state.segments)
+        self._oldest: int | None = None
         self.on_stream_time: Callable[[int], None] = lambda _time_ms: None
         """Is called on any thread with the stream time of what is about to be read."""
 
@@ -72,6 +73,10 @@ class DataPlaneEngine:
         """Note what the data plane tells of the store."""
         self._families = _families(segments)
         self.on_stream_time(stream_time_ms)
+
+    def know_oldest(self, told: engine_pb2.EngineReport | engine_pb2.EngineState) -> None:
+        """Note the oldest batch that the data plane can show."""
+        self._oldest = told.oldest_batch if told.HasField("oldest_batch") else None
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, None if the key or its family does not exist."""
@@ -126,6 +131,10 @@ class DataPlaneEngine:
         """Return the stream time of the moment that this thread reads; None if it reads none."""
         shown = self._of_moment()
         return None if shown is None else shown.stream_time_ms
+
+    def oldest_kept(self) -> int | None:
+        """Return the oldest batch that the data plane can show, as it said last; None if there is none."""
+        return self._oldest
 
     def _moment(self) -> _Moment | None:
         return getattr(self._shown, "moment", None)
@@ -213,6 +222,7 @@ class DataPlaneEngine:
         order = engine_pb2.EngineSave(store=self._store, at_end_ms=checkpoint.at_end_ms)
         state = self._plane.carry(engine_pb2.EngineOrder(save=order)).state
         self._checkpoint = Checkpoint.from_json(state.checkpoint)
+        self.know_oldest(state)
 
     def drop(self, family: str) -> None:
         """Do nothing: the data plane drops what has expired as it reads on."""

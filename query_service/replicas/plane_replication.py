@@ -66,6 +66,7 @@ class DataPlaneReplicator:
             self._fail(replica, engine, LogLost(report.fault.message) if is_lost else error_of(report.fault))
             return
         engine.see(report.segments, report.stream_time_ms)
+        engine.know_oldest(report)
         replica.advanced_to(_progress(report))
         for each in report.skipped:
             replica.note_skipped(each.offset, each.reason)

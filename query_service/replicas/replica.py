@@ -210,6 +210,20 @@ class StoreReplica:
         return self._moments is not None
 
     @property
+    def oldest_batch(self) -> int | None:
+        """The oldest batch that it can show, though some after it may not be kept; None if there is none.
+
+        Where none is kept any more, the present state is the one of its newest record's batch.
+        """
+        if self._moments is None or self.state not in _READ_ON:
+            return None
+        kept, present = self._moments.oldest_kept(), self._checkpoint
+        if kept is None and present.batch == NONE and _records_end(present) > 0:
+            return None
+        # Before all records it is the state of every batch that wrote none.
+        return max(0, present.batch if kept is None else kept)
+
+    @property
     def topic_partition(self) -> tuple[str, int]:
         """Changelog topic and partition."""
         return self.spec.changelog_topic, self.partition

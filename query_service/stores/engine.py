@@ -131,3 +131,6 @@ class KeepsMoments(Protocol):
 
     def shown_time_ms(self) -> int | None:
         """Return the stream time of the entries that this thread is shown; None if it reads them as they are."""
+
+    def oldest_kept(self) -> int | None:
+        """Return the batch whose end the oldest kept entries are of, None if none are kept. Never waits."""

@@ -106,6 +106,7 @@ class KeptMoments(Generic[E_]):
         self._pin = threading.local()
         self.readers = 0
         """How many threads are shown a moment."""
+        self._oldest: int | None = None  # its batch; for threads that must not wait for the lock
 
     @property
     def shown(self) -> E_ | None:
@@ -116,6 +117,10 @@ class KeptMoments(Generic[E_]):
         """Return the stream time of what this thread is shown; None if it reads the entries as they are."""
         shown = self.shown
         return None if shown is None else shown.stream_time_ms
+
+    def oldest_kept(self) -> int | None:
+        """Return the batch of the oldest one, as `KeepsMoments.oldest_kept` says."""
+        return self._oldest
 
     def keep(self, last: int, lo: int, hi: int, take: Callable[[], E_]) -> None:
         """Keep what `take` returns, unless no batch can be shown by it, or no record came since the last one."""
@@ -128,6 +133,7 @@ class KeptMoments(Generic[E_]):
                 self._kept[-1].hi = max(hi, self._kept[-1].hi)
             else:
                 self._kept.append(_Kept(last, lo, hi, take(), self._written, time.monotonic()))
+                self._oldest = self._kept[0].last
 
     def note_write(self, newest: int, size: int) -> None:
         """Note a write by a batch, and drop what need not be kept any more."""
@@ -148,10 +154,11 @@ class KeptMoments(Generic[E_]):
                     self._kept.append(each)
                 else:
                     self._release(each)
+            self._oldest = self._kept[0].last if self._kept else None
 
     def clear(self) -> None:
         """Keep none of them any longer. The caller holds the lock."""
-        kept, self._kept = self._kept, []
+        kept, self._kept, self._oldest = self._kept, [], None
         for each in kept:
             self._release(each)
 

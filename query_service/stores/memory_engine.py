@@ -47,6 +47,7 @@ class MemoryEngine:
         self._chain: list[_MemoryMoment] = []  # those that are kept, and those that are only still read
         self.moment: Callable[[int, int], AbstractContextManager[None]] = self._moments.show
         self.shown_time_ms = self._moments.shown_time_ms
+        self.oldest_kept = self._moments.oldest_kept
 
     def families(self) -> frozenset[str]:
         """Return the names of the families."""

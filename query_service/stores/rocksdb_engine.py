@@ -98,6 +98,7 @@ class RocksDBEngine:
         self._closed = False
         self._moments: KeptMoments[_RocksDBMoment] = KeptMoments(self._lock, DISK_BYTES)
         self.shown_time_ms = self._moments.shown_time_ms
+        self.oldest_kept = self._moments.oldest_kept
 
     def _stored_checkpoint(self) -> Checkpoint | None:
         """Read the checkpoint. If it can't be read, close the database, so that it can be wiped."""

@@ -35,6 +35,7 @@ class ReplicaReading:
     restored_from: int | None
     restored_records: int
     lookups: int | None
+    oldest_batch: int | None
 
     @property
     def place(self) -> ReplicaPlace:

@@ -285,6 +285,7 @@ class StoreReplica(_message.Message):
     LOOKUPS_FIELD_NUMBER: _builtins.int
     MISPLACED_RECORDS_FIELD_NUMBER: _builtins.int
     TOPIC_CHANGE_FIELD_NUMBER: _builtins.int
+    OLDEST_BATCH_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     position: _builtins.int
@@ -331,6 +332,11 @@ class StoreReplica(_message.Message):
     """How the store's topic differs from what the store needs. Empty if it
     doesn't; otherwise the replica refuses lookups.
     """
+    oldest_batch: _builtins.int
+    """The oldest batch that it can show: some between it and the newest are not
+    kept. Absent while it restores, if it keeps no batches, and if it has read
+    nothing that names one.
+    """
     def __init__(
         self,
         *,
@@ -350,10 +356,11 @@ class StoreReplica(_message.Message):
         lookups: _builtins.int | None = ...,
         misplaced_records: _builtins.int | None = ...,
         topic_change: _builtins.str = ...,
+        oldest_batch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_misplaced_records", b"_misplaced_records", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "lookups", b"lookups", "misplaced_records", b"misplaced_records", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_misplaced_records", b"_misplaced_records", "_oldest_batch", b"_oldest_batch", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "lookups", b"lookups", "misplaced_records", b"misplaced_records", "oldest_batch", b"oldest_batch", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_misplaced_records", b"_misplaced_records", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "late_records", b"late_records", "lookups", b"lookups", "misplaced_records", b"misplaced_records", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "restored_records", b"restored_records", "since_ms", b"since_ms", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store", "topic_change", b"topic_change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_misplaced_records", b"_misplaced_records", "_oldest_batch", b"_oldest_batch", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "late_records", b"late_records", "lookups", b"lookups", "misplaced_records", b"misplaced_records", "oldest_batch", b"oldest_batch", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "restored_records", b"restored_records", "since_ms", b"since_ms", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store", "topic_change", b"topic_change"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
@@ -365,6 +372,8 @@ class StoreReplica(_message.Message):
     _WhichOneofArgType__lookups: _TypeAlias = _typing.Literal["_lookups", b"_lookups"]  # noqa: Y015
     _WhichOneofReturnType__misplaced_records: _TypeAlias = _typing.Literal["misplaced_records"]  # noqa: Y015
     _WhichOneofArgType__misplaced_records: _TypeAlias = _typing.Literal["_misplaced_records", b"_misplaced_records"]  # noqa: Y015
+    _WhichOneofReturnType__oldest_batch: _TypeAlias = _typing.Literal["oldest_batch"]  # noqa: Y015
+    _WhichOneofArgType__oldest_batch: _TypeAlias = _typing.Literal["_oldest_batch", b"_oldest_batch"]  # noqa: Y015
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
@@ -387,6 +396,8 @@ class StoreReplica(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lookups) -> _WhichOneofReturnType__lookups | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__misplaced_records) -> _WhichOneofReturnType__misplaced_records | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_batch) -> _WhichOneofReturnType__oldest_batch | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
     @_typing.overload

@@ -830,9 +830,14 @@ class EngineState(_message.Message):
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    OLDEST_BATCH_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.bytes
     """The checkpoint that is written with its entries, as JSON; empty before
     the first.
+    """
+    oldest_batch: _builtins.int
+    """Of one that was saved: the oldest batch that it can show; absent if it can
+    show none.
     """
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -843,12 +848,15 @@ class EngineState(_message.Message):
         *,
         checkpoint: _builtins.bytes = ...,
         segments: _abc.Iterable[_builtins.int] | None = ...,
+        oldest_batch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_batch", b"_oldest_batch", "oldest_batch", b"oldest_batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_batch", b"_oldest_batch", "checkpoint", b"checkpoint", "oldest_batch", b"oldest_batch", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__oldest_batch: _TypeAlias = _typing.Literal["oldest_batch"]  # noqa: Y015
+    _WhichOneofArgType__oldest_batch: _TypeAlias = _typing.Literal["_oldest_batch", b"_oldest_batch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_batch) -> _WhichOneofReturnType__oldest_batch | None: ...
 
 Global___EngineState: _TypeAlias = EngineState  # noqa: Y015
 
@@ -1111,6 +1119,7 @@ class EngineReport(_message.Message):
     STREAM_TIME_MS_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     RECORDS_END_FIELD_NUMBER: _builtins.int
+    OLDEST_BATCH_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """The store's number."""
     position: _builtins.int
@@ -1139,6 +1148,8 @@ class EngineReport(_message.Message):
     """The offset after the newest record that the store has; 0 if it has none.
     If that isn't known, the position from which it was read on.
     """
+    oldest_batch: _builtins.int
+    """The oldest batch that it can show; absent if it can show none."""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineSkipped]:
         """Records that were passed over."""
@@ -1174,12 +1185,15 @@ class EngineReport(_message.Message):
         stream_time_ms: _builtins.int = ...,
         segments: _abc.Iterable[_builtins.int] | None = ...,
         records_end: _builtins.int = ...,
+        oldest_batch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "first_misplaced", b"first_misplaced"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_batch", b"_oldest_batch", "fault", b"fault", "first_misplaced", b"first_misplaced", "oldest_batch", b"oldest_batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_end", b"at_end", "bytes", b"bytes", "deletes", b"deletes", "expired_segments", b"expired_segments", "fault", b"fault", "first_misplaced", b"first_misplaced", "late", b"late", "misplaced", b"misplaced", "position", b"position", "puts", b"puts", "records_end", b"records_end", "segments", b"segments", "skipped", b"skipped", "store", b"store", "stream_time_ms", b"stream_time_ms", "took_us", b"took_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_batch", b"_oldest_batch", "at_end", b"at_end", "bytes", b"bytes", "deletes", b"deletes", "expired_segments", b"expired_segments", "fault", b"fault", "first_misplaced", b"first_misplaced", "late", b"late", "misplaced", b"misplaced", "oldest_batch", b"oldest_batch", "position", b"position", "puts", b"puts", "records_end", b"records_end", "segments", b"segments", "skipped", b"skipped", "store", b"store", "stream_time_ms", b"stream_time_ms", "took_us", b"took_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__oldest_batch: _TypeAlias = _typing.Literal["oldest_batch"]  # noqa: Y015
+    _WhichOneofArgType__oldest_batch: _TypeAlias = _typing.Literal["_oldest_batch", b"_oldest_batch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_batch) -> _WhichOneofReturnType__oldest_batch | None: ...
 
 Global___EngineReport: _TypeAlias = EngineReport  # noqa: Y015
 

@@ -18,7 +18,7 @@ from statehouse.web.pages.views.map import map_view
 from statehouse.web.pages.views.nodes import nodes_view
 from statehouse.web.pages.views.overview import overview
 from statehouse.web.pages.views.queries import queries_view
-from statehouse.web.pages.views.reads import StoresView
+from statehouse.web.pages.views.reads import stores_view
 from statehouse.web.pages.views.restores import restores_view
 from statehouse.web.pages.views.routing import routing_view
 
@@ -95,7 +95,7 @@ def _heat(seen: Seen) -> Any:  # noqa: ANN401 - a view
 
 def _stores(seen: Seen) -> Any:  # noqa: ANN401 - a view
     fleet = seen.recorder.fleet
-    return StoresView(() if fleet is None else fleet.stores)
+    return stores_view(() if fleet is None else fleet.stores, seen.recorder.heard())
 
 
 LIVE_PAGES: Final[Mapping[str, LivePage]] = MappingProxyType(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -74,6 +74,12 @@ class Recorder:
         """Return a store of the fleet, None if there is none of this name."""
         stores = () if self.fleet is None else self.fleet.stores
         return next((store for store in stores if store.name == name), None)
+
+    def heard(self) -> Iterator[NodeReading]:
+        """Yield the last answers of the nodes that answer."""
+        for name, reading in self.readings.items():
+            if self.contacts[name].contact is Contact.ANSWERS:
+                yield reading
 
     def restore(self, instance_id: str, place: ReplicaPlace) -> RunningRestore | None:
         """Return how far the restore of a node's replica is; None if it doesn't restore."""

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -34,7 +35,7 @@ from statehouse.web.pages.recorder import Moment, Recorder
 from statehouse.web.pages.rendering import STATIC, as_json, html
 from statehouse.web.pages.views.frame import View, frame_of
 from statehouse.web.pages.views.nodes import find_node, node_view
-from statehouse.web.pages.views.reads import Problem, problem_of
+from statehouse.web.pages.views.reads import Problem, oldest_kept, problem_of
 
 log = structlog.get_logger(__name__)
 
@@ -251,6 +252,8 @@ class Pages:
         if store is None:
             return self._no_store(request, name)
         view = await reads.store_page(self._gateway, store, request.query_params)
+        (oldest,) = oldest_kept((store,), self.recorder.heard())
+        view = replace(view, oldest_batch=oldest)
         if self._gateway.conceals(request):
             view = concealed_view(view)
         if is_json:

@@ -75,6 +75,15 @@ class Written:
         answer: query_service_pb2.GetResponse = self.store.node.call(self.store.node.query.Get, request)
         return answer
 
+    def oldest(self) -> dict[int, int | None]:
+        """Return the oldest batch of each partition, as the node tells."""
+        stores = (each for task in self.store.node.node().tasks for each in task.stores)
+        return {
+            each.partition: each.oldest_batch if each.HasField("oldest_batch") else None
+            for each in stores
+            if each.store == self.store.name
+        }
+
     def value(self, key: str, batch_id: int, partition: int) -> str | None:
         answer = self.get(key, exactly(batch_id), partition)
         assert answer.replica.moment == types_pb2.Moment(query_id=QUERY, batch_id=batch_id)
@@ -111,6 +120,7 @@ def test_old_batches_go_but_for_each_sixteenth(written: Written) -> None:
     poll_until(lambda: why_refused(lambda: written.get("a", exactly(69), 0)) is None, 30, "the newest batch")
     shown = [number for number in range(70) if why_refused(lambda n=number: written.get("a", exactly(n), 0)) is None]  # type: ignore[misc]
     assert shown == [0, 16, 32, *range(38, 70)]
+    assert written.oldest() == {0: 0, 1: 0}
     assert why_refused(lambda: written.get("a", exactly(5), 0)) is Reason.MOMENT_GONE
     assert written.value("a", 16, 0) == "16"
 

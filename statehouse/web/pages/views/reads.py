@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from statehouse.client.answers import (
@@ -17,6 +19,8 @@ from statehouse.client.answers import (
     Store,
     Window,
 )
+from statehouse.client.node_readings import NodeReading
+from statehouse.contract.membership import TaskState
 from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import LookupFailure
 from statehouse.web.pages.figures import key_text, value_text
@@ -94,6 +98,7 @@ class StoreView:
     next_page: str
     count: int | None
     problem: Problem | None = None
+    oldest_batch: int | None = None
 
     @property
     def has_times(self) -> bool:
@@ -103,9 +108,36 @@ class StoreView:
 
 @dataclass(frozen=True, slots=True)
 class StoresView:
-    """All stores."""
+    """All stores. `oldest_batches`: for each of them, as `oldest_kept` says."""
 
     stores: tuple[Store, ...]
+    oldest_batches: tuple[int | None, ...]
+
+
+def stores_view(stores: tuple[Store, ...], readings: Iterable[NodeReading]) -> StoresView:
+    """Return all stores. `readings`: what nodes say of themselves."""
+    return StoresView(stores, oldest_kept(stores, readings))
+
+
+def oldest_kept(stores: Iterable[Store], readings: Iterable[NodeReading]) -> tuple[int | None, ...]:
+    """Return for each store from which batch on all its replicas have what they keep; None if that isn't known.
+
+    Replicas that don't run count for nothing, and are asked for nothing.
+    """
+    told: defaultdict[str, list[int | None]] = defaultdict(list)
+    for reading in readings:
+        for each in reading.replicas:
+            if each.state == TaskState.RUNNING:
+                told[each.store].append(each.oldest_batch)
+    return tuple(_largest(told[store.name], store.newest_batch) for store in stores)
+
+
+def _largest(told: Sequence[int | None], newest: int | None) -> int | None:
+    known = [each for each in told if each is not None]
+    if newest is None or not known or len(known) < len(told):
+        return None
+    # A larger one is from before the batches' ids began anew.
+    return oldest if (oldest := max(known)) <= newest else None
 
 
 def explained(stores: tuple[Store, ...], asked: LookupForm, explanation: Explanation) -> LookupView:

@@ -138,3 +138,16 @@ async def test_a_batch_that_is_gone_is_told_by_the_read() -> None:
 
     _, found = await reading(read)
     assert found == b"now"
+
+
+async def test_the_oldest_batch_is_the_one_that_the_data_plane_told_last() -> None:
+    def read(engine: DataPlaneEngine) -> list[int | None]:
+        found = [engine.oldest_kept()]
+        for told in (engine_pb2.EngineReport(oldest_batch=0), engine_pb2.EngineState(oldest_batch=7)):
+            engine.know_oldest(told)
+            found.append(engine.oldest_kept())
+        engine.know_oldest(engine_pb2.EngineReport())
+        return [*found, engine.oldest_kept()]
+
+    _, found = await reading(read)
+    assert found == [None, 0, 7, None]

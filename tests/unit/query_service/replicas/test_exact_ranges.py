@@ -185,6 +185,7 @@ def test_a_slice_of_several_batches_is_written_batch_by_batch() -> None:
         with replica.at(Chosen("q", batch_id, end)):
             shown[batch_id, end] = store.get(b"k")
     assert shown == {(0, 2): b"1", (1, 3): b"2", (1, 4): b"2", (2, 6): b"5", (2, 7): b"5"}
+    assert replica.oldest_batch == 0
     for batch_id, end in ((0, 3), (1, 5), (1, 6), (2, 5), (2, 8)):
         with pytest.raises(MomentGone), replica.at(Chosen("q", batch_id, end)):
             pass
@@ -198,8 +199,11 @@ def test_a_restore_keeps_nothing_but_notes_the_newest_record() -> None:
     replica = opened(Checkpoint("topic", "id", 0, 1, records_end=0))
     replica.apply([*batch(0, 0, 1), *batch(1, 2), *batch(2, 4)], 6)
     assert replica.store.statistics()["moments_kept"] == 0
+    assert replica.oldest_batch is None
     saved = replica.present_checkpoint()
     assert (saved.batch, saved.records_end) == (2, 5)
+    replica.to(StoreState.RESTORED)
+    assert replica.oldest_batch == 2, "none is kept, and the present state is this batch's"
     assert replica.save_checkpoint() == replica.store.checkpoint()
 
 
@@ -208,6 +212,7 @@ def test_a_state_of_an_earlier_version_is_no_batchs_unless_it_is_empty(position:
     replica = opened(Checkpoint("topic", "id", position, 1))
     replica.to(StoreState.RESTORED)
     assert replica.keeps_moments
+    assert replica.oldest_batch == (None if position > 0 else 0)
     chosen = Chosen("q", 5, position)
     if position > 0:
         with pytest.raises(MomentGone), replica.at(chosen):
@@ -226,6 +231,7 @@ def test_a_store_that_no_processor_writes_shows_no_batch() -> None:
     replica.to(StoreState.RESTORED)
     replica.apply([*batch(0, 0), *batch(1, 1)], 2)
     assert not replica.keeps_moments
+    assert replica.oldest_batch is None
     assert store.statistics()["moments_kept"] == 0
     with pytest.raises(MomentGone, match="keeps no"), replica.at(Chosen("q", 0, 1)):
         pass

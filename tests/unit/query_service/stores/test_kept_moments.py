@@ -182,6 +182,7 @@ def test_a_moment_without_new_records_is_one_that_ends_later(engine: AnyEngine, 
         engine.keep(0, 1, 5)
     engine.write({"default": [(b"a", b"1")]}, at(6))
     assert engine.statistics()["moments_kept"] == 1
+    assert engine.oldest_kept() == 0
     with engine.moment(0, 1):
         assert engine.get("default", b"a") == b"0"
     if is_raised:

@@ -18,7 +18,9 @@ def test_an_answer_is_read_and_what_isn_t_known_is_none():
                 task="0_1",
                 role=types_pb2.REPLICA_ROLE_STANDBY,
                 state="restoring",
-                stores=[node_service_pb2.StoreReplica(store="counts", partition=1, position=4, lookups=7)],
+                stores=[
+                    node_service_pb2.StoreReplica(store="counts", partition=1, position=4, lookups=7, oldest_batch=0)
+                ],
             )
         ],
     )
@@ -33,6 +35,7 @@ def test_an_answer_is_read_and_what_isn_t_known_is_none():
     assert found.heartbeats_failing_ms is None
     (only,) = found.replicas
     assert (only.task, only.role, only.state, only.position, only.lookups) == ("0_1", "STANDBY", "restoring", 4, 7)
+    assert only.oldest_batch == 0
     assert (only.end, only.lag, only.staleness_ms, only.restored_from) == (None, None, None, None)
     assert found.lookups() == {("0_1", "counts", 1): 7}
     assert list(found.restores()) == [RestoreSample("n1", "0_1", "STANDBY", "counts", 1, 4, None, None)]

@@ -1781,7 +1781,10 @@ type EngineState struct {
 	// the first.
 	Checkpoint []byte `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// The segments of time that may have entries, in order.
-	Segments      []int64 `protobuf:"varint,2,rep,packed,name=segments,proto3" json:"segments,omitempty"`
+	Segments []int64 `protobuf:"varint,2,rep,packed,name=segments,proto3" json:"segments,omitempty"`
+	// Of one that was saved: the oldest batch that it can show; absent if it can
+	// show none.
+	OldestBatch   *int64 `protobuf:"varint,3,opt,name=oldest_batch,json=oldestBatch,proto3,oneof" json:"oldest_batch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1828,6 +1831,13 @@ func (x *EngineState) GetSegments() []int64 {
 		return x.Segments
 	}
 	return nil
+}
+
+func (x *EngineState) GetOldestBatch() int64 {
+	if x != nil && x.OldestBatch != nil {
+		return *x.OldestBatch
+	}
+	return 0
 }
 
 // Values of keys.
@@ -2280,7 +2290,9 @@ type EngineReport struct {
 	Segments []int64 `protobuf:"varint,15,rep,packed,name=segments,proto3" json:"segments,omitempty"`
 	// The offset after the newest record that the store has; 0 if it has none.
 	// If that isn't known, the position from which it was read on.
-	RecordsEnd    int64 `protobuf:"varint,16,opt,name=records_end,json=recordsEnd,proto3" json:"records_end,omitempty"`
+	RecordsEnd int64 `protobuf:"varint,16,opt,name=records_end,json=recordsEnd,proto3" json:"records_end,omitempty"`
+	// The oldest batch that it can show; absent if it can show none.
+	OldestBatch   *int64 `protobuf:"varint,17,opt,name=oldest_batch,json=oldestBatch,proto3,oneof" json:"oldest_batch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2423,6 +2435,13 @@ func (x *EngineReport) GetSegments() []int64 {
 func (x *EngineReport) GetRecordsEnd() int64 {
 	if x != nil {
 		return x.RecordsEnd
+	}
+	return 0
+}
+
+func (x *EngineReport) GetOldestBatch() int64 {
+	if x != nil && x.OldestBatch != nil {
+		return *x.OldestBatch
 	}
 	return 0
 }
@@ -2657,12 +2676,14 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x06answer\"c\n" +
 	"\vEngineFault\x12:\n" +
 	"\x04kind\x18\x01 \x01(\x0e2&.statehouse.control.v1.EngineFaultKindR\x04kind\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"I\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x82\x01\n" +
 	"\vEngineState\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\fR\n" +
 	"checkpoint\x12\x1a\n" +
-	"\bsegments\x18\x02 \x03(\x03R\bsegments\"J\n" +
+	"\bsegments\x18\x02 \x03(\x03R\bsegments\x12&\n" +
+	"\foldest_batch\x18\x03 \x01(\x03H\x00R\voldestBatch\x88\x01\x01B\x0f\n" +
+	"\r_oldest_batch\"J\n" +
 	"\fEngineValues\x12:\n" +
 	"\x06values\x18\x01 \x03(\v2\".statehouse.control.v1.EngineValueR\x06values\"2\n" +
 	"\vEngineValue\x12\x19\n" +
@@ -2692,7 +2713,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x19\n" +
 	"\x05batch\x18\x05 \x01(\x03H\x01R\x05batch\x88\x01\x01B\b\n" +
 	"\x06_valueB\b\n" +
-	"\x06_batch\"\xbf\x04\n" +
+	"\x06_batch\"\xf8\x04\n" +
 	"\fEngineReport\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x03R\bposition\x12\x15\n" +
@@ -2711,7 +2732,9 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x0estream_time_ms\x18\x0e \x01(\x03R\fstreamTimeMs\x12\x1a\n" +
 	"\bsegments\x18\x0f \x03(\x03R\bsegments\x12\x1f\n" +
 	"\vrecords_end\x18\x10 \x01(\x03R\n" +
-	"recordsEnd\"?\n" +
+	"recordsEnd\x12&\n" +
+	"\foldest_batch\x18\x11 \x01(\x03H\x00R\voldestBatch\x88\x01\x01B\x0f\n" +
+	"\r_oldest_batch\"?\n" +
 	"\rEngineSkipped\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"E\n" +
@@ -2862,8 +2885,10 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineAnswer_Records)(nil),
 		(*EngineAnswer_Profile)(nil),
 	}
+	file_statehouse_control_v1_engine_proto_msgTypes[17].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[19].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[24].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

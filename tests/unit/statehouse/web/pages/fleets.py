@@ -60,6 +60,7 @@ def replica(partition: int = 0, **more: Any) -> ReplicaReading:
         "restored_from": 0,
         "restored_records": 0,
         "lookups": 0,
+        "oldest_batch": None,
     }
     return ReplicaReading(**(given | more))
 

@@ -15,7 +15,7 @@ from statehouse.settings import WebSettings
 from statehouse.web.gateway import Gateway
 from statehouse.web.pages.routes import Pages
 from tests.support.fake_router import fake_router
-from tests.unit.statehouse.web.pages.fleets import at, fleet, store
+from tests.unit.statehouse.web.pages.fleets import at, fleet, reading, replica, store
 
 
 def identity(name: str, more: str) -> str:
@@ -44,7 +44,8 @@ async def web(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
             tmp_path / "rules.toml", None, None, on_denied=lambda _reason: None, on_unusable=lambda: None
         )
         pages = Pages(gateway)
-        pages.recorder.take_fleet(fleet(epoch=77, stores=(store("boards"), store("secret"))), at(0))
+        pages.recorder.take_fleet(fleet(epoch=77, stores=(store("boards", newest_batch=42), store("secret"))), at(0))
+        pages.recorder.take_node(reading("n1", 0.0, replica(store="boards", oldest_batch=17)))
         transport = httpx.ASGITransport(Starlette(routes=pages.routes()))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client
@@ -63,6 +64,12 @@ async def test_who_may_not_list_the_stores_is_offered_only_the_one_asked_about(w
         assert "boards" in told.text
         assert "secret" not in told.text
         assert "secret" in (await web.get(path, params=asked, headers=by("lister"))).text
+
+
+async def test_a_store_s_page_shows_the_oldest_kept_batch_beside_the_newest(web: httpx.AsyncClient):
+    told = await web.get("/stores/boards", headers=by("reader"))
+    assert "moments: newest batch 42, oldest kept 17" in told.text
+    assert (await web.get("/stores/boards.json", headers=by("reader"))).json()["page"]["oldest_batch"] == 17
 
 
 async def test_a_form_that_can_not_be_read_tells_nobody_of_the_fleet_who_may_not_ask(web: httpx.AsyncClient):

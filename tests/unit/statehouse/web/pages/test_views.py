@@ -25,6 +25,7 @@ from statehouse.web.pages.views.map import CELLS_MAX, map_view
 from statehouse.web.pages.views.nodes import NODES_A_PAGE, node_view, nodes_view
 from statehouse.web.pages.views.overview import Overview, overview
 from statehouse.web.pages.views.queries import queries_view
+from statehouse.web.pages.views.reads import oldest_kept
 from statehouse.web.pages.views.restores import restores_view
 from statehouse.web.pages.views.routing import routing_view
 from tests.unit.statehouse.web.pages.fleets import (
@@ -284,6 +285,42 @@ def test_what_is_known_of_nothing_is_shown_as_nothing():
         view = page.view(Seen(Recorder(), at(0), QueryParams()))
         json.dumps(as_json(view), allow_nan=False)
     assert not routing_view(Recorder(), is_measured=False).is_measured
+
+
+@pytest.mark.parametrize(
+    ("told", "newest", "oldest"),
+    [
+        ((("running", 3), ("running", 17), ("running", 0)), 42, 17),
+        ((("running", 3), ("restoring", None)), 42, 3),
+        ((("running", 3), ("running", None)), 42, None),  # it keeps none, or is of an earlier version
+        ((("running", 43),), 42, None),  # the batches' ids have begun anew
+        ((("running", 42),), 42, 42),
+        ((("running", 3),), None, None),
+        ((), 42, None),
+    ],
+)
+def test_a_store_serves_from_the_largest_of_its_replicas_oldest_batches(
+    told: tuple[tuple[str, int | None], ...], newest: int | None, oldest: int | None
+) -> None:
+    replicas = [replica(number, state=state, oldest_batch=batch) for number, (state, batch) in enumerate(told)]
+    readings = [reading(f"n{number}", 0.0, each) for number, each in enumerate(replicas)]
+    readings.append(reading("n9", 0.0, replica(store="other", oldest_batch=99)))
+    assert oldest_kept((store(newest_batch=newest), store("none")), iter(readings)) == (oldest, None)
+
+
+def test_the_table_of_stores_shows_the_oldest_kept_batch_by_the_nodes_that_answer() -> None:
+    found = recorder(fleet(stores=(store("boards"), store(newest_batch=42))))
+    found.take_node(reading("n1", 0.0, replica(oldest_batch=17)))
+    found.take_node(reading("n2", 0.0, replica(1, oldest_batch=20)))
+    page = LIVE_PAGES["stores"]
+
+    def shown() -> str:
+        return html(page.template, page=page.view(Seen(found, at(1), QueryParams())))
+
+    assert "<td>newest batch 42, oldest kept 20</td>" in shown()
+    assert "<td>not known</td>" in shown()
+    found.note_contact("n2", Contact.SILENT, "refused", 1.0)
+    assert "<td>newest batch 42, oldest kept 17</td>" in shown()
 
 
 @pytest.mark.feature("lookups-their-explanation")
