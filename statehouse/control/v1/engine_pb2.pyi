@@ -836,9 +836,7 @@ class EngineState(_message.Message):
     the first.
     """
     oldest_batch: _builtins.int
-    """Of one that was saved: the oldest batch that it can show; absent if it can
-    show none.
-    """
+    """The oldest batch that a saved one can show; absent if it can show none."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The segments of time that may have entries, in order."""

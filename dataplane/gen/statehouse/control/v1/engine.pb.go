@@ -1782,8 +1782,7 @@ type EngineState struct {
 	Checkpoint []byte `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// The segments of time that may have entries, in order.
 	Segments []int64 `protobuf:"varint,2,rep,packed,name=segments,proto3" json:"segments,omitempty"`
-	// Of one that was saved: the oldest batch that it can show; absent if it can
-	// show none.
+	// The oldest batch that a saved one can show; absent if it can show none.
 	OldestBatch   *int64 `protobuf:"varint,3,opt,name=oldest_batch,json=oldestBatch,proto3,oneof" json:"oldest_batch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
