@@ -29,7 +29,8 @@ const (
 	benchRestored = 1_000_000
 )
 
-// BenchmarkFollow writes records of random keys, batch by batch, beside as many kept batches as there are.
+// BenchmarkFollow writes records of random keys as a node does that follows, batch by batch, beside as many kept batches as
+// there are.
 func BenchmarkFollow(b *testing.B) {
 	for _, mostBytes := range []uint64{0, 64 << 20} {
 		b.Run(fmt.Sprintf("moments=%t", mostBytes > 0), func(b *testing.B) {
@@ -50,15 +51,18 @@ func BenchmarkFollow(b *testing.B) {
 			for ; batch < benchKeys/benchBatch; batch++ {
 				write(batch, func(at int) int { return int(batch)*benchBatch + at })
 			}
+			counts(b, r)
 			anyKey := func(int) int { return random.IntN(benchKeys) }
 			for range 300 {
 				write(batch, anyKey)
 				batch++
 			}
+			began := usedNS(b)
 			for b.Loop() {
 				write(batch, anyKey)
 				batch++
 			}
+			b.ReportMetric(float64(usedNS(b)-began)/float64(b.N*benchBatch), "cpu-ns/record")
 			b.ReportMetric(float64(len(r.moments.kept)), "kept")
 			closeStore(b, r)
 		})
@@ -94,11 +98,7 @@ func BenchmarkRestore(b *testing.B) {
 				for _, slice := range slices {
 					take(b, r, slice)
 				}
-				counted, err := r.store.Keep()
-				if err != nil {
-					b.Fatal(err)
-				}
-				<-counted
+				counts(b, r)
 				closeStore(b, r)
 			}
 			b.ReportMetric(float64(usedNS(b)-began)/float64(b.N*benchRestored), "cpu-ns/record")
@@ -215,6 +215,16 @@ func benchReplica(b *testing.B, mostBytes, inMemory uint64) *replica {
 	}
 	begin(b, r, stores.Checkpoint{}, false)
 	return r
+}
+
+// counts has a store count its entries from now on, as those do that are followed.
+func counts(b *testing.B, r *replica) {
+	b.Helper()
+	counted, err := r.store.Keep()
+	if err != nil {
+		b.Fatal(err)
+	}
+	<-counted
 }
 
 // usedNS returns the processor time of this process.
