@@ -117,6 +117,11 @@ func (r *Resources) options(memtable uint64) *pebble.Options {
 		options.Levels[level].FilterPolicy = bloom.FilterPolicy(bloomBitsPerKey)
 		options.Levels[level].FilterType = pebble.TableFilter
 	}
+	// With a snapshot, Pebble keeps more than one value of a key. It would write all but the newest into blocks of their own,
+	// and allocate 32 KiB for each block of 4 KiB.
+	options.Experimental.SpanPolicyFunc = func([]byte) (pebble.SpanPolicy, []byte, error) {
+		return pebble.SpanPolicy{DisableValueSeparationBySuffix: true}, nil, nil
+	}
 	options.EnsureDefaults()
 	return options
 }
