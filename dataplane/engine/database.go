@@ -38,6 +38,7 @@ const (
 type Database struct {
 	path      string
 	budget    int64
+	keyBytes  int64
 	resources *Resources
 	lock      *pebble.Lock
 	pebble    *pebble.DB
@@ -83,12 +84,14 @@ func OpenInMemory(path string, resources *Resources, stores int, budget int64) (
 
 func openIn(d *Database, resources *Resources, stores int, files vfs.FS) (*Database, error) {
 	d.resources, d.moved = resources, make(chan struct{})
-	memtable := resources.begin(stores)
+	memtable, keyBytes := resources.begin(stores)
 	d.memtable = int(memtable)
 	options := resources.options(memtable)
 	options.FS = files
 	if d.budget > 0 {
 		inMemory(options, d.budget)
+	} else {
+		d.keyBytes = keyBytes
 	}
 	options.Logger = logger{d.path}
 	options.EventListener = &pebble.EventListener{
@@ -149,6 +152,9 @@ func (d *Database) load() error {
 
 // Budget returns what entries may take in memory; 0: they are on disk.
 func (d *Database) Budget() int64 { return d.budget }
+
+// KeyBytes returns what the store may take to remember which keys there are; 0 in memory, where reads cost little.
+func (d *Database) KeyBytes() int64 { return d.keyBytes }
 
 // State returns what was written with the newest entries; nil if nothing was ever written. It is the writer's to ask.
 func (d *Database) State() []byte { return d.state }

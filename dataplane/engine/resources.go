@@ -15,6 +15,8 @@ const (
 	leastMemtableBytes = 256 << 10
 	// One is written to while another is flushed.
 	memtablesOfStore = 2
+	// What stores take of the cache to remember which keys there are.
+	keysOfCache = 16
 	// One of a hundred lookups of absent keys reads a block in vain.
 	bloomBitsPerKey = 10
 	blockBytes      = 4 << 10
@@ -30,6 +32,7 @@ const (
 type Resources struct {
 	cache      *pebble.Cache
 	writeBytes int64
+	keyBytes   int64
 
 	mutex sync.Mutex
 	count int
@@ -44,7 +47,7 @@ type Resources struct {
 //	writeBytes: what entries that are not in files yet may take, of all stores together
 func NewResources(cacheBytes, writeBytes int64) *Resources {
 	return &Resources{
-		cache: pebble.NewCache(cacheBytes + writeBytes), writeBytes: writeBytes,
+		cache: pebble.NewCache(cacheBytes - cacheBytes/keysOfCache + writeBytes), writeBytes: writeBytes, keyBytes: cacheBytes / keysOfCache,
 		open: map[*Database]bool{}, former: map[string]int64{},
 	}
 }
@@ -58,12 +61,14 @@ func memtableBytes(writeBytes int64, stores int) uint64 {
 	return uint64(min(max(part, leastMemtableBytes), mostMemtableBytes))
 }
 
-// begin returns how large the memtables of one more store may be; `expected` is how many the node is to have.
-func (r *Resources) begin(expected int) uint64 {
+// begin returns how large the memtables of one more store may be, and what it may take to remember keys; `expected` is how
+// many the node is to have.
+func (r *Resources) begin(expected int) (memtable uint64, keyBytes int64) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.count++
-	return memtableBytes(r.writeBytes, max(r.count, expected))
+	stores := max(r.count, expected)
+	return memtableBytes(r.writeBytes, stores), r.keyBytes / int64(stores)
 }
 
 // opened takes a database that is to be measured.

@@ -43,7 +43,8 @@ func (a amount) plus(other amount) amount {
 // on. Bytes are known of stores in memory only, which are empty at first.
 type tally struct {
 	database  *engine.Database
-	segmented bool // it has segments
+	segmented bool        // it has segments
+	keys      *remembered // the writer's
 
 	mutex   sync.Mutex
 	on      bool // every write says by how much it changes the amounts
@@ -54,7 +55,7 @@ type tally struct {
 
 // begin takes the numbers that were stored, if they were.
 func (t *tally) begin(database *engine.Database, checkpoint *Checkpoint) {
-	t.database = database
+	t.database, t.keys = database, newRemembered(database.KeyBytes())
 	isCounted := checkpoint != nil && checkpoint.Entries != nil
 	if !isCounted && database.Budget() == 0 {
 		return
@@ -198,6 +199,7 @@ func sumOf(amounts map[int64]amount) amount {
 // change is by how much a batch changes the amounts. A nil one is not counted, as that takes a read of each entry.
 type change struct {
 	database *engine.Database
+	keys     *remembered
 	bytes    map[string]int64 // by entry; 0: there is none
 	amounts  map[int64]amount
 	dropped  map[int64]bool
@@ -208,7 +210,7 @@ func (t *tally) change(entries int) *change {
 	if !t.isOn() {
 		return nil
 	}
-	return &change{t.database, make(map[string]int64, entries), map[int64]amount{}, map[int64]bool{}}
+	return &change{t.database, t.keys, make(map[string]int64, entries), map[int64]amount{}, map[int64]bool{}}
 }
 
 // deleted stands for the size of a value that is not there.
@@ -224,10 +226,13 @@ func (c *change) entry(number int64, key []byte, valueBytes int) error {
 	}
 	was, known := c.bytes[string(key)]
 	if !known {
-		_, err := c.database.Get(familyOf(number), key, func(value []byte) { was = bytesOf(key, len(value)) })
-		if err != nil {
+		var err error
+		if was, err = c.before(number, key); err != nil {
 			return err
 		}
+	}
+	if valueBytes == deleted {
+		c.keys.remove(key)
 	}
 	now := bytesOf(key, valueBytes)
 	c.bytes[string(key)] = now
@@ -240,6 +245,20 @@ func (c *change) entry(number int64, key []byte, valueBytes int) error {
 	}
 	c.amounts[number] = c.amounts[number].plus(by)
 	return nil
+}
+
+// before returns as how many bytes an entry counts before the batch; of a store on disk, just more than 0 if there is one.
+// Entries of segments aren't remembered, as they go with these.
+func (c *change) before(number int64, key []byte) (int64, error) {
+	if number == Whole && c.keys.has(key) {
+		return entryBytes, nil
+	}
+	was := int64(0)
+	_, err := c.database.Get(familyOf(number), key, func(value []byte) { was = bytesOf(key, len(value)) })
+	if number == Whole && was > 0 {
+		c.keys.add(key)
+	}
+	return was, err
 }
 
 func bytesOf(key []byte, valueBytes int) int64 {
