@@ -1,6 +1,6 @@
 """What moments cost those that write, follow and read: `python -m bench.moments`.
 
-Both ways take turns, and each turn is compared with those beside it. Six minutes on two quiet cores.
+Both ways take turns, and each turn is compared with those beside it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def _carry_out(options: argparse.Namespace) -> None:
         if SINK in options.parts:
             runs |= _sink(Path(directory), options.rounds, options.batches)
         if FOLLOW in options.parts:
-            say(f"following, {options.turns} turns")
-            runs[FOLLOW, "µs a record"] = [followed(Path(directory), options.turns, options.followed)]
+            say(f"following, {options.turns} turns of {options.followed} batches")
+            with EmbeddedKafka(Path(directory) / "followed", heap_mb=_BROKER_HEAP_MB) as broker:
+                costs = followed(broker.bootstrap, Path(directory) / "node", options.turns, options.followed)
+            runs[FOLLOW, "processor µs a record"] = [costs]
         if READ in options.parts:
             say(f"reading, {options.turns} turns of each call")
             with EmbeddedKafka(Path(directory) / "broker-read", heap_mb=_BROKER_HEAP_MB) as broker:
@@ -92,9 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=2, help="runs of Spark (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=19, help="batches of each (default: %(default)s)")
     parser.add_argument(
-        "--turns", type=int, default=17, help="turns of following, and of each call (default: %(default)s)"
+        "--turns", type=int, default=9, help="turns of following, and of each call (default: %(default)s)"
     )
-    parser.add_argument("--followed", type=int, default=1_000, help="batches of each turn (default: %(default)s)")
+    parser.add_argument("--followed", type=int, default=20, help="batches of each turn (default: %(default)s)")
     parser.add_argument("--directory", type=Path, help="where data and logs go (default: the system's temporary one)")
     parser.add_argument("--json", type=Path, help="file for every figure of every turn")
     return parser
