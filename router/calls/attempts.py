@@ -107,6 +107,8 @@ class Attempts:
             # Our task was not cancelled, the call was: its channel was closed.
             return LookupFailure(Reason.UNREACHABLE, "the connection was closed")
         took_s = loop.time() - started_at
+        if handed is not None and handed.took_s is not None:
+            took_s = handed.took_s  # what the router has done since then says nothing about the node
         self.health.answered(node, took_s)
         if (
             kind is not None

@@ -21,8 +21,9 @@ class HandedLookup:
     """A call that the proxy has made to a node, and hands over because it is late or did not go well.
 
     `address`: host:port that it was made to. `sent_at`: when, in the loop's time; of one that was answered, as if it
-    were just now. `came`: the node's answer or refusal; None if nothing is known; or CallFailed is raised. `lookups`:
-    how many of a batch, in their order, it is for. `partitions`: of a page, which it is for.
+    were just now. `took_s`: how long that took; None if it wasn't. `came`: the node's answer or refusal; None if
+    nothing is known; or CallFailed is raised. `lookups`: how many of a batch, in their order, it is for.
+    `partitions`: of a page, which it is for.
     """
 
     instance_id: str
@@ -31,6 +32,7 @@ class HandedLookup:
     came: Came
     lookups: int = 1
     partitions: tuple[int, ...] = ()
+    took_s: float | None = None
 
     def was_made_to(self, instance_id: str, address: str) -> bool:
         """Whether the call was made to a node at this address.
@@ -55,9 +57,10 @@ class HandedCalls:
         numbers: list[int] = []
         for each in express_pb2.HandedRequest.FromString(data).calls:
             came: Came = self._loop.create_future()
-            sent_at = now - each.took_us * _MICROSECOND
-            of = (each.lookups, tuple(each.partitions))
-            calls.append(HandedLookup(each.instance_id, each.address, sent_at, came, *of))
+            had_s = each.took_us * _MICROSECOND
+            took_s = had_s if each.outcome == express_pb2.HANDED_OUTCOME_ANSWERED else None
+            of = (each.lookups, tuple(each.partitions), took_s)
+            calls.append(HandedLookup(each.instance_id, each.address, now - had_s, came, *of))
             if each.outcome == _UNDER_WAY:
                 self._under_way[each.number] = came
                 numbers.append(each.number)
