@@ -15,9 +15,9 @@ type batch struct {
 	// For each lookup its store; nil if it is the router's.
 	stores []*store
 	groups []*group
-	// Whether a lookup asks for a batch of its query: then all such answers are to be of one, and either all lookups are
-	// answered by nodes or the router gives all their results.
-	asksForBatch bool
+	// Which lookups ask for a batch of their query; nil if none does. All their answers are to be of one, and either all
+	// lookups are answered by nodes or the router gives all their results.
+	ofBatch []bool
 	// The bytes that are left for results in the answer.
 	room int
 }
@@ -78,7 +78,12 @@ func (e *Express) split(s *snapshot, by *judged, lookups [][]byte) *batch {
 		g.bytes += size
 		g.lookups++
 		of[place], b.stores[place] = g, to.store
-		b.asksForBatch = b.asksForBatch || to.isOfBatch
+		if to.isOfBatch {
+			if b.ofBatch == nil {
+				b.ofBatch = make([]bool, len(lookups))
+			}
+			b.ofBatch[place] = true
+		}
 	}
 	for place, g := range of {
 		if g != nil {
@@ -90,7 +95,7 @@ func (e *Express) split(s *snapshot, by *judged, lookups [][]byte) *batch {
 
 // isDecided says whether nodes are to be asked.
 func (b *batch) isDecided() bool {
-	return len(b.groups) > 0 && !(b.asksForBatch && slices.Contains(b.stores, nil))
+	return len(b.groups) > 0 && !(b.ofBatch != nil && slices.Contains(b.stores, nil))
 }
 
 // add adds a lookup, with what says that it was passed on. How many there will be is known.
@@ -178,7 +183,7 @@ func (e *Express) unanswered(b *batch) ([]*sent, []int) {
 	for _, g := range b.groups {
 		b.read(g)
 	}
-	isOfOne := !b.asksForBatch || b.isOfOne()
+	isOfOne := b.ofBatch == nil || b.isOfOne()
 	for _, g := range b.groups {
 		missing := g.places
 		if isOfOne {
@@ -220,8 +225,7 @@ func (b *batch) isOfOne() bool {
 		}
 		for i, result := range g.results {
 			came := resultIn(result)
-			_, _, _, has, _ := plain(b.lookups[g.places[i]])
-			if came.kind != answered || has == ofBatch && !one.agreesWith(came.content) {
+			if came.kind != answered || b.ofBatch[g.places[i]] && !one.agreesWith(came.content) {
 				return false
 			}
 		}

@@ -130,8 +130,7 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, qu
 	if err := e.await(ctx, 1, calls, microseconds(to.store.LateAfterUs), asked.done); err != nil {
 		return nil, err, true
 	}
-	isOne := !to.isOfBatch || asked.came.kind == answered && new(ofOne).agreesWith(asked.came.content)
-	if asked.came.kind == answered && isOne {
+	if asked.came.kind == answered && (!to.isOfBatch || new(ofOne).agreesWith(asked.came.content)) {
 		if !by.may(to.store.Name) { // they have lost the right to it meanwhile
 			return nil, nil, false
 		}

@@ -36,7 +36,7 @@ from router.lookups.overload import LookupLimit, OpenLookups
 from router.lookups.stamps import too_old
 from router.telemetry.metrics import RouterMetrics
 from statehouse.contract.agreement import Agreement, ask_for, batch_shown, is_gone
-from statehouse.contract.moments import Asked, MomentBound
+from statehouse.contract.moments import MomentBound
 from statehouse.errors import LookupFailure, Reason
 from statehouse.link.handed import HandedLookup
 from statehouse.rpc.deadline import Deadline
@@ -300,8 +300,8 @@ class BatchGetter:
         body = framed(entry.call.body + forwarding for entry in entries)
         had_s = 0.0 if handed is None else asyncio.get_running_loop().time() - handed.sent_at
         timeout_s = min(self._calls.attempt_timeout_s, deadline.remaining_s + had_s)
-        may_wait = any(_may_take_long(entry.call) for entry in entries)
-        kind = None if may_wait else _KIND
+        moments = (entry.call.freshness.moment for entry in entries)
+        kind = None if any(moment is not None and moment.may_wait for moment in moments) else _KIND
         answer = await self._calls.make(node, "BatchGet", body, deadline, timeout_s, kind=kind, handed=handed)
         failure = self._take(node, entries, room, answer) if isinstance(answer, bytes) else answer
         self._metrics.attempt("OK" if failure is None else failure.reason.name)
@@ -366,12 +366,6 @@ def _made_already(
         if node is not None and each.was_made_to(node.instance_id, node.target) and len(its) == each.lookups:
             calls.append(_GroupCall(node, its, each))
     return calls
-
-
-def _may_take_long(call: Call) -> bool:
-    """Whether a node that is well may wait before it answers: a replica hardly ever waits for its newest batch."""
-    moment = call.freshness.moment
-    return moment is not None and moment.asked is not Asked.NEWEST
 
 
 def _shows_none(result: bytes) -> bool:

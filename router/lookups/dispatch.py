@@ -58,7 +58,6 @@ from router.lookups.stamps import checked
 from router.telemetry.metrics import RouterMetrics
 from statehouse.contract.consistency import ANY, Freshness, not_reached
 from statehouse.contract.epochs import is_newer
-from statehouse.contract.moments import Asked
 from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure, Reason
 from statehouse.link.handed import HandedLookup
@@ -170,12 +169,9 @@ class _Round:
         return handed
 
     def kind(self, replica: RoutedReplica) -> CallKind | None:
-        """The kind of call for the answer times; None if the replica may take any time.
-
-        A replica hardly ever waits for its newest batch.
-        """
+        """The kind of call for the answer times; None if the replica may take any time."""
         moment = self.call.freshness.moment
-        may_take_long = self.waits(replica) or (moment is not None and moment.asked is not Asked.NEWEST)
+        may_take_long = self.waits(replica) or (moment is not None and moment.may_wait)
         return None if may_take_long else self.call.kind
 
     def record(self, replica: RoutedReplica, *, is_hedge: bool) -> AttemptRecord | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from statehouse.contract.moments import Asked, MomentBound
+from statehouse.contract.moments import MomentBound
 from statehouse.contract.positions import Token
 from statehouse.contract.topology import Role
 from statehouse.errors import LookupFailure, Reason
@@ -78,7 +78,7 @@ class Freshness:
     @property
     def may_wait(self) -> bool:
         """Whether the caller wants to see something that a well replica may have to wait for."""
-        return self.at_least is not None or (self.moment is not None and self.moment.asked is not Asked.NEWEST)
+        return self.at_least is not None or (self.moment is not None and self.moment.may_wait)
 
 
 ANY = Freshness()

@@ -144,6 +144,11 @@ class MomentBound:
             case _:
                 raise ValueError("the moment is missing: set newest, at_least or exactly")
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether a replica that is well may have to wait for it: hardly ever for its newest batch."""
+        return self.asked is not Asked.NEWEST
+
     def to_proto(self) -> types_pb2.MomentBound:
         """Return the wire form."""
         if self.asked is Asked.NEWEST:
