@@ -11,6 +11,7 @@ import (
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/keys"
+	"statehouse-dataplane/wire"
 )
 
 // Method is a call about one key, by what its requests are.
@@ -122,35 +123,10 @@ const (
 	mostPositions = 1_000
 )
 
-// field is one of a message: its number, and what it has by its type.
-type field struct {
-	number  protowire.Number
-	isBytes bool
-	bytes   []byte
-	varint  uint64
-}
-
 // next returns the first field of a message, and what follows it. Each field that is known here has one of two types.
-func next(data []byte) (field, []byte, bool) {
-	number, kind, size := protowire.ConsumeTag(data)
-	if size < 0 {
-		return field{}, nil, false
-	}
-	data = data[size:]
-	found := field{number: number}
-	switch kind {
-	case protowire.BytesType:
-		found.isBytes = true
-		found.bytes, size = protowire.ConsumeBytes(data)
-	case protowire.VarintType:
-		found.varint, size = protowire.ConsumeVarint(data)
-	default:
-		return field{}, nil, false
-	}
-	if size < 0 {
-		return field{}, nil, false
-	}
-	return found, data[size:], true
+func next(data []byte) (wire.Field, []byte, bool) {
+	found, rest, isRead := wire.Next(data)
+	return found, rest, isRead && (found.IsBytes() || found.IsVarint())
 }
 
 // seen is the fields of a message that have come: a second one of a number is Python's to read.
@@ -170,24 +146,24 @@ func (m *Method) Read(request []byte) (Asked, bool) {
 	hasKey := false
 	for len(request) > 0 {
 		found, rest, isRead := next(request)
-		if !isRead || !fields.isNew(found.number) {
+		if !isRead || !fields.isNew(found.Number) {
 			return asked, false
 		}
 		request = rest
 		switch {
-		case found.number == requestStore && found.isBytes:
-			asked.Store = found.bytes
-		case found.number == requestKey && found.isBytes:
-			asked.key, hasKey = readKey(found.bytes)
+		case found.Number == requestStore && found.IsBytes():
+			asked.Store = found.Bytes
+		case found.Number == requestKey && found.IsBytes():
+			asked.key, hasKey = readKey(found.Bytes)
 			isRead = hasKey
-		case found.number == requestFreshness && found.isBytes:
-			isRead = asked.readFreshness(found.bytes)
-		case found.number == requestRaw && !found.isBytes:
-			asked.Raw, isRead = found.varint == 1, found.varint <= 1
-		case found.number == requestExact && !found.isBytes:
-			asked.Exact, isRead = found.varint == 1, found.varint <= 1
-		case found.number == requestForwarding && found.isBytes:
-			isRead = asked.readForwarding(found.bytes)
+		case found.Number == requestFreshness && found.IsBytes():
+			isRead = asked.readFreshness(found.Bytes)
+		case found.Number == requestRaw && !found.IsBytes():
+			asked.Raw, isRead = found.Varint == 1, found.Varint <= 1
+		case found.Number == requestExact && !found.IsBytes():
+			asked.Exact, isRead = found.Varint == 1, found.Varint <= 1
+		case found.Number == requestForwarding && found.IsBytes():
+			isRead = asked.readForwarding(found.Bytes)
 		default:
 			isRead = asked.takeMore(found)
 		}
@@ -199,20 +175,20 @@ func (m *Method) Read(request []byte) (Asked, bool) {
 }
 
 // takeMore takes a field that GetRequest doesn't have.
-func (a *Asked) takeMore(found field) bool {
-	isTime := !found.isBytes
+func (a *Asked) takeMore(found wire.Field) bool {
+	isTime := !found.IsBytes()
 	switch {
-	case found.number == requestFrom && isTime && (a.method.isPaged || a.method.isAsOf):
-		a.From = Time{int64(found.varint), true}
+	case found.Number == requestFrom && isTime && (a.method.isPaged || a.method.isAsOf):
+		a.From = Time{int64(found.Varint), true}
 	case !a.method.isPaged:
 		return false
-	case found.number == requestTo && isTime:
-		a.To = Time{int64(found.varint), true}
-	case found.number == requestSize:
+	case found.Number == requestTo && isTime:
+		a.To = Time{int64(found.Varint), true}
+	case found.Number == requestSize:
 		return a.takeSize(found)
-	case found.number == requestToken:
+	case found.Number == requestToken:
 		return a.takeToken(found)
-	case found.number == requestReverse:
+	case found.Number == requestReverse:
 		return a.takeReverse(found)
 	default:
 		return false
@@ -229,10 +205,10 @@ func (a *Asked) isRefused() bool {
 
 func readKey(data []byte) (key, bool) {
 	found, rest, isRead := next(data)
-	if !isRead || len(rest) > 0 || !found.isBytes || found.number != keyText && found.number != keyRaw {
+	if !isRead || len(rest) > 0 || !found.IsBytes() || found.Number != keyText && found.Number != keyRaw {
 		return key{}, false
 	}
-	read := key{found.bytes, found.number == keyText}
+	read := key{found.Bytes, found.Number == keyText}
 	return read, !read.isText || utf8.Valid(read.bytes)
 }
 
@@ -240,15 +216,15 @@ func (a *Terms) readFreshness(data []byte) bool {
 	var fields seen
 	for len(data) > 0 {
 		found, rest, isRead := next(data)
-		if !isRead || !fields.isNew(found.number) || found.isBytes != (found.number == atLeast || found.number == momentOf) {
+		if !isRead || !fields.isNew(found.Number) || found.IsBytes() != (found.Number == atLeast || found.Number == momentOf) {
 			return false
 		}
 		data = rest
-		value := int64(found.varint)
+		value := int64(found.Varint)
 		if value < 0 {
 			return false // Python refuses it
 		}
-		switch found.number {
+		switch found.Number {
 		case activeOnly:
 			if value > 1 {
 				return false
@@ -263,12 +239,12 @@ func (a *Terms) readFreshness(data []byte) bool {
 		case maxBacklog:
 			a.maxBacklog, a.bounds = value, a.bounds|backlogBound
 		case atLeast:
-			if !arePositions(found.bytes) {
+			if !arePositions(found.Bytes) {
 				return false
 			}
-			a.atLeast = found.bytes
+			a.atLeast = found.Bytes
 		case momentOf:
-			if !a.moment.read(found.bytes) {
+			if !a.moment.read(found.Bytes) {
 				return false
 			}
 		default:
@@ -282,23 +258,23 @@ func (a *Terms) readForwarding(data []byte) bool {
 	var fields seen
 	for len(data) > 0 {
 		found, rest, isRead := next(data)
-		if !isRead || !fields.isNew(found.number) || found.isBytes {
+		if !isRead || !fields.isNew(found.Number) || found.IsBytes() {
 			return false
 		}
 		data = rest
-		switch found.number {
+		switch found.Number {
 		case forwardingEpoch:
-			a.epoch = found.varint
+			a.epoch = found.Varint
 		case forwardingEntryKeys:
-			if found.varint > 1 {
+			if found.Varint > 1 {
 				return false
 			}
-			a.WithKeys = found.varint == 1
+			a.WithKeys = found.Varint == 1
 		case forwardingHops:
-			if found.varint > mostHops {
+			if found.Varint > mostHops {
 				return false
 			}
-			a.Forwarded = found.varint > 0
+			a.Forwarded = found.Varint > 0
 		default:
 			return false
 		}
@@ -316,24 +292,24 @@ type position struct {
 // nextPosition returns the first position, and what follows it.
 func nextPosition(data []byte) (position, []byte, bool) {
 	each, rest, isRead := next(data)
-	if !isRead || each.number != positionsEach || !each.isBytes {
+	if !isRead || each.Number != positionsEach || !each.IsBytes() {
 		return position{}, nil, false
 	}
 	var read position
 	var fields seen
-	for data = each.bytes; len(data) > 0; {
+	for data = each.Bytes; len(data) > 0; {
 		found, more, isRead := next(data)
-		if !isRead || !fields.isNew(found.number) {
+		if !isRead || !fields.isNew(found.Number) {
 			return position{}, nil, false
 		}
 		data = more
 		switch {
-		case found.number == positionStore && found.isBytes:
-			read.store = found.bytes
-		case found.number == positionPartition && !found.isBytes:
-			read.partition = found.varint
-		case found.number == positionOffset && !found.isBytes:
-			read.offset = int64(found.varint)
+		case found.Number == positionStore && found.IsBytes():
+			read.store = found.Bytes
+		case found.Number == positionPartition && !found.IsBytes():
+			read.partition = found.Varint
+		case found.Number == positionOffset && !found.IsBytes():
+			read.offset = int64(found.Varint)
 		default:
 			return position{}, nil, false
 		}

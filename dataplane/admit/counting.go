@@ -4,6 +4,7 @@ import (
 	"unicode/utf8"
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/wire"
 )
 
 // Counting is a request for the number of entries: a statehouse.v1.CountRequest that has nothing else than what is here.
@@ -24,7 +25,7 @@ func ReadCounting(request []byte) (*Counting, bool) {
 	var fields seen
 	for len(request) > 0 {
 		found, rest, isRead := next(request)
-		if !isRead || !fields.isNew(found.number) || !counting.take(found) {
+		if !isRead || !fields.isNew(found.Number) || !counting.take(found) {
 			return nil, false
 		}
 		request = rest
@@ -32,21 +33,21 @@ func ReadCounting(request []byte) (*Counting, bool) {
 	return counting, utf8.Valid(counting.Store) && !counting.WithKeys
 }
 
-func (c *Counting) take(found field) bool {
-	switch found.number {
+func (c *Counting) take(found wire.Field) bool {
+	switch found.Number {
 	case countStore:
-		c.Store = found.bytes
-		return found.isBytes
+		c.Store = found.Bytes
+		return found.IsBytes()
 	case countExact:
 		c.IsExact = true
-		return !found.isBytes && found.varint == 1
+		return !found.IsBytes() && found.Varint == 1
 	case countFreshness:
-		return found.isBytes && c.readFreshness(found.bytes)
+		return found.IsBytes() && c.readFreshness(found.Bytes)
 	case countPartition:
-		c.partitions = []uint64{found.varint}
+		c.partitions = []uint64{found.Varint}
 		return isNumber(found)
 	case countForwarding:
-		return found.isBytes && c.readForwarding(found.bytes)
+		return found.IsBytes() && c.readForwarding(found.Bytes)
 	}
 	return false
 }

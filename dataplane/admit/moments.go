@@ -42,11 +42,11 @@ func (m *momentBound) read(data []byte) bool {
 	var fields seen
 	for len(data) > 0 {
 		found, rest, isRead := next(data)
-		if !isRead || !fields.isNew(found.number) {
+		if !isRead || !fields.isNew(found.Number) {
 			return false
 		}
 		data = rest
-		if found.number == boundWait {
+		if found.Number == boundWait {
 			if !isNumber(found) {
 				return false
 			}
@@ -56,12 +56,12 @@ func (m *momentBound) read(data []byte) bool {
 			return false
 		}
 		switch {
-		case found.number == boundNewest && !found.isBytes:
+		case found.Number == boundNewest && !found.IsBytes():
 			m.asked = newest
-		case found.number == boundAtLeast && found.isBytes && areMoments(found.bytes):
-			m.asked, m.named = noOlder, found.bytes
-		case found.number == boundExactly && found.isBytes && areMoments(found.bytes):
-			m.asked, m.named = exactly, found.bytes
+		case found.Number == boundAtLeast && found.IsBytes() && areMoments(found.Bytes):
+			m.asked, m.named = noOlder, found.Bytes
+		case found.Number == boundExactly && found.IsBytes() && areMoments(found.Bytes):
+			m.asked, m.named = exactly, found.Bytes
 		default:
 			return false
 		}
@@ -72,21 +72,21 @@ func (m *momentBound) read(data []byte) bool {
 // nextMoment returns the first of Moments, and what follows it.
 func nextMoment(data []byte) (query []byte, batch int64, rest []byte, isRead bool) {
 	each, rest, isRead := next(data)
-	if !isRead || each.number != momentsEach || !each.isBytes {
+	if !isRead || each.Number != momentsEach || !each.IsBytes() {
 		return nil, 0, nil, false
 	}
 	var fields seen
-	for data = each.bytes; len(data) > 0; {
+	for data = each.Bytes; len(data) > 0; {
 		found, more, isRead := next(data)
-		if !isRead || !fields.isNew(found.number) {
+		if !isRead || !fields.isNew(found.Number) {
 			return nil, 0, nil, false
 		}
 		data = more
 		switch {
-		case found.number == momentQuery && found.isBytes:
-			query = found.bytes
-		case found.number == momentBatch && !found.isBytes:
-			batch = int64(found.varint)
+		case found.Number == momentQuery && found.IsBytes():
+			query = found.Bytes
+		case found.Number == momentBatch && !found.IsBytes():
+			batch = int64(found.Varint)
 		default:
 			return nil, 0, nil, false
 		}

@@ -12,6 +12,7 @@ import (
 
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/keys"
+	"statehouse-dataplane/wire"
 )
 
 // Page is a request for a page: a statehouse.v1.ScanRequest that has nothing else than what is here.
@@ -37,7 +38,7 @@ func ReadPage(request []byte) (*Page, bool) {
 	var fields seen
 	for len(request) > 0 {
 		found, rest, isRead := next(request)
-		if !isRead || !fields.isNew(found.number) || !page.take(found) {
+		if !isRead || !fields.isNew(found.Number) || !page.take(found) {
 			return nil, false
 		}
 		request = rest
@@ -45,29 +46,29 @@ func ReadPage(request []byte) (*Page, bool) {
 	return page, utf8.Valid(page.Store)
 }
 
-func (p *Page) take(found field) bool {
-	isRead := found.isBytes
-	switch found.number {
+func (p *Page) take(found wire.Field) bool {
+	isRead := found.IsBytes()
+	switch found.Number {
 	case scanStore:
-		p.Store = found.bytes
+		p.Store = found.Bytes
 	case scanFrom, scanTo, scanPrefix:
 		var read key
-		if read, isRead = readKey(found.bytes); !found.isBytes {
+		if read, isRead = readKey(found.Bytes); !found.IsBytes() {
 			return false
 		}
-		*map[protowire.Number]**key{scanFrom: &p.from, scanTo: &p.to, scanPrefix: &p.prefix}[found.number] = &read
+		*map[protowire.Number]**key{scanFrom: &p.from, scanTo: &p.to, scanPrefix: &p.prefix}[found.Number] = &read
 	case scanFreshness:
-		isRead = found.isBytes && p.readFreshness(found.bytes)
+		isRead = found.IsBytes() && p.readFreshness(found.Bytes)
 	case scanForwarding:
-		isRead = found.isBytes && p.readForwarding(found.bytes)
+		isRead = found.IsBytes() && p.readForwarding(found.Bytes)
 	case scanPartitions:
-		if isRead = found.isBytes && len(p.partitions) == 0; isRead {
-			p.partitions, isRead = packed(found.bytes)
+		if isRead = found.IsBytes() && len(p.partitions) == 0; isRead {
+			p.partitions, isRead = packed(found.Bytes)
 			p.areSeveral = len(p.partitions) > 0
 		}
 	case scanPartition:
 		isRead = isNumber(found) && len(p.partitions) == 0
-		p.partitions = []uint64{found.varint}
+		p.partitions = []uint64{found.Varint}
 	case scanSize:
 		isRead = p.takeSize(found)
 	case scanToken:
@@ -75,8 +76,8 @@ func (p *Page) take(found field) bool {
 	case scanReverse:
 		isRead = p.takeReverse(found)
 	case scanRaw, scanExact:
-		*map[protowire.Number]*bool{scanRaw: &p.Raw, scanExact: &p.Exact}[found.number] = true
-		isRead = !found.isBytes && found.varint == 1
+		*map[protowire.Number]*bool{scanRaw: &p.Raw, scanExact: &p.Exact}[found.Number] = true
+		isRead = !found.IsBytes() && found.Varint == 1
 	default:
 		return false
 	}
@@ -84,7 +85,7 @@ func (p *Page) take(found field) bool {
 }
 
 // isNumber says whether a field has a number of 32 bits.
-func isNumber(found field) bool { return !found.isBytes && found.varint <= math.MaxUint32 }
+func isNumber(found wire.Field) bool { return !found.IsBytes() && found.Varint <= math.MaxUint32 }
 
 // HasPrefix says whether it is of the keys with a prefix.
 func (p *Page) HasPrefix() bool { return p.prefix != nil }

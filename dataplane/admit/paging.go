@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"statehouse-dataplane/keys"
+	"statehouse-dataplane/wire"
 )
 
 // Paging is what a request says of the page that it wants.
@@ -27,19 +28,19 @@ const (
 	tokenLastKey, tokenFingerprint, tokenQuery, tokenBatch = 1, 2, 4, 5
 )
 
-func (p *Paging) takeSize(found field) bool {
-	p.size = found.varint
+func (p *Paging) takeSize(found wire.Field) bool {
+	p.size = found.Varint
 	return isNumber(found)
 }
 
-func (p *Paging) takeToken(found field) bool {
-	p.token = found.bytes
-	return found.isBytes && utf8.Valid(found.bytes)
+func (p *Paging) takeToken(found wire.Field) bool {
+	p.token = found.Bytes
+	return found.IsBytes() && utf8.Valid(found.Bytes)
 }
 
-func (p *Paging) takeReverse(found field) bool {
+func (p *Paging) takeReverse(found wire.Field) bool {
 	p.Reverse = true
-	return !found.isBytes && found.varint == 1
+	return !found.IsBytes() && found.Varint == 1
 }
 
 // entries returns the most entries of the page.
@@ -102,13 +103,13 @@ func tokenOf(token []byte) (last []byte, shown Moment, isRead bool) {
 			return nil, Moment{}, false
 		}
 		data = rest
-		switch found.number {
+		switch found.Number {
 		case tokenLastKey:
-			last = found.bytes
+			last = found.Bytes
 		case tokenQuery:
-			shown.IsSet, shown.query = len(found.bytes) > 0, string(found.bytes)
+			shown.IsSet, shown.query = len(found.Bytes) > 0, string(found.Bytes)
 		case tokenBatch:
-			shown.Batch = int64(found.varint)
+			shown.Batch = int64(found.Varint)
 		}
 	}
 	return last, shown, shown.Batch >= 0 && utf8.ValidString(shown.query)

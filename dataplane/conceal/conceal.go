@@ -2,7 +2,11 @@
 // it doesn't know well enough is Python's.
 package conceal
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"statehouse-dataplane/wire"
+)
 
 // Fields of GetResponse and ScanResponse, of ReplicaStamp, and of Host.
 const (
@@ -24,25 +28,23 @@ func rewritten(
 	to, data []byte, number protowire.Number, write func(to, data []byte) ([]byte, bool),
 ) ([]byte, bool) {
 	for len(data) > 0 {
-		found, kind, size := field(data)
-		if size < 0 {
+		found, rest, isRead := wire.Next(data)
+		if !isRead {
 			return nil, false
 		}
-		if found != number {
-			to, data = append(to, data[:size]...), data[size:]
+		data = rest
+		if found.Number != number {
+			to = append(to, found.Whole...)
 			continue
 		}
-		if kind != protowire.BytesType {
+		if !found.IsBytes() {
 			return nil, false
 		}
-		_, _, tag := protowire.ConsumeTag(data)
-		content, _ := protowire.ConsumeBytes(data[tag:size])
-		inner, isWhole := write(make([]byte, 0, len(content)), content)
+		inner, isWhole := write(make([]byte, 0, len(found.Bytes)), found.Bytes)
 		if !isWhole {
 			return nil, false
 		}
-		to = protowire.AppendBytes(append(to, data[:tag]...), inner)
-		data = data[size:]
+		to = protowire.AppendBytes(protowire.AppendTag(to, number, protowire.BytesType), inner)
 	}
 	return to, true
 }
@@ -50,27 +52,14 @@ func rewritten(
 // host appends a Host that has its name, and nothing of where it is.
 func host(to, data []byte) ([]byte, bool) {
 	for len(data) > 0 {
-		found, kind, size := field(data)
+		found, rest, isRead := wire.Next(data)
 		switch {
-		case size < 0, found == hostHost && kind != protowire.BytesType, found == hostPort && kind != protowire.VarintType:
+		case !isRead, found.Number == hostHost && !found.IsBytes(), found.Number == hostPort && !found.IsVarint():
 			return nil, false
-		case found != hostHost && found != hostPort:
-			to = append(to, data[:size]...)
+		case found.Number != hostHost && found.Number != hostPort:
+			to = append(to, found.Whole...)
 		}
-		data = data[size:]
+		data = rest
 	}
 	return to, true
-}
-
-// field returns the number, the type and the size of the first field of a message; a negative size if there is none.
-func field(data []byte) (protowire.Number, protowire.Type, int) {
-	number, kind, tag := protowire.ConsumeTag(data)
-	if tag < 0 {
-		return 0, 0, tag
-	}
-	size := protowire.ConsumeFieldValue(number, kind, data[tag:])
-	if size < 0 {
-		return 0, 0, size
-	}
-	return number, kind, tag + size
 }

@@ -53,6 +53,59 @@ func Elements(data []byte, most int) [][]byte {
 	return found
 }
 
+// Field is one of a message.
+type Field struct {
+	Number protowire.Number
+	Kind   protowire.Type
+	// Bytes is what a field of bytes, text or a message has.
+	Bytes []byte
+	// Varint is what a field of a number or a flag has.
+	Varint uint64
+	// Whole is the field with its tag.
+	Whole []byte
+}
+
+// IsBytes says whether the field has bytes, text or a message.
+func (f *Field) IsBytes() bool { return f.Kind == protowire.BytesType }
+
+// IsVarint says whether the field has a number or a flag.
+func (f *Field) IsVarint() bool { return f.Kind == protowire.VarintType }
+
+// Next returns the first field of a message, and what follows it; not if the message is cut short, or is none.
+func Next(data []byte) (found Field, rest []byte, isRead bool) {
+	number, kind, tag := protowire.ConsumeTag(data)
+	if tag < 0 {
+		return Field{}, nil, false
+	}
+	found.Number, found.Kind = number, kind
+	var size int
+	switch kind {
+	case protowire.BytesType:
+		found.Bytes, size = protowire.ConsumeBytes(data[tag:])
+	case protowire.VarintType:
+		found.Varint, size = protowire.ConsumeVarint(data[tag:])
+	default:
+		size = protowire.ConsumeFieldValue(number, kind, data[tag:])
+	}
+	if size < 0 {
+		return Field{}, nil, false
+	}
+	found.Whole = data[:tag+size]
+	return found, data[tag+size:], true
+}
+
+// ContentOf returns what a message has in its first field of bytes of this number; nil if it has none.
+func ContentOf(message []byte, number protowire.Number) []byte {
+	for len(message) > 0 {
+		found, rest, isRead := Next(message)
+		if !isRead || found.Number == number && found.IsBytes() {
+			return found.Bytes
+		}
+		message = rest
+	}
+	return nil
+}
+
 // Begin appends the tag of a field whose content's length nobody knows yet. The content is to be appended then.
 // `End` takes what Begin returned.
 func Begin(data []byte, tag byte) ([]byte, int) {

@@ -89,14 +89,22 @@ def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> R
     """
     if routes.equals > 1:
         return Obstacle(ObstacleKind.TURNS, f"{routes.equals} copies are equally good and asked in turn")
-    if not routes.callable:
-        return Obstacle(ObstacleKind.NO_ADDRESS, "no replica's address is known")
-    first = routes.callable[0]
-    if (suspicion := suspects.get(first.instance_id)) is not None:
-        return Obstacle(ObstacleKind.SUSPECTED, f"{first.instance_id} is asked last: {suspicion.detail}")
-    if (unwell := unfit(first)) is not None:
-        return Obstacle(ObstacleKind.UNFIT, f"{first.instance_id}: {unwell[1]}")
-    return first
+    first_obstacle: Obstacle | None = None
+    for each in routes.callable:
+        obstacle = _obstacle_at(each, suspects)
+        if obstacle is None:
+            return each
+        first_obstacle = first_obstacle or obstacle
+    return first_obstacle or Obstacle(ObstacleKind.NO_ADDRESS, "no replica's address is known")
+
+
+def _obstacle_at(replica: RoutedReplica, suspects: Mapping[str, Suspicion]) -> Obstacle | None:
+    """Return why the replica is asked after others that are well, None if it is well itself."""
+    if (suspicion := suspects.get(replica.instance_id)) is not None:
+        return Obstacle(ObstacleKind.SUSPECTED, f"{replica.instance_id} is asked last: {suspicion.detail}")
+    if (unwell := unfit(replica)) is not None:
+        return Obstacle(ObstacleKind.UNFIT, f"{replica.instance_id}: {unwell[1]}")
+    return None
 
 
 def good_copies(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> tuple[RoutedReplica, ...]:

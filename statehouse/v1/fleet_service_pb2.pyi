@@ -85,10 +85,10 @@ class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Expre
     EXPRESS_OBSTACLE_NO_ADDRESS: _ExpressObstacle.ValueType  # 11
     """No replica has an address."""
     EXPRESS_OBSTACLE_SUSPECTED: _ExpressObstacle.ValueType  # 12
-    """The node to ask first is slow, silent or down, and is asked last."""
+    """No node is well, and the one to ask first is slow, silent or down."""
     EXPRESS_OBSTACLE_UNFIT: _ExpressObstacle.ValueType  # 13
-    """By its last report the node to ask first can't answer: its task restores, has
-    failed, or leaves.
+    """No node is well, and by its last report the one to ask first can't answer: its
+    task restores, has failed, or leaves.
     """
     EXPRESS_OBSTACLE_KEYS_MISPLACED: _ExpressObstacle.ValueType  # 14
     """The store has misplaced records, and all its partitions are asked."""
@@ -127,10 +127,10 @@ EXPRESS_OBSTACLE_TURNS: ExpressObstacle.ValueType  # 10
 EXPRESS_OBSTACLE_NO_ADDRESS: ExpressObstacle.ValueType  # 11
 """No replica has an address."""
 EXPRESS_OBSTACLE_SUSPECTED: ExpressObstacle.ValueType  # 12
-"""The node to ask first is slow, silent or down, and is asked last."""
+"""No node is well, and the one to ask first is slow, silent or down."""
 EXPRESS_OBSTACLE_UNFIT: ExpressObstacle.ValueType  # 13
-"""By its last report the node to ask first can't answer: its task restores, has
-failed, or leaves.
+"""No node is well, and by its last report the one to ask first can't answer: its
+task restores, has failed, or leaves.
 """
 EXPRESS_OBSTACLE_KEYS_MISPLACED: ExpressObstacle.ValueType  # 14
 """The store has misplaced records, and all its partitions are asked."""

@@ -77,9 +77,11 @@ def test_what_the_request_has_may_keep_it(fields: dict[str, object], serde: str,
     assert kind_of(told(table(serde), request)) is kind
 
 
-def test_a_suspected_node_keeps_it_and_is_named() -> None:
-    assert told(table(), suspects={"b": Suspicion(Reason.UNREACHABLE, "refused")}) is None
-    found = told(table(), suspects={"a": Suspicion(Reason.UNREACHABLE, "refused")})
+def test_suspected_nodes_keep_it_if_no_other_is_well_and_the_first_is_named() -> None:
+    refused = Suspicion(Reason.UNREACHABLE, "refused")
+    assert told(table(), suspects={"b": refused}) is None
+    assert told(table(), suspects={"a": refused}) is None, "the standby is asked"
+    found = told(table(), suspects={"a": refused, "b": refused})
     assert found == Obstacle(ObstacleKind.SUSPECTED, "a is asked last: refused")
 
 
