@@ -95,6 +95,8 @@ def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> R
         if obstacle is None:
             return each
         first_obstacle = first_obstacle or obstacle
+        if each.role is Role.GLOBAL:
+            break  # without this copy others may be equally good
     return first_obstacle or Obstacle(ObstacleKind.NO_ADDRESS, "no replica's address is known")
 
 

@@ -69,7 +69,9 @@ async def test_a_suspected_node_is_left_out_until_it_is_well(start: Start) -> No
     node = fleet.router.tables.current().nodes["a"]
     fleet.router.health.failed(node, Reason.UNREACHABLE, "refused", float("inf"))
     way.refresh()
-    assert not link.snapshots()[-1].stores
+    (without,) = link.snapshots()[-1].stores
+    assert [each.instance_id for each in link.snapshots()[-1].nodes] == ["b"]
+    assert (list(without.first), list(without.copies)) == ([1], [1])
     fleet.router.health.answered(node)
     way.refresh()
     assert [snapshot.number for snapshot in link.snapshots()] == [1, 2, 3]
