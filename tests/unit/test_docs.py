@@ -43,7 +43,7 @@ OF_THE_READER = {
     "docs/state-directory.md": {"rocksdict-config.json"},
     "docs/systemd.md": {"/etc/statehouse/statehouse.toml"},
 }
-WORDS_MAX = 66_000
+WORDS_MAX = 69_000
 """What somebody may be asked to read; pages that are made from code, to look something up, are not counted."""
 LOOKED_UP = {f"docs/{name}.md" for name in ("protos", "command-line", "settings", "errors", "grpcurl-reference")}
 SUBCOMMANDS = frozenset(typer.main.get_command(app).list_commands(None))
