@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -49,7 +50,7 @@ class Heartbeats:
         self._options, self._member = options, member
         self._on_failure, self._failed = on_failure, 0
         self._clock, self._arrived_at = clock, clock()
-        self._due = asyncio.Event()
+        self._due, self._answered = asyncio.Event(), asyncio.Event()
         self._signals: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -83,6 +84,14 @@ class Heartbeats:
     def due(self) -> None:
         """Write the next heartbeat immediately."""
         self._due.set()
+
+    async def write(self, within_s: float) -> None:
+        """Write the next heartbeat immediately, and wait for so many seconds at most until Kafka has it."""
+        self._answered.clear()
+        self._due.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._answered.wait()
 
     def stops(self, seconds: float, left: str) -> None:
         """Say that the node stops, may take so many seconds, and what it has left to do. Beyond that it is killed."""
@@ -152,6 +161,7 @@ class Heartbeats:
 
     def _note(self, error: str) -> None:
         """Count a heartbeat that failed, and log the first one and when they arrive again; "" is no error."""
+        self._answered.set()
         if not error:
             if self._failed:
                 log.info("heartbeats reach Kafka again", failed=self._failed)

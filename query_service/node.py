@@ -48,6 +48,7 @@ _DRAIN_POLL_S = 0.1
 _VERSION = version("statehouse")  # asked once, as Python reads it from files
 _SWITCH_INTERVAL_S = 0.0005
 _LISTENERS_END_S = 1.0
+_LAST_WORD_S = 1.0
 _CLEANUP_PAUSE_MIN_S, _CLEANUP_PAUSE_MAX_S = 0.1, 60.0
 
 
@@ -266,6 +267,10 @@ class QueryNode:
         self._enter(NodeState.PENDING_SHUTDOWN)
         if self._drain:
             await self._hand_over()
+        if self._ownership.owes_word and self._control.members_known.is_set():
+            # Before connections are refused: others would become active.
+            await self._heartbeats.write(_LAST_WORD_S)
+            self._ownership.word_given()
         bound = StopDeadline(self._close_s, lambda: self._left)
         try:
             await self._close()
@@ -392,7 +397,7 @@ class QueryNode:
 
     def _member(self) -> Member | None:
         """Return this node's heartbeat, None while the node must be silent."""
-        if self._ownership.is_silent:
+        if self._ownership.is_silent and not self._ownership.owes_word:
             return None
         heartbeat = self._ownership.heartbeat(
             (self._host.host, self._host.port),

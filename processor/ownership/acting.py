@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import threading
 import time
@@ -12,8 +13,10 @@ from typing import Final, Protocol
 
 import structlog
 
+from processor.ownership.connections import NodeConnections
 from processor.ownership.machine.core import OwnershipCore
 from processor.ownership.machine.figures import OwnershipFigures
+from processor.ownership.machine.refusals import Sighting
 from processor.ownership.machine.takeover import ControllerRecord
 from processor.ownership.settings import OwnershipSettings
 from processor.ownership.topics.assignment_log import AssignmentLog
@@ -51,6 +54,7 @@ class ControllerCallbacks:
         on_pause: at each pause before another attempt to publish.
         on_state: with the state that the controller is in, whenever it may have changed.
         on_plan: after each plan.
+        on_early_loss: for each node that is taken for gone before its session timeout.
         on_figures: several times a second with how the fleet stands; with None when this controller acts no longer.
         on_unreadable: on any thread for each record that is skipped, each time that it is read; without it the first
             one of a key is logged.
@@ -63,6 +67,7 @@ class ControllerCallbacks:
     on_pause: OnPause = lambda _cause: None
     on_state: Callable[[ControllerState], None] = lambda _state: None
     on_plan: OnPlan = lambda _took_s, **_: None
+    on_early_loss: Callable[[], None] = lambda: None
     on_figures: Callable[[OwnershipFigures | None], None] = lambda _figures: None
     on_unreadable: OnUnreadable = field(default_factory=lambda: UnreadableRecords().note)
     on_unsigned: OnUnsigned = field(default_factory=lambda: UnreadableRecords().unsigned)
@@ -123,6 +128,11 @@ class ActingController:
         """The record of the controller that acted before the takeover."""
         self._under_replicated = 0
         self._damped: frozenset[str] = frozenset()
+        self._refusing: frozenset[str] = frozenset()
+        self._withheld: frozenset[str] = frozenset()
+        self._sightings: queue.SimpleQueue[Sighting] = queue.SimpleQueue()
+        self._connections: NodeConnections | None = None
+        self._broken: Exception | None = None
 
     def take_over(self) -> bool:
         """Fence the controller before, and read what it has published; retries until that succeeds.
@@ -162,6 +172,8 @@ class ActingController:
         self._core.act()
         self._calls.on_state(ControllerState.RUNNING)
         self._own_log.start()
+        self._connections = NodeConnections(self._name, self._sightings.put, self._connections_broke)
+        self._connections.start()
         heartbeat_s = self._fleet.settings.heartbeat_interval_s
         tick_s = min(TICK_S, heartbeat_s / 4)
         tick_at = time.monotonic()
@@ -174,17 +186,20 @@ class ActingController:
             if now < tick_at:
                 continue
             self._calls.on_state(ControllerState.RUNNING if self._fleet.note_contact() else ControllerState.SUSPENDED)
+            self._take_sightings()
             plans_before = self._core.plans
             proposed = self._core.tick(now)
             took_s = time.monotonic() - now
             if self._core.plans > plans_before:
                 self._calls.on_plan(took_s, changes=proposed is not None)
             self._note_damped()
+            self._note_early_losses()
             if proposed is not None:
                 self._publish(proposed)
             else:
                 self._mend()
             self._forget_long_gone(now)
+            self._connections.follow(self._core.watched())
             self._calls.on_figures(self._core.figures(self._fleet.members.silence_s(time.monotonic())))
             # Plans for a huge fleet take long, but the pause must not be so long that members seem silent.
             pause_s = min(took_s / _PLANNING_SHARE - took_s, heartbeat_s / 2)
@@ -202,9 +217,20 @@ class ActingController:
 
     def close(self) -> None:
         """Drop the producer, and read no more."""
+        if self._connections is not None:
+            self._connections.stop()
         self._calls.on_figures(None)
         self._publisher.close()
         self._own_log.stop()
+
+    def _take_sightings(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        for _ in range(self._sightings.qsize()):
+            self._core.sighted(self._sightings.get())
+
+    def _connections_broke(self, error: Exception) -> None:
+        self._broken = error
 
     def _say_it_acts(self) -> None:
         self._record = replace(self._record, heartbeat=self._record.heartbeat + 1)
@@ -305,6 +331,21 @@ class ActingController:
         for name in self._damped - damped.keys():
             log.info("node is no longer held back", node=name)
         self._damped = frozenset(damped)
+
+    def _note_early_losses(self) -> None:
+        refusing, withheld = self._core.refusing, self._core.withheld
+        for name in refusing.keys() - self._refusing:
+            self._calls.on_early_loss()
+            log.warning(
+                "a node has ended: others become active before its session timeout", node=name, reason=refusing[name]
+            )
+        for name in withheld - self._withheld:
+            log.warning(
+                "a node refuses connections, but this happened so often that it keeps its tasks for its session: "
+                "find out why nodes end, or raise early_promotions_max",
+                node=name,
+            )
+        self._refusing, self._withheld = frozenset(refusing), withheld
 
     def _note_under_replicated(self) -> None:
         short = len(self._core.last_plan.under_replicated) if self._core.last_plan is not None else 0

@@ -24,12 +24,13 @@ _TIMES: Final = {
     "handover_linger_ms": "linger_s",
     "flap_window_ms": "flap_window_s",
 }
+_COUNTS: Final = ("flap_limit", "early_promotions_max")
 _PLANNED_BY: Final = [field.name for field in fields(PlannerSettings)]
 
 
 def ownership_settings(settings: PlanningSettings) -> OwnershipSettings:
     """Return what a controller goes by, as declared."""
-    return _settings({name: getattr(settings, name) for name in (*_TIMES, "flap_limit", *_PLANNED_BY)})
+    return _settings({name: getattr(settings, name) for name in (*_TIMES, *_COUNTS, *_PLANNED_BY)})
 
 
 def settings_of_record(record: Mapping[str, int]) -> OwnershipSettings:
@@ -56,12 +57,13 @@ def settings_of_record(record: Mapping[str, int]) -> OwnershipSettings:
 def declared_settings(settings: OwnershipSettings) -> dict[str, int]:
     """Return settings as `PlanningSettings` declares them, by name; times are in milliseconds."""
     times = {declared: round(getattr(settings, ours) * 1000) for declared, ours in _TIMES.items()}
-    return times | {"flap_limit": settings.flap_limit} | asdict(settings.planner)
+    return times | {name: getattr(settings, name) for name in _COUNTS} | asdict(settings.planner)
 
 
 def _settings(declared: Mapping[str, int]) -> OwnershipSettings:
     return OwnershipSettings(
         **{ours: declared[name] / 1000 for name, ours in _TIMES.items()},
         flap_limit=declared["flap_limit"],
+        early_promotions_max=declared["early_promotions_max"],
         planner=PlannerSettings(**{name: declared[name] for name in _PLANNED_BY}),
     )

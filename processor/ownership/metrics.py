@@ -50,6 +50,11 @@ class ControllerMetrics:
             ("outcome",),
             registry=registry,
         )
+        self._early_losses = Counter(
+            "statehouse_processor_controller_early_losses",
+            "Nodes that were taken for gone before their session timeout, as their addresses refused connections.",
+            registry=registry,
+        )
         self._plan_s = Histogram(
             "statehouse_processor_controller_plan_seconds",
             "Time of a plan.",
@@ -69,6 +74,7 @@ class ControllerMetrics:
             on_pause=on_pause,
             on_state=states.controller_to,
             on_plan=self.planned,
+            on_early_loss=self._early_losses.inc,
             on_figures=self.ownership.take,
             on_unreadable=self.unreadable.note,
             on_unsigned=self.unreadable.unsigned,

@@ -27,4 +27,7 @@ class OwnershipSettings:
     for a session timeout the first time, twice as long each further time, at most for the window."""
     flap_window_s: float
     """How long the end of a session counts."""
+    early_promotions_max: int
+    """So many nodes at most are taken for gone within `flap_window_s` before their session timeout, and each of them
+    `flap_limit` times at most; 0: none."""
     planner: PlannerSettings

@@ -76,7 +76,8 @@ class NodeOwnership:
         self._rival: Member | None = None
         self.superseded_by: Member | None = None
         """The newer process that uses this node's instance id (fencing as in KIP-345). Its second heartbeat tells."""
-        self._is_stopping = self._will_be_back = False
+        self._is_stopping = self._will_be_back = self._owes_word = False
+        self._state_before_stop = self.state
 
     @property
     def epoch(self) -> int:
@@ -171,16 +172,27 @@ class NodeOwnership:
         """Start to shut down. Only the first call counts.
 
         A static member that is not drained may be back within its session timeout, and no task should move meanwhile.
-        So it does not announce its end (KIP-345: static members send no leave). A node in ERROR announces its end.
+        So it does not announce its end (KIP-345: static members send no leave), but says once that it will be back. A
+        node in ERROR announces its end.
         """
         if not self._is_stopping:
             self._is_stopping = True
-            self._will_be_back = not (drain or self.dynamic or self.state is NodeState.ERROR)
+            self._state_before_stop = self.state
+            self._will_be_back = self._owes_word = not (drain or self.dynamic or self.state is NodeState.ERROR)
 
     @property
     def is_silent(self) -> bool:
         """Whether the node must write nothing more to the members topic."""
         return self._will_be_back or self.superseded_by is not None
+
+    @property
+    def owes_word(self) -> bool:
+        """Whether a silent node has one heartbeat left to write: that another process will be back."""
+        return self._owes_word and self.superseded_by is None
+
+    def word_given(self) -> None:
+        """Take that this heartbeat is written."""
+        self._owes_word = False
 
     def is_confirmed(self, silence_s: float | None) -> bool:
         """Whether this node has surely seen every assignment that was published more than a session timeout ago.
@@ -250,13 +262,15 @@ class NodeOwnership:
             self.started_at_ms,
             rack,
             version,
-            self.state.value,
+            # One that leaves would lose its tasks.
+            (self._state_before_stop if self._will_be_back else self.state).value,
             self.epoch,
             self._heartbeats,
             MappingProxyType(dict(replicas)),
             MappingProxyType(dict(global_replicas)),
             capacity=capacity,
             dynamic=self.dynamic,
+            returns=self._will_be_back,
         )
 
 

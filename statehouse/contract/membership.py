@@ -138,6 +138,8 @@ class Member:
     """The node's weight when tasks are shared out."""
     dynamic: bool = False
     """Whether its instance id was generated for this run."""
+    returns: bool = False
+    """Whether the process stops, and another one is to be back within the session timeout."""
 
     @property
     def incarnation_order(self) -> tuple[int, str]:
@@ -237,6 +239,7 @@ def decode_member(key: bytes | None, value: bytes, written_at_ms: int, now_ms: i
         MappingProxyType(dict(_global_replicas(message))),
         checked_count("capacity", message.capacity or 1, CAPACITY_MAX),
         message.dynamic,
+        message.returns,
     )
 
 

@@ -63,6 +63,15 @@ class PlanningSettings(HeartbeatPaceSettings):
         le=PARTITIONS_OF_ALL_MAX,
     )
 
+    early_promotions_max: int = setting(
+        20,
+        "Nodes that may lose their actives within 10 minutes before their session timeout, because their addresses "
+        "refuse all connections. 0 turns it off.",
+        SettingGroup.OWNERSHIP,
+        ge=0,
+        le=1_000,
+    )
+
     @property
     def flap_window_ms(self) -> int:
         """How long restarts and losses of a node are remembered; also the longest time that it must be steady."""

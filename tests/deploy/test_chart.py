@@ -363,7 +363,7 @@ def test_what_an_object_names_exists(rendered: Rendered) -> None:
         assert {key["name"] for key in nested(monitor, "secret")} <= _GIVEN_SECRETS
 
 
-def test_rules_are_a_secret_and_nodes_are_for_routers_unless_asked_otherwise(rendering: Any) -> None:
+def test_rules_are_a_secret_and_nodes_are_for_our_own_unless_asked_otherwise(rendering: Any) -> None:
     rendered: Rendered = rendering("tls")
     (rules,) = rendered.of("Secret").values()
     assert "[[identity]]" in rules["stringData"]["rules.toml"]
@@ -372,8 +372,8 @@ def test_rules_are_a_secret_and_nodes_are_for_routers_unless_asked_otherwise(ren
         found: Rendered = rendering(name)
         policy = next(each for key, each in found.of("NetworkPolicy").items() if key.endswith("-node"))
         (calls,) = (rule for rule in policy["spec"]["ingress"] if {"port": 7101, "protocol": "TCP"} in rule["ports"])
-        (caller,) = calls["from"]
-        assert caller["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "router"
+        callers = {each["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for each in calls["from"]}
+        assert callers == {"router", "controller", "processor"}, "controllers only connect"
 
 
 def _selectors(rendered: Rendered) -> Iterator[Mapping[str, str]]:

@@ -43,13 +43,14 @@ def killed_nodes(size: Size, directory: Path) -> History:
 
 
 def static_bounce(size: Size, directory: Path) -> History:
-    """Kill nodes and start them immediately: they are back within the session timeout, and nothing is moved."""
+    """Stop nodes by SIGINT and start them immediately: they are back within the session timeout, and nothing is
+    moved."""
     with Run("static-bounce", size, directory) as run:
         cluster = run.cluster
         epoch = cluster.assignment.epoch
         for name in list(cluster.nodes)[: size.restarts]:
             with run.fault("bounce", name, may_fail=(ACTIVE_ONLY,)):
-                cluster.kill(name)
+                cluster.interrupt(name)
                 cluster.restart(name)
                 cluster.wait_replicated()
             assert cluster.assignment.epoch == epoch, f"epoch {cluster.assignment.epoch} follows the bounce of {name}"
@@ -67,7 +68,7 @@ def _grow(run: Run) -> None:
 
 
 def kill_for_good(run: Run, name: str) -> None:
-    """Kill a node and wait until others have its tasks; nobody is active for them until its session has run out."""
+    """Kill a node and wait until others have its tasks; nobody is active for them for a moment."""
     with run.fault("SIGKILL", name, may_fail=(ACTIVE_ONLY,)):
         run.cluster.kill(name)
         run.cluster.wait_moved_from(name)
@@ -92,7 +93,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         "static-bounce",
-        "Nodes killed and started within the session timeout",
+        "Nodes stopped by SIGINT and started within the session timeout",
         static_bounce,
         Size(restarts=2),
         # Nothing waits for the session to end: it may be long enough for any machine.

@@ -239,6 +239,10 @@ class RobustCluster(Servers):
         """Stop a node in order: it hands over, leaves, and ends."""
         assert self.nodes[name].stop(signal.SIGTERM, 60.0) == 0, self.nodes[name].log[-3000:]
 
+    def interrupt(self, name: str) -> None:
+        """Stop a node as one that will be back: it hands nothing over."""
+        assert self.nodes[name].stop(signal.SIGINT, 60.0) == 0, self.nodes[name].log[-3000:]
+
     def kill(self, name: str) -> None:
         """End a node by SIGKILL."""
         self.nodes[name].kill()

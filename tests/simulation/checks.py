@@ -5,7 +5,7 @@ The rules are written here independently, from docs/architecture.md, without cod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -153,6 +153,12 @@ class Checks:
             )
         if self._world.now - contact_at > self.session_timeout_s:
             self._broken("who was out of touch takes nothing over", f"{who} knows what was at {contact_at:.3f}")
+
+    def taken_for_gone(self, name: str, incarnation: str, nodes: Iterable[SimulatedNode]) -> None:
+        """Take that a controller has others become active for a process's tasks before its session is over."""
+        for node in nodes:
+            if node.ownership.incarnation == incarnation and node.is_alive and node.is_listening:
+                self._broken("who is taken for gone is gone", f"{name}, {node.name}{' frozen' * node.is_frozen}")
 
     def _check_plan(self, before: Assignment, following: Assignment, knowledge: Knowledge) -> None:
         live = knowledge.holders

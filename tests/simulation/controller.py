@@ -6,19 +6,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from processor.ownership.connections import Watches
 from processor.ownership.machine.core import OwnershipCore
+from processor.ownership.machine.refusals import Sighting
 from processor.ownership.machine.takeover import ControllerRecord, Takeover
 from processor.ownership.topics.controller_record import decode_controller, encode_controller
 from statehouse.contract.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, encode
 from statehouse.contract.membership import decode_member
 from statehouse.runtime.backoff import Backoff, BackoffPolicy
 from tests.simulation.checks import Checks, Knowledge
+from tests.simulation.connections import SimulatedDial
 from tests.simulation.kafka import FencedByKafka, Follower, Kafka
+from tests.simulation.node import SimulatedNode
 from tests.simulation.settings import SimulationSettings
 from tests.simulation.world import KAFKA, Process, World, epoch_ms, settle
 
@@ -73,6 +77,7 @@ class SimulatedController(Process):
         settings: SimulationSettings,
         name: str,
         at_step: Callable[[SimulatedController, str], None],
+        nodes: Mapping[str, SimulatedNode],
         *,
         is_standby: bool = False,
     ) -> None:
@@ -89,10 +94,15 @@ class SimulatedController(Process):
         self._members: Follower | None = None
         self.producer_epoch: int | None = None
         self._backoff = Backoff(_PUBLISHING)
+        self._nodes = nodes
+        self._sightings: list[Sighting] = []
+        self._watches = Watches(SimulatedDial(self, nodes), self._sightings.append, lambda: world.now, world.task)
+        self._refusing: frozenset[str] = frozenset()
         self._work = world.task(self._run())
 
     def kill(self) -> None:
         super().kill()
+        self._watches.follow(())
         self._work.cancel()
         if self._members is not None:
             self._members.close()
@@ -121,6 +131,7 @@ class SimulatedController(Process):
                 self.world.counts["controllers fenced"] += 1
                 self.world.note(self.name, "fenced")
                 self.producer_epoch = None
+                self._watches.follow(())
                 await self._stand_by()
         self.kill()
 
@@ -241,11 +252,25 @@ class SimulatedController(Process):
             if self.world.now >= self._record_at:
                 await self._say_it_acts()
             self._note_contact()
+            for sighting in self._sightings:
+                self.core.sighted(sighting)
+            self._sightings.clear()
             proposed = self.core.tick(self.world.now)
+            self._note_refusing()
             if proposed is not None:
                 await self._publish(proposed)
             await self._forget_long_gone()
+            self._watches.follow(self.core.watched())
             await self.sleep(_TICK_S)
+
+    def _note_refusing(self) -> None:
+        refusing = frozenset(self.core.refusing)
+        for name in sorted(refusing - self._refusing):
+            self.world.counts["taken for gone early"] += 1
+            self.world.note(self.name, "takes {} for gone", name)
+            incarnation = self.core._sessions._sessions[name].member.incarnation
+            self._checks.taken_for_gone(name, incarnation, self._nodes.values())
+        self._refusing = refusing
 
     def _note_contact(self) -> None:
         now = self.world.now

@@ -21,6 +21,7 @@ _LONG = 1.8
 KINDS = (
     "node crashes",
     "node crashes and loses its disk",
+    "node crashes with its host",
     "node stops and drains",
     "node stops at once",
     "node bounces",
@@ -35,6 +36,7 @@ KINDS = (
     "cut from kafka, from it",
     "cut from router, both ways",
     "cut from router, one way",
+    "cut from controller",
     "lossy link",
     "slow link",
     "controller crashes",
@@ -74,6 +76,7 @@ class Faults:
                     ("task fails", self._fail_task),
                     ("cut from kafka", self._cut_from_kafka),
                     ("cut from router", self._cut_from_router),
+                    ("cut from controller", self._cut_from_controller),
                     ("lossy", self._disturb),
                     ("slow", self._disturb),
                     ("controller cut", self._cut_controller),
@@ -159,7 +162,8 @@ class Faults:
     def _crash(self, kind: str) -> bool:
         if (node := self._node()) is None:
             return False
-        node.crash(loses_writes=self._world.rng.random() < 0.5, loses_disk="disk" in kind)
+        loses_writes = self._world.rng.random() < 0.5
+        node.crash(loses_writes=loses_writes, loses_disk="disk" in kind, loses_host="host" in kind)
         self._restart_later(node.machine)
         return True
 
@@ -248,6 +252,14 @@ class Faults:
         router = self._world.rng.choice(self._fleet.routers)
         links = [(node.machine, router.name), (router.name, node.machine)]
         self._cut(*(links if "both" in kind else [self._world.rng.choice(links)]))
+        return True
+
+    def _cut_from_controller(self, _kind: str) -> bool:
+        controllers = self._fleet.living_controllers()
+        if not controllers or (node := self._node()) is None:
+            return False
+        for controller in controllers:
+            self._cut((node.machine, controller.machine), (controller.machine, node.machine))
         return True
 
     def _disturb(self, kind: str) -> bool:

@@ -136,6 +136,7 @@ class Fleet:
             self.settings,
             f"{'s' if is_standby else 'c'}{self._controllers_started}",
             self._at_step,
+            self.nodes,
             is_standby=is_standby,
         )
         self.controllers.append(controller)

@@ -7,6 +7,7 @@ files, threads and Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -89,6 +90,10 @@ class SimulatedNode(Process):
         self.gate = SimulatedGate(self, rules, checks)
         self.is_listening = True
         self.is_stopping = False
+        self.is_host_gone = False
+        """Whether its host went down with it: nothing refuses connections in its place."""
+        self.when_closed: list[Callable[[], None]] = []
+        """Called when its connections are closed."""
         self.tasks = SimulatedTasks(self, kafka, settings.cleanup_delay_s, self._task_changed)
         self._heartbeat_is_due = False
         host = types_pb2.Host(instance_id=self.instance_id, host=machine.name, port=PORT)
@@ -201,7 +206,8 @@ class SimulatedNode(Process):
 
     def _heartbeat(self) -> None:
         self._heartbeat_is_due = False
-        if not self.ownership.is_silent and self.is_listening:
+        is_silent = self.ownership.is_silent and not self.ownership.owes_word
+        if not is_silent and self.is_listening:
             self.send(KAFKA, partial(self._kafka.members.append, [self._member_record_of_now()]), may_be_late=True)
 
     def _member_record_of_now(self) -> tuple[bytes, bytes]:
@@ -292,6 +298,9 @@ class SimulatedNode(Process):
         self.is_stopping = True
         self.ownership.stop(drain=drain)
         self.ownership.enter(NodeState.PENDING_SHUTDOWN)
+        if self.ownership.owes_word and self._members_log.is_caught_up:
+            self._heartbeat()
+            self.ownership.word_given()
         self._heartbeat_soon()
         self.world.note(self.name, "stops, {}", "draining" if drain else "at once")
         if drain:
@@ -309,6 +318,7 @@ class SimulatedNode(Process):
 
     def _shut_down(self) -> None:
         self.is_listening = False
+        self._close_connections()
         self._assignment_log.close()
         self.tasks.take(NodeStops())
         self.later(self.world.rng.uniform(0.05, 0.3), self._end)
@@ -325,17 +335,25 @@ class SimulatedNode(Process):
         self.world.note(self.name, "has stopped")
         self.kill()
 
+    def _close_connections(self) -> None:
+        for close in self.when_closed:
+            close()
+        self.when_closed.clear()
+
     def kill(self) -> None:
         super().kill()
+        self._close_connections()
         self.world.recorder.ended(self)
 
-    def crash(self, *, loses_writes: bool, loses_disk: bool) -> None:
-        """End immediately. What was written since the last checkpoint may be lost, or the disk."""
+    def crash(self, *, loses_writes: bool, loses_disk: bool, loses_host: bool = False) -> None:
+        """End immediately. What was written since the last checkpoint may be lost, or the disk; or the host, too."""
+        self.is_host_gone = loses_host
         if not loses_writes:
             self.tasks.save_all()
         if loses_disk:
             self.at.disk.clear()
         self._assignment_log.close()
         self._members_log.close()
-        self.world.note(self.name, "crashes{}{}", " losing writes" * loses_writes, " and its disk" * loses_disk)
+        lost = " losing writes" * loses_writes + " and its disk" * loses_disk + " with its host" * loses_host
+        self.world.note(self.name, "crashes{}", lost)
         self.kill()

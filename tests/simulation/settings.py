@@ -74,6 +74,7 @@ class SimulationSettings:
                 num_standby_replicas=rng.choice((0, 1, 1, 1, 2)),
                 acceptable_recovery_lag=rng.choice((0, 20, 100)),
                 max_warmup_replicas=rng.randint(1, 2),
+                early_promotions_max=(0, 2, 20, 20, 20)[seed % 5],
             )
         )
         return cls(

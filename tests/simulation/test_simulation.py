@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +23,8 @@ import query_service.stores.kept_moments
 import router.calls.attempts
 import statehouse.security.denial
 import statehouse.security.rules
+from processor.ownership.machine.refusals import REFUSALS_MIN, SPAN_S, Refusals, Seen
+from processor.ownership.machine.sessions import MemberSessions
 from processor.ownership.machine.takeover import Takeover
 from processor.ownership.planning.model import LiveNodes, Readiness, Slot
 from query_service.reads.first_batch import FirstBatches
@@ -35,6 +37,8 @@ from query_service.states.task_machine import TaskMachine
 from query_service.stores.engine import Writes
 from query_service.stores.memory_engine import MemoryEngine
 from router.calls.attempts import CallOutcome
+from router.calls.health import NodeHealth
+from router.fleet.table import RoutedNode
 from statehouse.contract.first_batch import obstacle
 from statehouse.contract.membership import TaskState
 from statehouse.contract.processor_reports import ProcessorReport
@@ -90,6 +94,7 @@ def test_a_few_seeds_are_clean() -> None:
         assert counts[what] > 5, what
     for what in ("allowed: reader", "allowed: router", "allowed: guest", "denied: UNAUTHENTICATED"):
         assert counts[what] > 20, what
+    assert counts["taken for gone early"] > 5
     for what in ("answered within the processor's age", "refused by the processor's age"):
         assert counts[what] > 5, what
     for what in ("answered", "agreed", "found again", "MOMENT_GONE", "MOMENT_NOT_REACHED"):
@@ -111,6 +116,7 @@ def test_thousands_of_seeds_are_clean() -> None:
             assert counts[f"controller {what} at {step}"] > LONG_SEEDS / 200, (what, step)
     for what in (
         "actives moved",
+        "taken for gone early",
         "answers as standby",
         "controllers fenced",
         "taken over by a standby controller",
@@ -352,6 +358,40 @@ def thin_by_what_a_replica_has() -> AbstractContextManager[object]:
     return patch.object(query_service.stores.kept_moments, "_is_wanted", lambda _kept, _newest, newer: newer % 2 == 0)
 
 
+def believe_a_router() -> AbstractContextManager[object]:
+    """A node that one router can't reach is taken for gone."""
+    failed, expire = NodeHealth.failed, MemberSessions.expire
+    out_of_reach: set[str] = set()
+
+    def note(health: NodeHealth, node: RoutedNode, *rest: Any) -> None:
+        failed(health, node, *rest)
+        if node.instance_id in health.suspects:
+            out_of_reach.add(node.incarnation)
+
+    def believe(sessions: MemberSessions, now: float) -> list[str]:
+        for session in sessions._sessions.values():
+            if session.member.incarnation in out_of_reach:
+                session.refusals.see(Seen.ACCEPTED, now)
+                for nth in range(REFUSALS_MIN):
+                    session.refusals.see(Seen.REFUSED, now + nth * SPAN_S)
+        return expire(sessions, now)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(NodeHealth, "failed", note))
+    stack.enter_context(patch.object(MemberSessions, "expire", believe))
+    return stack
+
+
+def take_whatever_fails_for_a_refusal() -> AbstractContextManager[object]:
+    """A connection that isn't accepted is refused, however many there were before."""
+
+    def see(refusals: Refusals, seen: Seen, at: float) -> None:
+        refusals._count = 0 if seen is Seen.ACCEPTED else REFUSALS_MIN
+        refusals._first_at, refusals._last_at = at - SPAN_S, at
+
+    return patch.object(Refusals, "see", see)
+
+
 def caught(variant: Callable[[], AbstractContextManager[object]]) -> Outcome:
     """Return a run in which a variant breaks a rule."""
     first = CAUGHT_BEFORE.get(variant.__name__, 0)
@@ -397,6 +437,8 @@ def caught(variant: Callable[[], AbstractContextManager[object]]) -> Outcome:
         ),
         (keep_a_moment_one_record_late, ("a moment is its batch",)),
         (thin_by_what_a_replica_has, ("a batch that is kept is kept by all",)),
+        (believe_a_router, ("who is taken for gone is gone",)),
+        pytest.param(take_whatever_fails_for_a_refusal, ("who is taken for gone is gone",), marks=pytest.mark.long),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
         (

@@ -46,6 +46,8 @@ class LookupLoad:
         rate: float,
         timeout_s: float = 5.0,
         credentials: grpc.ChannelCredentials | None = None,
+        *,
+        active_only: bool = False,
     ) -> None:
         options = [
             ("grpc.use_local_subchannel_pool", 1),
@@ -59,6 +61,7 @@ class LookupLoad:
         )
         self._get = query_service_pb2_grpc.QueryServiceStub(self._channel).Get
         self._store, self._keys, self._period_s, self._timeout_s = store, keys, 1 / rate, timeout_s
+        self._freshness = types_pb2.Freshness(active_only=active_only)
         self._stop = threading.Event()
         self._pending = threading.Semaphore(0)
         self._sent = 0
@@ -88,7 +91,9 @@ class LookupLoad:
         for key in itertools.cycle(self._keys):
             if self._stop.wait(max(0.0, due_at - time.monotonic())):
                 return
-            self._send(query_service_pb2.GetRequest(store=self._store, key=types_pb2.Key(text=key)), due_at)
+            key_of = types_pb2.Key(text=key)
+            request = query_service_pb2.GetRequest(store=self._store, key=key_of, freshness=self._freshness)
+            self._send(request, due_at)
             due_at += self._period_s
 
     def _send(self, request: query_service_pb2.GetRequest, due_at: float) -> None:

@@ -170,6 +170,12 @@ DECISIONS: Final = (
         "if replica.lag > bound.max_lag: refuse()",
     ),
     Decision(
+        "when it is gone early",
+        "processor/ownership/machine/refusals.py",
+        compares("REFUSALS_MIN", "SPAN_S"),
+        "if refusals >= REFUSALS_MIN: node.is_gone = True",
+    ),
+    Decision(
         "which batch a read is of",
         "statehouse/contract/committed_moments.py",
         makes("Chosen"),

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from processor.ownership.declarations import StoreDeclaration
 from processor.ownership.machine.figures import OwnershipFigures, PlacedTasks
 from processor.ownership.machine.numbering import numbered
+from processor.ownership.machine.refusals import NodeAddress, Sighting
 from processor.ownership.machine.sessions import MemberSessions
 from processor.ownership.planning.model import Plan
 from processor.ownership.planning.planner import plan
@@ -152,6 +153,16 @@ class OwnershipCore:
         if change is not None and self.is_started:  # those before the start change nothing
             self._note(change)
 
+    def sighted(self, sighting: Sighting) -> None:
+        """Record what became of a connection to a member's address."""
+        self._sessions.sighted(sighting)
+
+    def watched(self) -> frozenset[NodeAddress]:
+        """Return the active nodes' addresses: whether they refuse connections is to be told by `sighted`."""
+        if not self.is_started or not self._acts:
+            return frozenset()
+        return self._sessions.watched({holders.active or "" for holders in self.assignment.tasks.values()})
+
     def left(self, instance_id: str, now: float) -> None:
         """Record the tombstone of a member."""
         change = self._sessions.forget(instance_id, now)
@@ -194,7 +205,7 @@ class OwnershipCore:
         self._last_tick = now
         if paused > 0:
             # Heartbeats that came during the pause are not read yet.
-            self._sessions.skip_time(paused)
+            self._sessions.skip_time(paused, now)
         if not self._is_in_contact:
             return None
         for event in self._sessions.expire(now):
@@ -239,6 +250,16 @@ class OwnershipCore:
     def damped(self) -> Mapping[str, str]:
         """Members that get nothing new because their sessions keep ending -> the reason."""
         return self._sessions.damped
+
+    @property
+    def refusing(self) -> Mapping[str, str]:
+        """Members that are taken for gone before their sessions end -> why, without their names."""
+        return self._sessions.refusing
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """Members that would be, if that hadn't happened so often of late."""
+        return self._sessions.withheld
 
     def figures(self, kafka_silence_s: float) -> OwnershipFigures:
         """Return how the fleet stands. The tasks are counted again only when the assignment has changed."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from processor.ownership.machine.damping import Damping
+from processor.ownership.machine.refusals import EarlyBudget, NodeAddress, Refusals, Sighting
 from processor.ownership.planning.model import NodeView, Readiness, ReplicaView, readiness_of
 from processor.ownership.settings import OwnershipSettings
 from statehouse.contract.epochs import is_newer
@@ -20,11 +22,13 @@ from statehouse.contract.membership import (
     NodeState,
     ReplicaReport,
     TaskState,
+    target,
 )
 from statehouse.contract.topology import Role, TaskId
 
 StoresOf = Mapping[int, tuple[str, ...]]
 """Store names by sub-topology."""
+_WATCHED_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -45,6 +49,30 @@ class MemberSession:
     views: dict[TaskId, ReplicaView] = field(default_factory=dict)
     before_bounce: dict[TaskId, ReplicaView] = field(default_factory=dict)
     bounce_ends_at: float = 0.0
+    refusals: Refusals = field(default_factory=Refusals)
+    """Of this process."""
+    refuses: str = ""
+    """Why the process is taken for gone though its session lasts; empty if it isn't."""
+    heard_again_at: float | None = None
+    """When it was heard of first since it is."""
+    is_believed: bool = True
+    """Whether refusals of its address count: not if it was heard of after they had."""
+    is_withheld: bool = False
+    """Whether it would be taken for gone if the budget weren't spent."""
+
+    @property
+    def address(self) -> NodeAddress:
+        """The process, and where its heartbeats say that it listens."""
+        return NodeAddress(self.member.instance_id, self.member.incarnation, self.member.host, self.member.port)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether refused connections would mean that the process is gone.
+
+        One that leaves hands its tasks over. One that is to be back soon has said so: nothing is to move meanwhile.
+        """
+        may_leave = self.member.state in LEAVING_STATES or self.member.returns
+        return self.is_live and self.is_confirmed and self.is_believed and not (self.refuses or may_leave)
 
 
 class MemberSessions:
@@ -55,6 +83,7 @@ class MemberSessions:
         self._settings = settings
         self._sessions: dict[str, MemberSession] = {}
         self._damping = Damping(settings)
+        self._early = EarlyBudget(settings.early_promotions_max, settings.flap_limit, settings.flap_window_s)
         self._stores: StoresOf = {}
         self._holders: dict[TaskId, set[str]] = {}
         self._started = False
@@ -81,13 +110,15 @@ class MemberSessions:
         """Restart the session timeout of all members, because this controller was out of contact."""
         for session in self._sessions.values():
             session.heard_at = now
+            session.refusals.doubt(now)
             if session.before_bounce:
                 session.bounce_ends_at = now + self._settings.session_timeout_s
 
-    def skip_time(self, seconds: float) -> None:
-        """Don't count a time in which this process wasn't running."""
+    def skip_time(self, seconds: float, now: float) -> None:
+        """Don't count a time in which this process wasn't running, up to now."""
         for session in self._sessions.values():
             session.heard_at += seconds
+            session.refusals.doubt(now)
             session.bounce_ends_at += seconds
 
     def hear(self, member: Member, now: float, epoch: int = 0) -> str | None:
@@ -108,6 +139,7 @@ class MemberSessions:
             self._damping.began(name, now)
         if member.state == NodeState.NOT_RUNNING:
             return self.forget(name, now)
+        is_back = self._comes_back(session, member, now)
         joins = self._started and not session.is_live
         if joins:
             self._damping.began(name, now)
@@ -116,11 +148,25 @@ class MemberSessions:
         session.is_live = session.is_confirmed = self._started
         session.is_witness = True
         change = self._take(session, member)
+        if is_back:
+            return f"{name} is back"
         return f"{name} joined" if joins else change
+
+    def _comes_back(self, session: MemberSession, member: Member, now: float) -> bool:
+        """Take a heartbeat as a sign of life. Return whether its process, or the one before, was taken for gone."""
+        was_gone = bool(session.refuses)
+        if session.member.incarnation != member.incarnation:
+            session.refusals, session.refuses, session.is_believed = Refusals(), "", True
+        elif was_gone and session.heard_again_at is None:
+            session.heard_again_at = now  # this one may have been on its way
+        elif was_gone and now - (session.heard_again_at or now) >= self._settings.heartbeat_interval_s / 2:
+            session.refuses, session.is_believed = "", False  # it lives, and something else refuses in its place
+        session.refusals.doubt(now)
+        return was_gone and not session.refuses
 
     def _bounce(self, session: MemberSession, now: float) -> None:
         """Replace a process by a newer one of the same name; the old one's reports stay valid for now (KIP-345)."""
-        if session.member.state in LEAVING_STATES:
+        if session.member.state in LEAVING_STATES or session.refuses:
             return
         timeout = self._settings.session_timeout_s
         if not session.before_bounce:
@@ -163,18 +209,56 @@ class MemberSessions:
         return f"{name} left"
 
     def expire(self, now: float) -> list[str]:
-        """End expired sessions, and release members held back for long enough; return the changes, in words."""
+        """End expired sessions, and release members held back for long enough; return the changes, in words.
+
+        A process that has ended before is no longer taken for able to be active. It keeps its place until its session
+        ends: a copy is built elsewhere only for one that doesn't come back.
+        """
         events = []
         for name, session in self._sessions.items():
             if session.is_live and now - session.heard_at >= self._settings.session_timeout_s:
-                session.is_live, session.before_bounce = False, {}
+                session.is_live, session.before_bounce, session.refuses = False, {}, ""
                 self._damping.ended(name, now)
                 events.append(f"{name} was not heard of for {self._settings.session_timeout_s:g} s")
+            elif session.is_judged and session.refusals.prove_end:
+                session.is_withheld = not self._early.take(name, now)
+                if not session.is_withheld:
+                    where = target(session.member.host, session.member.port)
+                    session.refuses = f"refuses connections at {where}"
+                    session.heard_again_at, session.before_bounce = None, {}
+                    events.append(f"{name} {session.refuses}")
             elif session.before_bounce and now >= session.bounce_ends_at:
                 if self._views(session) != session.views:
                     events.append(f"{name} restarted and has not reopened all its state within the session timeout")
                 session.before_bounce = {}
         return events + self._damping.pass_time(now)
+
+    def watched(self, names: Iterable[str]) -> frozenset[NodeAddress]:
+        """Return where to see whether these members have ended early; bounded, as each costs a connection."""
+        if not self._settings.early_promotions_max:
+            return frozenset()
+        sessions = (self._sessions[name] for name in sorted(names) if name in self._sessions)
+        return frozenset(islice((session.address for session in sessions if session.is_judged), _WATCHED_MAX))
+
+    def sighted(self, sighting: Sighting) -> None:
+        """Take what became of a connection to a member; of a process that was replaced it says nothing."""
+        session = self._sessions.get(sighting.of.name)
+        if session is not None and session.address == sighting.of:
+            session.refusals.see(sighting.seen, sighting.at)
+
+    @property
+    def refusing(self) -> Mapping[str, str]:
+        """Members that are taken for gone before their sessions end -> why, without their names."""
+        return {name: session.refuses for name, session in self._sessions.items() if session.refuses}
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """Members that would be, if that hadn't happened so often of late."""
+        return frozenset(
+            name
+            for name, each in self._sessions.items()
+            if each.is_withheld and each.is_judged and each.refusals.prove_end
+        )
 
     def long_gone(self, now: float) -> list[str]:
         """Return the members that have been silent for so long that they can be forgotten."""
@@ -214,13 +298,19 @@ class MemberSessions:
                 session.member.state in LEAVING_STATES,
                 damped=damped.get(name, ""),
                 capacity=session.member.capacity,
+                refuses=session.refuses,
             )
             for name, session in self._sessions.items()
             if session.is_live
         }
 
     def _views(self, session: MemberSession) -> Mapping[TaskId, ReplicaView]:
-        """Return a member's replicas; after a restart also the old ones that it has neither reopened nor lost."""
+        """Return a member's replicas; after a restart also the old ones that it has neither reopened nor lost.
+
+        None of a process that has ended is restored.
+        """
+        if session.refuses:
+            return dict.fromkeys(session.views, ReplicaView(restored=False))
         if not session.before_bounce:
             return session.views
         views = dict(session.views)

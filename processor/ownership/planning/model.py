@@ -45,6 +45,8 @@ class NodeView:
     """Why the node is treated like a leaving one while others can take its tasks; empty if it isn't."""
     capacity: int = 1
     """The weight of the node's share; at least 1."""
+    refuses: str = ""
+    """Why the node is taken for gone though its session lasts; none of its replicas counts as restored then."""
 
 
 class Readiness(IntEnum):
@@ -151,6 +153,8 @@ class LiveNodes:
 
     def describe(self, slot: Slot, node: str) -> str:
         """Return in words how ready a node is to serve a task."""
+        if self.live[node].refuses:
+            return self.live[node].refuses
         view = slot.views.get(node)
         if view is None:
             return "holds nothing of it"

@@ -388,6 +388,7 @@ class ControllerSettings(_message.Message):
     NUM_STANDBY_REPLICAS_FIELD_NUMBER: _builtins.int
     ACCEPTABLE_RECOVERY_LAG_FIELD_NUMBER: _builtins.int
     MAX_WARMUP_REPLICAS_FIELD_NUMBER: _builtins.int
+    EARLY_PROMOTIONS_MAX_FIELD_NUMBER: _builtins.int
     heartbeat_interval_ms: _builtins.int
     """How often nodes and the controller write."""
     session_timeout_ms: _builtins.int
@@ -406,6 +407,10 @@ class ControllerSettings(_message.Message):
     """A replica that is at most so many records behind is caught up."""
     max_warmup_replicas: _builtins.int
     """Replicas that are built at the same time for moves that nothing forced."""
+    early_promotions_max: _builtins.int
+    """Nodes that may be taken for gone before their session timeout, within
+    flap_window_ms; 0, as from a controller that doesn't set it: none.
+    """
     def __init__(
         self,
         *,
@@ -418,10 +423,11 @@ class ControllerSettings(_message.Message):
         num_standby_replicas: _builtins.int = ...,
         acceptable_recovery_lag: _builtins.int = ...,
         max_warmup_replicas: _builtins.int = ...,
+        early_promotions_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptable_recovery_lag", b"acceptable_recovery_lag", "flap_limit", b"flap_limit", "flap_window_ms", b"flap_window_ms", "handover_linger_ms", b"handover_linger_ms", "heartbeat_interval_ms", b"heartbeat_interval_ms", "initial_rebalance_delay_ms", b"initial_rebalance_delay_ms", "max_warmup_replicas", b"max_warmup_replicas", "num_standby_replicas", b"num_standby_replicas", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptable_recovery_lag", b"acceptable_recovery_lag", "early_promotions_max", b"early_promotions_max", "flap_limit", b"flap_limit", "flap_window_ms", b"flap_window_ms", "handover_linger_ms", b"handover_linger_ms", "heartbeat_interval_ms", b"heartbeat_interval_ms", "initial_rebalance_delay_ms", b"initial_rebalance_delay_ms", "max_warmup_replicas", b"max_warmup_replicas", "num_standby_replicas", b"num_standby_replicas", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

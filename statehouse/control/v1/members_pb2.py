@@ -24,23 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#statehouse/control/v1/members.proto\x12\x15statehouse.control.v1\"\xe1\x02\n\x06Member\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x15\n\rstarted_at_ms\x18\x03 \x01(\x03\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\r\n\x05state\x18\x08 \x01(\t\x12\r\n\x05\x65poch\x18\t \x01(\x04\x12\x11\n\theartbeat\x18\n \x01(\x04\x12\x30\n\x08replicas\x18\x0b \x03(\x0b\x32\x1e.statehouse.control.v1.Replica\x12=\n\x0fglobal_replicas\x18\x0c \x03(\x0b\x32$.statehouse.control.v1.GlobalReplica\x12\x10\n\x08\x63\x61pacity\x18\r \x01(\r\x12\x0f\n\x07\x64ynamic\x18\x0e \x01(\x08\x12\x16\n\x0e\x66ormat_version\x18\x0f \x01(\r\"k\n\rGlobalReplica\x12\r\n\x05store\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12<\n\npartitions\x18\x03 \x03(\x0b\x32(.statehouse.control.v1.PartitionPosition\"\xae\x01\n\x11PartitionPosition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x15\n\x08position\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tmisplaced\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x0ctopic_change\x18\x05 \x01(\tB\x0b\n\t_positionB\r\n\x0b_end_offsetB\x0c\n\n_misplaced\"\x87\x01\n\x07Replica\x12\x0c\n\x04task\x18\x01 \x01(\t\x12)\n\x04role\x18\x02 \x01(\x0e\x32\x1b.statehouse.control.v1.Role\x12\r\n\x05state\x18\x03 \x01(\t\x12\x34\n\x06stores\x18\x04 \x03(\x0b\x32$.statehouse.control.v1.StorePosition\"\xbd\x01\n\rStorePosition\x12\r\n\x05store\x18\x01 \x01(\t\x12\x15\n\x08position\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tmisplaced\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x0ctopic_change\x18\x05 \x01(\t\x12\x15\n\rplacement_log\x18\x06 \x01(\rB\x0b\n\t_positionB\r\n\x0b_end_offsetB\x0c\n\n_misplaced*t\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_ACTIVE\x10\x01\x12\x10\n\x0cROLE_STANDBY\x10\x02\x12\x10\n\x0cROLE_WARM_UP\x10\x03\x12\x10\n\x0cROLE_DORMANT\x10\x04\x12\x0f\n\x0bROLE_GLOBAL\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#statehouse/control/v1/members.proto\x12\x15statehouse.control.v1\"\xf2\x02\n\x06Member\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x15\n\rstarted_at_ms\x18\x03 \x01(\x03\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\r\n\x05state\x18\x08 \x01(\t\x12\r\n\x05\x65poch\x18\t \x01(\x04\x12\x11\n\theartbeat\x18\n \x01(\x04\x12\x30\n\x08replicas\x18\x0b \x03(\x0b\x32\x1e.statehouse.control.v1.Replica\x12=\n\x0fglobal_replicas\x18\x0c \x03(\x0b\x32$.statehouse.control.v1.GlobalReplica\x12\x10\n\x08\x63\x61pacity\x18\r \x01(\r\x12\x0f\n\x07\x64ynamic\x18\x0e \x01(\x08\x12\x16\n\x0e\x66ormat_version\x18\x0f \x01(\r\x12\x0f\n\x07returns\x18\x10 \x01(\x08\"k\n\rGlobalReplica\x12\r\n\x05store\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12<\n\npartitions\x18\x03 \x03(\x0b\x32(.statehouse.control.v1.PartitionPosition\"\xae\x01\n\x11PartitionPosition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x15\n\x08position\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tmisplaced\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x0ctopic_change\x18\x05 \x01(\tB\x0b\n\t_positionB\r\n\x0b_end_offsetB\x0c\n\n_misplaced\"\x87\x01\n\x07Replica\x12\x0c\n\x04task\x18\x01 \x01(\t\x12)\n\x04role\x18\x02 \x01(\x0e\x32\x1b.statehouse.control.v1.Role\x12\r\n\x05state\x18\x03 \x01(\t\x12\x34\n\x06stores\x18\x04 \x03(\x0b\x32$.statehouse.control.v1.StorePosition\"\xbd\x01\n\rStorePosition\x12\r\n\x05store\x18\x01 \x01(\t\x12\x15\n\x08position\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tmisplaced\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x0ctopic_change\x18\x05 \x01(\t\x12\x15\n\rplacement_log\x18\x06 \x01(\rB\x0b\n\t_positionB\r\n\x0b_end_offsetB\x0c\n\n_misplaced*t\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_ACTIVE\x10\x01\x12\x10\n\x0cROLE_STANDBY\x10\x02\x12\x10\n\x0cROLE_WARM_UP\x10\x03\x12\x10\n\x0cROLE_DORMANT\x10\x04\x12\x0f\n\x0bROLE_GLOBAL\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.control.v1.members_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=1034
-  _globals['_ROLE']._serialized_end=1150
+  _globals['_ROLE']._serialized_start=1051
+  _globals['_ROLE']._serialized_end=1167
   _globals['_MEMBER']._serialized_start=63
-  _globals['_MEMBER']._serialized_end=416
-  _globals['_GLOBALREPLICA']._serialized_start=418
-  _globals['_GLOBALREPLICA']._serialized_end=525
-  _globals['_PARTITIONPOSITION']._serialized_start=528
-  _globals['_PARTITIONPOSITION']._serialized_end=702
-  _globals['_REPLICA']._serialized_start=705
-  _globals['_REPLICA']._serialized_end=840
-  _globals['_STOREPOSITION']._serialized_start=843
-  _globals['_STOREPOSITION']._serialized_end=1032
+  _globals['_MEMBER']._serialized_end=433
+  _globals['_GLOBALREPLICA']._serialized_start=435
+  _globals['_GLOBALREPLICA']._serialized_end=542
+  _globals['_PARTITIONPOSITION']._serialized_start=545
+  _globals['_PARTITIONPOSITION']._serialized_end=719
+  _globals['_REPLICA']._serialized_start=722
+  _globals['_REPLICA']._serialized_end=857
+  _globals['_STOREPOSITION']._serialized_start=860
+  _globals['_STOREPOSITION']._serialized_end=1049
 # @@protoc_insertion_point(module_scope)

@@ -78,6 +78,7 @@ class Member(_message.Message):
     CAPACITY_FIELD_NUMBER: _builtins.int
     DYNAMIC_FIELD_NUMBER: _builtins.int
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    RETURNS_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """The node's stable name."""
     incarnation: _builtins.str
@@ -112,6 +113,11 @@ class Member(_message.Message):
     """The record's format; 0, which is never written, is the one of the first
     releases. A reader that doesn't read a format skips the record and says so.
     """
+    returns: _builtins.bool
+    """The process stops, and another one is to be back under the instance id
+    within the session timeout: that its address refuses connections says
+    nothing.
+    """
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
         """Every task replica on the node, dormant ones on disk included."""
@@ -138,10 +144,11 @@ class Member(_message.Message):
         capacity: _builtins.int = ...,
         dynamic: _builtins.bool = ...,
         format_version: _builtins.int = ...,
+        returns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "dynamic", b"dynamic", "epoch", b"epoch", "format_version", b"format_version", "global_replicas", b"global_replicas", "heartbeat", b"heartbeat", "host", b"host", "incarnation", b"incarnation", "instance_id", b"instance_id", "port", b"port", "rack", b"rack", "replicas", b"replicas", "started_at_ms", b"started_at_ms", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "dynamic", b"dynamic", "epoch", b"epoch", "format_version", b"format_version", "global_replicas", b"global_replicas", "heartbeat", b"heartbeat", "host", b"host", "incarnation", b"incarnation", "instance_id", b"instance_id", "port", b"port", "rack", b"rack", "replicas", b"replicas", "returns", b"returns", "started_at_ms", b"started_at_ms", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ import pytest
 
 from processor.ownership.declarations import StoreDeclaration
 from processor.ownership.machine.core import OwnershipCore
+from processor.ownership.machine.refusals import REFUSALS_MIN, SPAN_S, NodeAddress, Seen, Sighting
 from processor.ownership.machine.sessions import MemberSessions
 from processor.ownership.planning.model import ReplicaView
 from processor.ownership.settings import OwnershipSettings
@@ -997,3 +998,145 @@ def test_a_process_that_claimed_to_be_the_newest_and_fell_silent_hides_nobody() 
     sessions.hear(member.beat(), 1.0)
     assert sessions.expire(SETTINGS.session_timeout_s)
     assert sessions.hear(member.beat(), SETTINGS.session_timeout_s + 1.0) == "n0 joined"
+
+
+# --- nodes that are gone before their session is over ---
+
+
+def address(member: FakeMember) -> NodeAddress:
+    beat = member.beat()
+    return NodeAddress(member.name, member.incarnation, beat.host, beat.port)
+
+
+def refuse(bench: Bench, of: NodeAddress, *, was_open: bool = True, times: int = REFUSALS_MIN) -> None:
+    """Let connections to a member be refused for just long enough."""
+    if was_open:
+        bench.core.sighted(Sighting(of, Seen.ACCEPTED, bench.now))
+    for nth in range(times):
+        bench.core.sighted(Sighting(of, Seen.REFUSED, bench.now + 0.01 + nth * SPAN_S / (REFUSALS_MIN - 1)))
+    bench.now += 0.3
+    bench.tick()
+
+
+def test_others_become_active_for_a_node_that_has_ended_and_nothing_is_built() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    before = bench.assignment.tasks
+    lost = [task for task, holders in before.items() if holders.active == "n0"]
+    refuse(bench, address(members[0]))
+    [epoch] = bench.published
+    assert epoch.reason == "n0 refuses connections at localhost:9000"
+    for task, holders in epoch.tasks.items():
+        assert set(holders.replicas) == set(before[task].replicas), "copies stay where they are"
+        assert holders.active != "n0"
+    assert epoch.tasks[lost[0]].reason.endswith(
+        f"n0 to {epoch.tasks[lost[0]].active}: n0 refuses connections at localhost:9000; "
+        f"{epoch.tasks[lost[0]].active} is restored, lag 0"
+    )
+    assert set(bench.core.refusing) == {"n0"}
+    bench.run(SETTINGS.session_timeout_s - 1, *members[1:])
+    assert len(bench.published) == 1, "until its session is over nothing more happens"
+    bench.run(2, *members[1:])
+    assert "n0" not in {node for holders in bench.assignment.tasks.values() for node in holders.replicas}
+    assert not bench.core.refusing
+
+
+@pytest.mark.parametrize("why", ["never open", "too few", "heard since", "other process", "returns", "leaves", "off"])
+def test_a_node_keeps_its_actives_where_refusals_prove_nothing(why: str) -> None:
+    members = fleet(3)
+    settings = replace(SETTINGS, early_promotions_max=0) if why == "off" else SETTINGS
+    bench = Bench(settings=settings).settled(*members)
+    of = address(members[0])
+    if why == "other process":
+        of = replace(of, incarnation="another")
+    if why == "returns":
+        bench.core.heartbeat(replace(members[0].beat(), returns=True), bench.now)
+    if why == "leaves":
+        bench.core.heartbeat(replace(members[0].beat(), state="PENDING_SHUTDOWN"), bench.now)
+        bench.tick()
+        bench.published.clear()
+    if why == "heard since":
+        refuse(bench, of, times=REFUSALS_MIN - 1)
+        bench.core.heartbeat(members[0].beat(), bench.now)
+        refuse(bench, of, was_open=False, times=1)
+    else:
+        refuse(bench, of, was_open=why != "never open", times=REFUSALS_MIN - (why == "too few"))
+    assert not bench.core.refusing
+    assert not bench.published
+    if why in {"returns", "leaves", "off"}:
+        assert of not in bench.core.watched()
+
+
+def test_a_node_that_is_back_is_active_only_once_it_has_caught_up() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    shares = sorted(Counter(bench.actives().values()).values())
+    refuse(bench, address(members[0]))
+    members[0].restart("RUNNING")
+    bench.core.heartbeat(members[0].beat(), bench.now)
+    bench.run(3, *members, frozen=True)
+    assert "n0" not in bench.actives().values()
+    assert not bench.core.refusing
+    bench.run(20, *members)
+    assert sorted(Counter(bench.actives().values()).values()) == shares
+    assert "n0" in bench.actives().values()
+
+
+def test_a_node_that_lives_though_its_address_refuses_is_believed_once() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    of = address(members[0])
+    refuse(bench, of)
+    bench.now += SETTINGS.heartbeat_interval_s
+    for _ in range(3):
+        bench.core.heartbeat(members[0].beat(), bench.now)
+    bench.tick()
+    assert set(bench.core.refusing) == {"n0"}, "these were on their way"
+    bench.now += SETTINGS.heartbeat_interval_s
+    bench.core.heartbeat(members[0].beat(), bench.now)
+    bench.tick()
+    assert not bench.core.refusing
+    bench.run(20, *members)
+    assert "n0" in bench.actives().values()
+    assert of not in bench.core.watched()
+    bench.published.clear()
+    refuse(bench, of)
+    assert not bench.published, "what refuses there is not this node"
+
+
+def test_a_time_in_which_the_controller_knew_nothing_takes_refusals_back() -> None:
+    members = fleet(3)
+    for has_paused in (False, True):
+        bench = Bench().settled(*members)
+        of = address(members[0])
+        refuse(bench, of, times=REFUSALS_MIN - 1)
+        if has_paused:
+            bench.now += 5 * SETTINGS.heartbeat_interval_s
+        else:
+            bench.core.contact_lost()
+            bench.tick()
+            bench.core.contact_regained(bench.now)
+        bench.tick()
+        refuse(bench, of, was_open=False, times=1)
+        assert not bench.published
+
+
+def test_so_many_early_losses_as_the_budget_has_and_no_more() -> None:
+    members = fleet(5)
+    bench = Bench(settings=replace(SETTINGS, early_promotions_max=1)).settled(*members)
+    refuse(bench, address(members[0]))
+    assert len(bench.published) == 1
+    refuse(bench, address(members[1]))
+    assert len(bench.published) == 1
+    assert bench.core.withheld == {"n1"}
+    bench.run(SETTINGS.session_timeout_s + 1, *members[2:])
+    assert not {"n0", "n1"} & {node for holders in bench.assignment.tasks.values() for node in holders.replicas}
+
+
+def test_only_active_nodes_are_watched_and_only_while_it_acts() -> None:
+    members = fleet(3)
+    bench = Bench(scores(1)).settled(*members)
+    [active] = bench.actives().values()
+    assert {each.name for each in bench.core.watched()} == {active}
+    bench.core.stand_by()
+    assert not bench.core.watched()

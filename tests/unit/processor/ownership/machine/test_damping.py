@@ -39,13 +39,17 @@ class Figures:
     copies: int = 0
     without_active_s: float = 0.0
 
-    def row(self) -> str:
-        return f"{self.epochs} | {self.moves} | {self.copies} | {self.without_active_s:.0f}"
+    def row(self, damped: Figures) -> str:
+        """As in the page: each figure without damping, and with it."""
+        return (
+            f"{self.epochs}, {damped.epochs} | {self.moves}, {damped.moves} | {self.copies}, {damped.copies} | "
+            f"{self.without_active_s:.0f}, {damped.without_active_s:.0f}"
+        )
 
 
 LOOPS: Final = (
-    Loop("away for 15 s, longer than its session, then there for 20 s", 15.0, 20.0),
-    Loop("killed every 12 s, and back immediately", 0.0, 10.0),
+    Loop("away for 15 s, there for 20 s", 15.0, 20.0),
+    Loop("killed every 12 s, and back before it is noticed", 0.0, 10.0),
 )
 
 
@@ -81,5 +85,4 @@ def played(loop: Loop, flap_limit: int) -> Figures:
 def test_a_node_that_does_not_stay_costs_less_when_it_is_held_back(loop: Loop) -> None:
     damped, undamped = played(loop, SETTINGS.flap_limit), played(loop, 10_000)
     assert damped.without_active_s < undamped.without_active_s / 4
-    for words, found in (("no", undamped), ("yes", damped)):
-        assert f"| {loop.words} | {words} | {found.row()} |" in PAGE
+    assert f"| {loop.words} | {undamped.row(damped)} |" in PAGE

@@ -174,6 +174,7 @@ def test_settings_survive_to_the_millisecond() -> None:
         num_standby_replicas=3,
         acceptable_recovery_lag=2**40,
         max_warmup_replicas=11,
+        early_promotions_max=5,
     )
     assert decode_controller(encode_controller(replace(ACTING, settings=settings))[1]).settings == settings
 
