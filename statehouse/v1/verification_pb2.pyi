@@ -91,7 +91,7 @@ class SumStoreResponse(_message.Message):
 
     @_builtins.property
     def stamp(self) -> _types_pb2.ReplicaStamp:
-        """Which replica is summed, and as of which moment. It stays as it is now."""
+        """The replica that is summed, and its moment."""
 
     @_builtins.property
     def listed(self) -> Global___SummedEntries:
