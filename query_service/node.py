@@ -22,6 +22,8 @@ from query_service.dataplane.profiles import made_profile
 from query_service.heartbeat_process import HeartbeatOptions
 from query_service.heartbeats import Heartbeats
 from query_service.reads.fleet_view import FleetView
+from query_service.reads.sums import SumHandler
+from query_service.replicas.replays import Replays
 from query_service.replicas.replication import EndOffsetWatcher
 from query_service.replicas.tasks import TaskManager
 from query_service.service import NodeServicer
@@ -31,7 +33,8 @@ from query_service.telemetry.metrics import NodeMetrics
 from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server, new_serving
 from statehouse.contract.assignment import Assignment
 from statehouse.contract.membership import Member, NodeState
-from statehouse.contract.topology import TaskId, members_topic
+from statehouse.contract.topology import AnyTaskId, TaskId, members_topic
+from statehouse.errors import LookupFailure, Reason
 from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.observability.proxy_sums import ProxyCollector
 from statehouse.observability.tracing import tracing_for
@@ -83,11 +86,19 @@ class QueryNode:
             self._resources,
             self._plane,
         )
+        self._replays = Replays(
+            settings,
+            client_id,
+            self._resources,
+            self._plane,
+            self._thread_broke,
+            lambda: len(self._tasks.store_replicas()) + 1,
+        )
         self._ends = EndOffsetWatcher(
             settings.brokers,
             client_id,
             settings.confirm_interval_ms / 1000,
-            self._tasks.store_replicas,
+            lambda: [*self._tasks.store_replicas(), *self._replays.replicas()],
             self._thread_broke,
             self._topic_changed,
         )
@@ -123,6 +134,7 @@ class QueryNode:
         self._reads = new_reads(
             settings, client_id, self._host, self._tasks.replicas, self._control, self._metrics, self._tracing
         )
+        self._sums = SumHandler(self._reads.admission, self._reads.waits, self._replays)
         self._serving = new_serving(settings, self._plane, self._reads.admission, self._control, self._metrics)
         answers = NodeServicer(
             self._host,
@@ -132,6 +144,8 @@ class QueryNode:
             self._heartbeats,
             self.drain,
             partial(made_profile, self._plane),
+            self._sums,
+            self._restore_replica,
             self._metrics,
         )
         self._server = new_server(
@@ -286,6 +300,7 @@ class QueryNode:
         await self._server.stop(self._settings.stop_grace_ms / 1000)
         self._leave("reads that are under way")
         self._reads.open_scans.close()
+        await self._sums.close()
         self._reads.lookups.close()
         self._reads.fetches.close()
         await self._reads.watches.close()
@@ -294,6 +309,7 @@ class QueryNode:
         await asyncio.to_thread(self._ends.stop)
         await self._control.stop()
         self._leave("stores, and their last checkpoints")
+        await self._replays.close()
         await self._tasks.close()
         if self._plane is not None:
             await self._server.close()
@@ -329,6 +345,13 @@ class QueryNode:
             await asyncio.sleep(_DRAIN_POLL_S)
         if not is_drained:
             log.warning("stopping with active tasks: nobody took them in time", timeout_s=self._drain_timeout_s)
+
+    async def _restore_replica(self, store: str, partition: int) -> AnyTaskId:
+        """Begin to restore a replica anew; return its task."""
+        served = self._reads.admission.store(store)
+        if partition >= served.spec.partition_count:
+            raise LookupFailure(Reason.INVALID_REQUEST, f"partition {partition} of {served.spec.partition_count}")
+        return await self._tasks.restore_anew(served.spec, partition)
 
     def _active_tasks(self) -> list[TaskId]:
         return active_tasks({task: replica.role for task, replica in self._tasks.replicas.items()})

@@ -20,6 +20,7 @@ from query_service.reads.observed import ReadObserver
 from query_service.reads.position_waits import PositionWaits, ReplicaBehind
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
+from query_service.reads.sums import SumHandler
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.replicas.tasks import TaskManager
 from query_service.states.ownership import NodeOwnership
@@ -40,6 +41,7 @@ from statehouse.v1 import (
     query_service_pb2,
     query_service_pb2_grpc,
     types_pb2,
+    verification_pb2,
 )
 
 log = structlog.get_logger(__name__)
@@ -218,15 +220,18 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         heartbeats: Heartbeats,
         drain: Callable[[float | None], list[TaskId]],
         profile: Callable[[node_service_pb2.ProfileKind.ValueType, int], Awaitable[bytes]],
+        sums: SumHandler,
+        restore: Callable[[str, int], Awaitable[AnyTaskId]],
         metrics: NodeMetrics,
     ) -> None:
         """`drain` begins to drain, within so many seconds, and returns the tasks that other nodes must take over.
 
-        `profile` makes a profile of a kind, in so many milliseconds.
+        `profile` makes a profile of a kind, in so many milliseconds. `restore` begins to restore a replica of a store's
+        partition anew, and returns its task.
         """
         self._host, self._ownership, self._tasks, self._control = host, ownership, tasks, control
         self._heartbeats, self._begin_to_drain, self.metrics = heartbeats, drain, metrics
-        self._made_profile = profile
+        self._made_profile, self._sums, self._restore = profile, sums, restore
 
     async def _get_node(
         self, _request: node_service_pb2.GetNodeRequest, _context: Context
@@ -259,9 +264,20 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
             raise LookupFailure(Reason.INVALID_REQUEST, message)
         return node_service_pb2.ProfileResponse(profile=await self._made_profile(request.kind, duration_ms))
 
+    async def _sum_store(self, request: verification_pb2.SumStoreRequest, context: Context) -> None:
+        await self._sums.sum_store(request, send_to(context))
+
+    async def _restore_replica(
+        self, request: verification_pb2.RestoreReplicaRequest, _context: Context
+    ) -> verification_pb2.RestoreReplicaResponse:
+        log.info("restore of a replica requested", store=request.store, partition=request.partition)
+        return verification_pb2.RestoreReplicaResponse(task=str(await self._restore(request.store, request.partition)))
+
     GetNode = _counted("GetNode", _get_node)
     Drain = _counted("Drain", _drain)
     Profile = _counted("Profile", _profile)
+    SumStore = _counted("SumStore", _sum_store)
+    RestoreReplica = _counted("RestoreReplica", _restore_replica)
 
 
 def register(server: grpc.aio.Server, queries: QueryServicer, node: NodeServicer) -> None:

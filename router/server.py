@@ -23,7 +23,15 @@ from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.telemetry.collector import TableCollector
 from router.telemetry.metrics import RouterMetrics
 from router.web import WebProcess
-from router.wiring import new_calls, new_express_door, new_express_way, new_lookups, new_watches, request_times
+from router.wiring import (
+    new_calls,
+    new_express_door,
+    new_express_way,
+    new_lookups,
+    new_verifier,
+    new_watches,
+    request_times,
+)
 from statehouse.link.proxy import proxy_for
 from statehouse.observability import logs
 from statehouse.observability.denials import counted_gate
@@ -136,6 +144,8 @@ class RouterServer:
         self._silence_s = silence_s
         await self._rpc.start()
         self._background.start(self._judge_readiness(), "judge readiness")
+        if (verifier := new_verifier(self._settings, self.fleet, self.metrics)) is not None:
+            self._background.start(verifier.run(), "compare replicas")
         if self._proxy is not None:
             self._background.start(show_liveness(self._proxy.link), "show liveness")
             if self._express.obstacle is None:

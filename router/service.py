@@ -265,6 +265,25 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             tables, self._describe, max_watches=max_watches, max_watches_per_address=max_watches_per_address
         )
 
+    def known_fleet(self) -> fleet_service_pb2.GetFleetResponse:
+        """Return the newest table.
+
+        Raises:
+            LookupFailure: ROUTING_NOT_READY.
+
+        """
+        return self._describe(self._tables.current())
+
+    def known_partitions(self, store: str) -> fleet_service_pb2.ListPartitionsResponse:
+        """Return a store's partitions.
+
+        Raises:
+            LookupFailure: ROUTING_NOT_READY, UNKNOWN_STORE.
+
+        """
+        partitions = describe_partitions(self._tables.current().store(store))
+        return fleet_service_pb2.ListPartitionsResponse(partitions=partitions)
+
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
         return describe_fleet(
             self._application_id,
@@ -306,8 +325,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _list_partitions(
         self, request: fleet_service_pb2.ListPartitionsRequest, _context: Context
     ) -> fleet_service_pb2.ListPartitionsResponse:
-        partitions = describe_partitions(self._tables.current().store(request.store))
-        return fleet_service_pb2.ListPartitionsResponse(partitions=partitions)
+        return self.known_partitions(request.store)
 
     async def _list_changelogs(
         self, _request: fleet_service_pb2.ListChangelogsRequest, _context: Context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from router.calls.attempts import Attempts
 from router.calls.channels import NodeChannels
@@ -22,7 +23,7 @@ from router.lookups.keyed import KeyLookups
 from router.lookups.observed import LookupObserver
 from router.lookups.overload import LookupLimit
 from router.lookups.scatter import Scatter
-from router.service import LookupParts
+from router.service import FleetServicer, LookupParts
 from router.telemetry.metrics import RouterMetrics
 from router.watches.watch_relay import WatchRelay
 from statehouse.link.proxy import Proxy
@@ -32,6 +33,9 @@ from statehouse.rpc.credentials import ClientTls, CredentialFiles
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.security.settings_gate import gates_named
 from statehouse.settings import RouterSettings
+
+if TYPE_CHECKING:
+    from router.verification import BackgroundVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +176,31 @@ def new_watches(
     return watches
 
 
+def new_verifier(settings: RouterSettings, fleet: FleetServicer, metrics: RouterMetrics) -> BackgroundVerifier | None:
+    """Return what compares stores in the background; None if the settings don't want it."""
+    if not settings.verify_interval_ms:
+        return None
+    # It needs the client, which most routers can start without.
+    from router.verification import BackgroundVerifier  # noqa: PLC0415
+
+    return BackgroundVerifier(
+        settings.verify_interval_ms / 1_000,
+        settings.verify_bytes_per_second,
+        fleet.known_fleet,
+        fleet.known_partitions,
+        metrics,
+        _tls_for_nodes(settings),
+    )
+
+
 def _files_for_nodes(settings: RouterSettings) -> CredentialFiles | None:
     """Return what to call nodes with; None if nothing is encrypted."""
+    tls = _tls_for_nodes(settings)
+    return None if tls is None else CredentialFiles(tls)
+
+
+def _tls_for_nodes(settings: RouterSettings) -> ClientTls | None:
     if settings.tls_certificate is None:
         return None
     name = settings.tls_node_name
-    return CredentialFiles(ClientTls(settings.tls_ca, settings.tls_certificate, settings.tls_key, server_name=name))
+    return ClientTls(settings.tls_ca, settings.tls_certificate, settings.tls_key, server_name=name)

@@ -58,9 +58,10 @@ def hold_port(host: str, port: int) -> socket.socket:
 def settings_of_worker(settings: RouterSettings, number: int, port: int) -> RouterSettings:
     """Return the settings of worker `number` (from 0): the shared port, and a metrics port of its own."""
     metrics_port = settings.metrics_port and settings.metrics_port + number
-    return settings.model_copy(
-        update={"router_port": port, "metrics_port": metrics_port, "workers": 1, "http_port": None}
-    )
+    update = {"router_port": port, "metrics_port": metrics_port, "workers": 1, "http_port": None}
+    if number > 0:
+        update["verify_interval_ms"] = 0
+    return settings.model_copy(update=update)
 
 
 def worker_child(settings: RouterSettings, number: int, port: int) -> ChildProcess:

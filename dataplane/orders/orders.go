@@ -29,15 +29,20 @@ type Orders struct {
 	clients   []*kgo.Client
 	restorer  *follow.Reader
 	follower  *follow.Reader
+	replayer  *follow.Reader
 	stores    map[uint64]*replica
 	views     map[uint64]*engine.View
+	sums      map[uint64]*stores.Summing // by view
 	lastView  uint64
 }
 
 // New returns one without stores. `report` gets what becomes of those that changelogs are read for.
 func New(report func(*controlv1.EngineReport)) *Orders {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Orders{report: report, ctx: ctx, stop: stop, stores: map[uint64]*replica{}, views: map[uint64]*engine.View{}}
+	return &Orders{
+		report: report, ctx: ctx, stop: stop,
+		stores: map[uint64]*replica{}, views: map[uint64]*engine.View{}, sums: map[uint64]*stores.Summing{},
+	}
 }
 
 // Close ends the reading of changelogs. Stores are not saved: that is an order of its own.
@@ -97,6 +102,8 @@ func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer,
 		return o.tail(one.Tail)
 	case *controlv1.EngineOrder_Profile:
 		return o.profile(one.Profile)
+	case *controlv1.EngineOrder_Sum:
+		return o.sum(one.Sum)
 	}
 	return nil, fmt.Errorf("an order that is not known here: %T", order.Order)
 }
@@ -133,13 +140,14 @@ func (o *Orders) start(order *controlv1.EngineStart) error {
 	if err != nil {
 		return err
 	}
-	readers := make([]*follow.Reader, 2)
-	// Restores in parallel up to the processors. They have a client of their own, and so never delay what is followed.
+	readers := make([]*follow.Reader, 3)
+	// Restores in parallel up to the processors. They have a client of their own, and so never delay what is followed. So has
+	// what is read apart. It waits between small writes.
 	restores := runtime.GOMAXPROCS(0)
 	for at, reads := range []struct{ atOnce, gathered int }{
-		{restores, gathered(order.WriteBufferBytes, restores)}, {mostFollowers, 0},
+		{restores, gathered(order.WriteBufferBytes, restores)}, {mostFollowers, 0}, {mostFollowers, 0},
 	} {
-		client, err := brokers.Client(order.ClientId + []string{"-restore", "-follow"}[at])
+		client, err := brokers.Client(order.ClientId + []string{"-restore", "-follow", "-replay"}[at])
 		if err != nil {
 			return err
 		}
@@ -147,7 +155,7 @@ func (o *Orders) start(order *controlv1.EngineStart) error {
 		readers[at] = follow.NewReader(client, reads.atOnce, reads.gathered)
 		go readers[at].Run(o.ctx)
 	}
-	o.restorer, o.follower = readers[0], readers[1]
+	o.restorer, o.follower, o.replayer = readers[0], readers[1], readers[2]
 	o.resources = engine.NewResources(int64(order.BlockCacheBytes), int64(order.WriteBufferBytes))
 	return nil
 }
@@ -232,6 +240,10 @@ func (o *Orders) follow(order *controlv1.EngineFollow) error {
 	if err := r.begin(order); err != nil {
 		return err
 	}
+	if order.Apart {
+		r.reader, r.pace = o.replayer, newPace(r, order.BytesASecond)
+		return r.reader.Add(r.place, r.position, r.pace)
+	}
 	if order.Restores {
 		r.reader = o.restorer
 	} else {
@@ -254,8 +266,9 @@ func (o *Orders) leave(store uint64) error {
 		return err
 	}
 	if r.reader != nil {
+		r.pace.end()
 		r.reader.Remove(r.place)
-		r.reader = nil
+		r.reader, r.pace = nil, nil
 	}
 	return nil
 }
@@ -372,6 +385,7 @@ func (o *Orders) unview(number uint64) error {
 	o.mutex.Lock()
 	view := o.views[number]
 	delete(o.views, number)
+	delete(o.sums, number)
 	o.mutex.Unlock()
 	if view == nil {
 		return engine.ErrClosed

@@ -39,6 +39,7 @@ type replica struct {
 	// By order, one after the other.
 	reader *follow.Reader
 	place  follow.Place
+	pace   *pace             // nil: nothing slows the reading down
 	saved  stores.Checkpoint // what is in files
 
 	// Everything before it is there to read.

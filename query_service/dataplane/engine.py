@@ -14,7 +14,9 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import EngineView, StoreUnusable, Writes
 from query_service.stores.segments import family_of, number_of
+from query_service.stores.summed import SummedPart, Summing, WantedSums
 from statehouse.contract.moments import NONE
+from statehouse.contract.store_sums import StoreSums, SummedEntry
 from statehouse.control.v1 import engine_pb2
 from statehouse.errors import LookupFailure, Reason
 
@@ -166,6 +168,21 @@ class DataPlaneEngine:
             yield view
 
     @contextmanager
+    def summing(self, wanted: WantedSums) -> Iterator[Summing]:
+        """Begin a sum of all entries as they are now, or as this thread is shown them.
+
+        Raises:
+            StoreClosed: the engine is closed.
+            MomentGone: the batch that this thread reads isn't kept.
+
+        """
+        with ExitStack() as opened:
+            shown = self._of_moment() or self._open_view()
+            if shown is None:
+                shown, _ = opened.enter_context(self._viewed())
+            yield _Summing(self._plane, self._store, shown.number, wanted)
+
+    @contextmanager
     def _viewed(self) -> Iterator[tuple[_View, int]]:
         """Open the view of this thread, and yield it with the position of its entries."""
         order, moment = engine_pb2.EngineView(store=self._store), self._moment()
@@ -262,18 +279,42 @@ def _families(segments: Sequence[int]) -> frozenset[str]:
     return frozenset({_DEFAULT, *map(family_of, segments)})
 
 
-class _View:
-    """A view of the data plane's."""
+class _Summing:
+    """A sum that the data plane makes of one of its views."""
 
-    def __init__(self, plane: DataPlane, view: int, families: frozenset[str], stream_time_ms: int) -> None:
-        self._plane, self._view, self.families, self.stream_time_ms = plane, view, families, stream_time_ms
+    def __init__(self, plane: DataPlane, store: int, view: int, wanted: WantedSums) -> None:
+        self._plane, self._store, self._view, self._wanted = plane, store, view, wanted
+
+    def go_on(self, most_bytes: int) -> SummedPart:
+        """Sum entries that take about so many bytes, as `Summing.go_on` says."""
+        order = engine_pb2.EngineSum(
+            store=self._store,
+            view=self._view,
+            most_bytes=most_bytes,
+            buckets=self._wanted.buckets,
+            listed=self._wanted.listed,
+        )
+        summed = _read(self._plane, engine_pb2.EngineOrder(sum=order)).summed
+        listed = [
+            (key, SummedEntry(digest, int.from_bytes(time, signed=True)))
+            for key, digest, time in zip(summed.listed[::3], summed.listed[1::3], summed.listed[2::3], strict=True)
+        ]
+        sums = StoreSums.of_wire(summed.counts, summed.sums) if summed.is_all else None
+        return SummedPart(summed.entries, summed.bytes, listed, sums)
+
+
+class _View:
+    """A view of the data plane's; `number` is what it is called there."""
+
+    def __init__(self, plane: DataPlane, number: int, families: frozenset[str], stream_time_ms: int) -> None:
+        self._plane, self.number, self.families, self.stream_time_ms = plane, number, families, stream_time_ms
 
     def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a range, as `EngineView.entries` says."""
         segment = number_of(family)
         while True:
             walk = engine_pb2.EngineWalk(
-                view=self._view, start=start, stop=stop, reverse=reverse, limit=_ENTRIES_A_TURN, segment=segment
+                view=self.number, start=start, stop=stop, reverse=reverse, limit=_ENTRIES_A_TURN, segment=segment
             )
             found = _read(self._plane, engine_pb2.EngineOrder(walk=walk)).entries
             keys, values = found.keys_and_values[::2], found.keys_and_values[1::2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from query_service.stores.engine import StoreUnusable
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.kept_moments import moment_bytes
 from query_service.stores.key_value import KeyValueStore
+from query_service.stores.summed import Summing, WantedSums
 from query_service.stores.versioned import VersionedStore
 from query_service.stores.windows import SESSIONS, WINDOWS, K, TimedStore
 from statehouse.contract.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, StoreSpec
@@ -85,6 +87,10 @@ class DataPlaneStore(EngineStore):
 
 class DataPlaneKeyValue(DataPlaneStore, KeyValueStore):
     """A key-value store of the data plane."""
+
+    def summing(self, wanted: WantedSums) -> AbstractContextManager[Summing]:
+        """Begin a sum of all entries, which the data plane makes."""
+        return self.engine.summing(wanted)
 
 
 class DataPlaneTimed(DataPlaneStore, TimedStore[K]):

@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 LOCK_FILE = ".lock"
 _CHECKPOINT = ".checkpoint"
+_CONDEMNED = ".restore"
 
 
 def store_folder(spec: StoreSpec, partition: int) -> str:
@@ -120,6 +121,19 @@ class TaskDirectory:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+    def condemn_store(self, store: str) -> None:
+        """Mark a store's database as one that is not to be opened any more. What removes it removes the mark.
+
+        Raises:
+            OSError: it can't be marked.
+
+        """
+        (self.store_path(store) / _CONDEMNED).touch()
+
+    def is_condemned(self, store: str) -> bool:
+        """Whether a store's database is marked so."""
+        return (self.store_path(store) / _CONDEMNED).exists()
 
     def remove_others(self, stores: Collection[str]) -> None:
         """Remove the databases of stores that the task no longer has. If one can't be removed, log it and leave it."""

@@ -97,7 +97,7 @@ class StoreOpener:
             start = changelog.end_offset
             log.info("ephemeral store opened", **facts, position=start)
         else:
-            kept = self._open_kept(spec, path, changelog, now_ms, facts)
+            kept = self._open_kept(spec, directory, path, changelog, now_ms, facts)
         if kept is None:
             directory.wipe_store(path.name)
             store = self._open_store(spec, path)
@@ -135,10 +135,17 @@ class StoreOpener:
         return replica
 
     def _open_kept(
-        self, spec: StoreSpec, path: Path, changelog: Changelog, now_ms: int, facts: Mapping[str, object]
+        self,
+        spec: StoreSpec,
+        directory: TaskDirectory,
+        path: Path,
+        changelog: Changelog,
+        now_ms: int,
+        facts: Mapping[str, object],
     ) -> tuple[StateStore, Checkpoint] | None:
         """Open the store on disk and return it with its checkpoint; None if it must be wiped."""
         try:
+            _refuse_condemned(directory, path.name)
             store = self._open_store(spec, path)
             checkpoint, clock = store.checkpoint(), process_clock()
             if checkpoint is not None:
@@ -160,6 +167,11 @@ class StoreOpener:
         log.info("store restored from the start", **facts, fault=fault.value, reason=reason)
         self._metrics.full_restore(spec.name, fault)
         return None
+
+
+def _refuse_condemned(directory: TaskDirectory, folder: str) -> None:
+    if directory.is_condemned(folder):
+        raise StoreUnusable("it differed, and is to be restored", Fault.DIFFERED)
 
 
 def _topic_and_log(topic: str, partition: int, admin: AdminClient) -> tuple[Mapping[str, str], int, Changelog]:

@@ -32,9 +32,13 @@ class DataPlaneReplicator:
         on_failure: OnFailure,
         *,
         restores: bool,
+        apart: int | None = None,
     ) -> None:
-        """`restores`: whether stores have far to read, and are not to hold up others."""
-        self._plane, self._restores = plane, restores
+        """`restores`: whether stores have far to read, and are not to hold up others.
+
+        `apart`: a replica of its own is read into, beside the node's; so many bytes a second, 0 without a bound.
+        """
+        self._plane, self._restores, self._apart = plane, restores, apart
         self._loop = asyncio.get_running_loop()
         self._on_batch, self._on_end, self._on_failure = on_batch, on_end, on_failure
 
@@ -53,6 +57,8 @@ class DataPlaneReplicator:
             partition_count=replica.spec.partition_count,
             checkpoint=replica.present_checkpoint().to_json().encode(),
             restores=self._restores,
+            apart=self._apart is not None,
+            bytes_a_second=self._apart or 0,
         )
         return self._plane.begin(engine_pb2.EngineOrder(follow=follow))
 

@@ -56,8 +56,8 @@ from query_service.telemetry.metrics import NodeMetrics
 from statehouse.contract.assignment import Assignment
 from statehouse.contract.consistency import ANSWERS_AS_ACTIVE
 from statehouse.contract.membership import GlobalReport, ReplicaReport, TaskState
-from statehouse.contract.topology import AnyTaskId, GlobalId, Role, TaskId
-from statehouse.errors import StatehouseError
+from statehouse.contract.topology import AnyTaskId, GlobalId, Role, StoreSpec, TaskId
+from statehouse.errors import LookupFailure, Reason, StatehouseError
 from statehouse.runtime.background import BackgroundWork, as_error
 from statehouse.settings import NodeSettings
 
@@ -165,6 +165,26 @@ class TaskManager:
         for node_task in list(self._machine.tasks.values()):
             for action in self._machine.handle(CheckpointDue(node_task)):
                 await asyncio.shield(self._begin(action))
+
+    async def restore_anew(self, spec: StoreSpec, partition: int) -> AnyTaskId:
+        """Begin to restore a replica from its log's start, as it differs from others; return its task.
+
+        The task stops, and is opened again after a pause, as after a fault.
+
+        Raises:
+            LookupFailure: PARTITION_NOT_OWNED, or PARTITION_RESTORING: there is nothing to be restored.
+            OSError: the disk refuses.
+
+        """
+        replica = self.replicas.get(spec.task_id(partition))
+        store = None if replica is None else replica.of(spec, partition)
+        if replica is None or store is None or replica.state is not TaskState.RUNNING:
+            reason = Reason.PARTITION_NOT_OWNED if replica is None else Reason.PARTITION_RESTORING
+            raise LookupFailure(reason, f"this node has no running replica of partition {partition} of {spec.name}")
+        if spec.is_persistent:
+            await asyncio.to_thread(replica.directory.condemn_store, store.folder)
+        self._tell(store, lambda node_task: Failed(node_task, Fault.DIFFERED, "somebody has it restored"))
+        return replica.task
 
     async def clean_up(self) -> None:
         """Begin to remove the folders that have been idle for the delay. The assignment must be known."""

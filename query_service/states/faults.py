@@ -41,6 +41,8 @@ class Fault(StrEnum):
     """A store in memory would exceed its budget."""
     LOG_EXPIRED = "log_expired"
     """The log deletes records by age or size, and no longer has the position: the missing records have expired."""
+    DIFFERED = "differed"
+    """The store had other entries than the changelog, or other replicas: somebody has it restored."""
     UNREADABLE_RECORD = "unreadable_record"
     """A record of the changelog can't belong to this store."""
     CHECKPOINT_UNREADABLE = "checkpoint_unreadable"

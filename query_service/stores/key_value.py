@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
 from query_service.stores.engine import entries_in
 from query_service.stores.engine_store import EngineStore
+from query_service.stores.summed import Summing, SummingHere, WantedSums
 from query_service.stores.timestamps import NO_TIMESTAMP, Timestamped, split, timestamped_entries, value_of
 from query_service.stores.walk import Walk
 from statehouse.contract.paging import KeyRange
@@ -112,3 +114,17 @@ class KeyValueStore(EngineStore):
         """Walk all keys and return their number."""
         with self._engine.view([_FAMILY]) as view:
             return sum(1 for _ in walk.over(view.entries(_FAMILY, b"", None, reverse=False)))
+
+    def summing(self, wanted: WantedSums) -> AbstractContextManager[Summing]:
+        """Begin a sum of all entries as they are at one moment. It is made on this thread, within the context.
+
+        Raises:
+            StoreClosed, MomentGone: as `Summing.go_on`.
+
+        """
+        return self._summing_here(wanted)
+
+    @contextmanager
+    def _summing_here(self, wanted: WantedSums) -> Iterator[Summing]:
+        with self._engine.view([_FAMILY]) as view:
+            yield SummingHere(view.entries(_FAMILY, b"", None, reverse=False), wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from prometheus_client import Counter, Gauge
@@ -65,6 +65,16 @@ class RouterMetrics:
             _BUCKETS,
             self.registry,
         )
+        self._verified = self._new_counter(
+            "verified_partitions", "Comparisons of a partition's replicas in the background", "store", "outcome"
+        )
+        self._wrong_replicas = Gauge(
+            "statehouse_router_wrong_replicas",
+            "Replicas that differed from the changelog when they were last compared",
+            ("store", "node"),
+            registry=self.registry,
+        )
+        self._wrong_nodes: dict[str, set[str]] = {}
         self.held = self._new_gauge("held_lookups", "Lookups that are held")
         self.open_lookups = self._new_gauge("open_lookups", "Lookups under way")
         self.max_lookups = self._new_gauge("max_lookups", "Most lookups that may be under way")
@@ -118,6 +128,17 @@ class RouterMetrics:
     def handed(self, reason: str, lookups: int = 1) -> None:
         """Count lookups that the proxy sent to a node and handed over."""
         self._handed.labels(reason).inc(lookups)
+
+    def verified(self, store: str, outcome: str) -> None:
+        """Count a comparison of a partition's replicas: `equal`, `differs`, or `unchecked`, as it could not be made."""
+        self._verified.labels(store, outcome).inc()
+
+    def wrong_replicas(self, store: str, by_node: Mapping[str, int]) -> None:
+        """Note how many replicas of a store are known to be wrong, by the nodes that have them."""
+        before = self._wrong_nodes.setdefault(store, set())
+        for node in before | by_node.keys():  # one that had some shows that it has none any more
+            self._wrong_replicas.labels(store, node).set(by_node.get(node, 0))
+        before.update(by_node)
 
     def _labelled(self, store: str, outcome: str, role: Role | None) -> Counter:
         return self._lookups.labels(store, outcome, "" if role is None else role.name)

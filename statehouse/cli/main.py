@@ -27,6 +27,7 @@ from statehouse.cli import (
     sizes,
     stores,
     top,
+    verify,
     watches,
 )
 from statehouse.cli.exits import ExitCode, run_reporting
@@ -110,6 +111,7 @@ app.add_typer(stores.stores_app, name="stores", rich_help_panel=_READ)
 app.command(rich_help_panel=_READ)(fleet.status)
 app.command(rich_help_panel=_OPERATE)(top.top)
 app.command(rich_help_panel=_OPERATE)(restore.restore)
+app.command(rich_help_panel=_OPERATE)(verify.verify)
 app.add_typer(stores.partitions_app, name="partitions", rich_help_panel=_OPERATE)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_OPERATE)
 app.add_typer(context.app, name="context", rich_help_panel=_OPERATE)

@@ -14,7 +14,8 @@ from statehouse.settings import TlsSettings
 
 DRAIN: Final = "/statehouse.v1.NodeService/Drain"
 PROFILE: Final = "/statehouse.v1.NodeService/Profile"
-LOCAL_ONLY: Final = frozenset({DRAIN, PROFILE})
+RESTORE: Final = "/statehouse.v1.NodeService/RestoreReplica"
+LOCAL_ONLY: Final = frozenset({DRAIN, PROFILE, RESTORE})
 """What changes the fleet, or takes a node's time. A caller on the machine could do that in other ways, too."""
 
 

@@ -29,6 +29,9 @@ class Right(StrEnum):
     FLEET = "fleet"
     DRAIN = "drain"
     PROFILE = "profile"
+    VERIFY = "verify"
+    """To have copies of a store summed. Keys and times of entries are shown, values aren't."""
+    RESTORE = "restore"
     FORWARD = "forward"
     """To send requests for somebody else, as routers do: with `forwarding.hops`, or with the other's certificate."""
     ACT_FOR = "act-for"
@@ -41,7 +44,7 @@ class Right(StrEnum):
 STORE_RIGHTS: Final = frozenset({Right.LOOKUP, Right.SCAN, Right.WATCH, Right.QUERY})
 """Rights that are given for stores."""
 
-CHANGES: Final = frozenset({Right.DRAIN})
+CHANGES: Final = frozenset({Right.DRAIN, Right.RESTORE})
 """Rights to change the fleet; all others are to read."""
 
 METRICS: Final = "metrics"
@@ -135,6 +138,8 @@ RIGHTS: Final[Mapping[str, Right]] = MappingProxyType(
         f"{_NODE}GetNode": Right.FLEET,
         f"{_NODE}Drain": Right.DRAIN,
         f"{_NODE}Profile": Right.PROFILE,
+        f"{_NODE}SumStore": Right.VERIFY,
+        f"{_NODE}RestoreReplica": Right.RESTORE,
         HEALTH_CHECK: Right.HEALTH,
         f"{_HEALTH}List": Right.HEALTH,
         f"{_HEALTH}Watch": Right.HEALTH,

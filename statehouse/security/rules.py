@@ -29,9 +29,18 @@ ROLE_RIGHTS: Final[Mapping[CallerRole, frozenset[Right]]] = MappingProxyType(
     {
         CallerRole.READER: STORE_RIGHTS | {Right.HEALTH},
         CallerRole.OPERATOR: frozenset(
-            {Right.FLEET, Right.DRAIN, Right.PROFILE, Right.METRICS, Right.HEALTH, Right.REFLECTION}
+            {
+                Right.FLEET,
+                Right.DRAIN,
+                Right.PROFILE,
+                Right.VERIFY,
+                Right.RESTORE,
+                Right.METRICS,
+                Right.HEALTH,
+                Right.REFLECTION,
+            }
         ),
-        CallerRole.ROUTER: STORE_RIGHTS | {Right.FORWARD, Right.FLEET, Right.HEALTH},
+        CallerRole.ROUTER: STORE_RIGHTS | {Right.FORWARD, Right.FLEET, Right.VERIFY, Right.HEALTH},
         CallerRole.NODE: frozenset({Right.FLEET, Right.HEALTH}),
         CallerRole.HEALTH: frozenset({Right.HEALTH, Right.METRICS}),
         # It writes assignments and commit records (statehouse/security/record_authors.py), and calls nobody.

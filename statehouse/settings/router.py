@@ -35,6 +35,9 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
     watch_resume_timeout_ms: ClassVar[int] = 60_000
     """Longest time that a watch waits for a replica that can go on: several sessions of nodes."""
 
+    verify_bytes_per_second: ClassVar[int] = 5_000_000
+    """What each node reads in a second to compare replicas in the background: lookups hardly notice."""
+
     router_port: int = setting(
         7100, "Port to listen on; 0 takes a free one.", SettingGroup.ADDRESS, flag="--port", ge=0, le=65_535
     )
@@ -83,6 +86,13 @@ class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
         10_000,
         "Longest time that lookups are held while nobody can answer them; at 0 they fail immediately.",
         SettingGroup.ROUTING,
+        ge=0,
+    )
+    verify_interval_ms: int = setting(
+        0,
+        "How often all replicas are compared with their changelogs in the background, as `statehouse verify` does; 0: "
+        "never. One router does it for all.",
+        SettingGroup.OBSERVABILITY,
         ge=0,
     )
     max_watches: int = setting(1_000, "Most open watches, of stores and of the fleet each.", SettingGroup.WATCHES, ge=0)

@@ -23,33 +23,34 @@ _sym_db = _symbol_database.Default()
 
 
 from statehouse.v1 import types_pb2 as statehouse_dot_v1_dot_types__pb2
+from statehouse.v1 import verification_pb2 as statehouse_dot_v1_dot_verification__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n statehouse/v1/node_service.proto\x12\rstatehouse.v1\x1a\x19statehouse/v1/types.proto\"d\n\x0eProfileRequest\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.statehouse.v1.ProfileKind\x12\x18\n\x0b\x64uration_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_duration_ms\"\"\n\x0fProfileResponse\x12\x0f\n\x07profile\x18\x01 \x01(\x0c\"6\n\x0c\x44rainRequest\x12\x17\n\ntimeout_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_timeout_ms\"%\n\rDrainResponse\x12\x14\n\x0c\x61\x63tive_tasks\x18\x01 \x03(\t\"\x10\n\x0eGetNodeRequest\"\xdf\x01\n\x0fGetNodeResponse\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x12\n\x05\x65poch\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12)\n\x05tasks\x18\x05 \x03(\x0b\x32\x1a.statehouse.v1.TaskReplica\x12\"\n\x15heartbeats_failing_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_epochB\x18\n\x16_heartbeats_failing_ms\"\x90\x01\n\x0bTaskReplica\x12\x0c\n\x04task\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\r\n\x05state\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12+\n\x06stores\x18\x05 \x03(\x0b\x32\x1b.statehouse.v1.StoreReplica\"\xec\x04\n\x0cStoreReplica\x12\r\n\x05store\x18\x01 \x01(\t\x12\x15\n\x08position\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x10\n\x03lag\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x19\n\x0cstaleness_ms\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12\x1a\n\rrestored_from\x18\x06 \x01(\x03H\x04\x88\x01\x01\x12\x18\n\x10restored_records\x18\x07 \x01(\x04\x12\x17\n\x0fskipped_records\x18\x08 \x01(\x04\x12\x14\n\x0clate_records\x18\t \x01(\x04\x12\x16\n\tpartition\x18\n \x01(\rH\x05\x88\x01\x01\x12\x15\n\x08since_ms\x18\x0b \x01(\x03H\x06\x88\x01\x01\x12\x1d\n\x10processor_age_ms\x18\x0c \x01(\x03H\x07\x88\x01\x01\x12\x1a\n\rinput_backlog\x18\r \x01(\x03H\x08\x88\x01\x01\x12\x14\n\x07lookups\x18\x0e \x01(\x04H\t\x88\x01\x01\x12\x1e\n\x11misplaced_records\x18\x0f \x01(\x03H\n\x88\x01\x01\x12\x14\n\x0ctopic_change\x18\x10 \x01(\t\x12\x19\n\x0coldest_batch\x18\x11 \x01(\x03H\x0b\x88\x01\x01\x42\x0b\n\t_positionB\r\n\x0b_end_offsetB\x06\n\x04_lagB\x0f\n\r_staleness_msB\x10\n\x0e_restored_fromB\x0c\n\n_partitionB\x0b\n\t_since_msB\x13\n\x11_processor_age_msB\x10\n\x0e_input_backlogB\n\n\x08_lookupsB\x14\n\x12_misplaced_recordsB\x0f\n\r_oldest_batch*u\n\x0bProfileKind\x12\x1c\n\x18PROFILE_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10PROFILE_KIND_CPU\x10\x01\x12\x15\n\x11PROFILE_KIND_HEAP\x10\x02\x12\x1b\n\x17PROFILE_KIND_GOROUTINES\x10\x03\x32\xe5\x01\n\x0bNodeService\x12H\n\x07GetNode\x12\x1d.statehouse.v1.GetNodeRequest\x1a\x1e.statehouse.v1.GetNodeResponse\x12\x42\n\x05\x44rain\x12\x1b.statehouse.v1.DrainRequest\x1a\x1c.statehouse.v1.DrainResponse\x12H\n\x07Profile\x12\x1d.statehouse.v1.ProfileRequest\x1a\x1e.statehouse.v1.ProfileResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n statehouse/v1/node_service.proto\x12\rstatehouse.v1\x1a\x19statehouse/v1/types.proto\x1a statehouse/v1/verification.proto\"d\n\x0eProfileRequest\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.statehouse.v1.ProfileKind\x12\x18\n\x0b\x64uration_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_duration_ms\"\"\n\x0fProfileResponse\x12\x0f\n\x07profile\x18\x01 \x01(\x0c\"6\n\x0c\x44rainRequest\x12\x17\n\ntimeout_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_timeout_ms\"%\n\rDrainResponse\x12\x14\n\x0c\x61\x63tive_tasks\x18\x01 \x03(\t\"\x10\n\x0eGetNodeRequest\"\xdf\x01\n\x0fGetNodeResponse\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x12\n\x05\x65poch\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12)\n\x05tasks\x18\x05 \x03(\x0b\x32\x1a.statehouse.v1.TaskReplica\x12\"\n\x15heartbeats_failing_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_epochB\x18\n\x16_heartbeats_failing_ms\"\x90\x01\n\x0bTaskReplica\x12\x0c\n\x04task\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\r\n\x05state\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12+\n\x06stores\x18\x05 \x03(\x0b\x32\x1b.statehouse.v1.StoreReplica\"\xec\x04\n\x0cStoreReplica\x12\r\n\x05store\x18\x01 \x01(\t\x12\x15\n\x08position\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x10\n\x03lag\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x19\n\x0cstaleness_ms\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12\x1a\n\rrestored_from\x18\x06 \x01(\x03H\x04\x88\x01\x01\x12\x18\n\x10restored_records\x18\x07 \x01(\x04\x12\x17\n\x0fskipped_records\x18\x08 \x01(\x04\x12\x14\n\x0clate_records\x18\t \x01(\x04\x12\x16\n\tpartition\x18\n \x01(\rH\x05\x88\x01\x01\x12\x15\n\x08since_ms\x18\x0b \x01(\x03H\x06\x88\x01\x01\x12\x1d\n\x10processor_age_ms\x18\x0c \x01(\x03H\x07\x88\x01\x01\x12\x1a\n\rinput_backlog\x18\r \x01(\x03H\x08\x88\x01\x01\x12\x14\n\x07lookups\x18\x0e \x01(\x04H\t\x88\x01\x01\x12\x1e\n\x11misplaced_records\x18\x0f \x01(\x03H\n\x88\x01\x01\x12\x14\n\x0ctopic_change\x18\x10 \x01(\t\x12\x19\n\x0coldest_batch\x18\x11 \x01(\x03H\x0b\x88\x01\x01\x42\x0b\n\t_positionB\r\n\x0b_end_offsetB\x06\n\x04_lagB\x0f\n\r_staleness_msB\x10\n\x0e_restored_fromB\x0c\n\n_partitionB\x0b\n\t_since_msB\x13\n\x11_processor_age_msB\x10\n\x0e_input_backlogB\n\n\x08_lookupsB\x14\n\x12_misplaced_recordsB\x0f\n\r_oldest_batch*u\n\x0bProfileKind\x12\x1c\n\x18PROFILE_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10PROFILE_KIND_CPU\x10\x01\x12\x15\n\x11PROFILE_KIND_HEAP\x10\x02\x12\x1b\n\x17PROFILE_KIND_GOROUTINES\x10\x03\x32\x93\x03\n\x0bNodeService\x12H\n\x07GetNode\x12\x1d.statehouse.v1.GetNodeRequest\x1a\x1e.statehouse.v1.GetNodeResponse\x12\x42\n\x05\x44rain\x12\x1b.statehouse.v1.DrainRequest\x1a\x1c.statehouse.v1.DrainResponse\x12H\n\x07Profile\x12\x1d.statehouse.v1.ProfileRequest\x1a\x1e.statehouse.v1.ProfileResponse\x12M\n\x08SumStore\x12\x1e.statehouse.v1.SumStoreRequest\x1a\x1f.statehouse.v1.SumStoreResponse0\x01\x12]\n\x0eRestoreReplica\x12$.statehouse.v1.RestoreReplicaRequest\x1a%.statehouse.v1.RestoreReplicaResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.v1.node_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROFILEKIND']._serialized_start=1325
-  _globals['_PROFILEKIND']._serialized_end=1442
-  _globals['_PROFILEREQUEST']._serialized_start=78
-  _globals['_PROFILEREQUEST']._serialized_end=178
-  _globals['_PROFILERESPONSE']._serialized_start=180
-  _globals['_PROFILERESPONSE']._serialized_end=214
-  _globals['_DRAINREQUEST']._serialized_start=216
-  _globals['_DRAINREQUEST']._serialized_end=270
-  _globals['_DRAINRESPONSE']._serialized_start=272
-  _globals['_DRAINRESPONSE']._serialized_end=309
-  _globals['_GETNODEREQUEST']._serialized_start=311
-  _globals['_GETNODEREQUEST']._serialized_end=327
-  _globals['_GETNODERESPONSE']._serialized_start=330
-  _globals['_GETNODERESPONSE']._serialized_end=553
-  _globals['_TASKREPLICA']._serialized_start=556
-  _globals['_TASKREPLICA']._serialized_end=700
-  _globals['_STOREREPLICA']._serialized_start=703
-  _globals['_STOREREPLICA']._serialized_end=1323
-  _globals['_NODESERVICE']._serialized_start=1445
-  _globals['_NODESERVICE']._serialized_end=1674
+  _globals['_PROFILEKIND']._serialized_start=1359
+  _globals['_PROFILEKIND']._serialized_end=1476
+  _globals['_PROFILEREQUEST']._serialized_start=112
+  _globals['_PROFILEREQUEST']._serialized_end=212
+  _globals['_PROFILERESPONSE']._serialized_start=214
+  _globals['_PROFILERESPONSE']._serialized_end=248
+  _globals['_DRAINREQUEST']._serialized_start=250
+  _globals['_DRAINREQUEST']._serialized_end=304
+  _globals['_DRAINRESPONSE']._serialized_start=306
+  _globals['_DRAINRESPONSE']._serialized_end=343
+  _globals['_GETNODEREQUEST']._serialized_start=345
+  _globals['_GETNODEREQUEST']._serialized_end=361
+  _globals['_GETNODERESPONSE']._serialized_start=364
+  _globals['_GETNODERESPONSE']._serialized_end=587
+  _globals['_TASKREPLICA']._serialized_start=590
+  _globals['_TASKREPLICA']._serialized_end=734
+  _globals['_STOREREPLICA']._serialized_start=737
+  _globals['_STOREREPLICA']._serialized_end=1357
+  _globals['_NODESERVICE']._serialized_start=1479
+  _globals['_NODESERVICE']._serialized_end=1882
 # @@protoc_insertion_point(module_scope)

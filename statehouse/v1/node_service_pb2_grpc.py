@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from statehouse.v1 import node_service_pb2 as statehouse_dot_v1_dot_node__service__pb2
+from statehouse.v1 import verification_pb2 as statehouse_dot_v1_dot_verification__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -50,6 +51,16 @@ class NodeServiceStub:
                 request_serializer=statehouse_dot_v1_dot_node__service__pb2.ProfileRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_node__service__pb2.ProfileResponse.FromString,
                 _registered_method=True)
+        self.SumStore = channel.unary_stream(
+                '/statehouse.v1.NodeService/SumStore',
+                request_serializer=statehouse_dot_v1_dot_verification__pb2.SumStoreRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_verification__pb2.SumStoreResponse.FromString,
+                _registered_method=True)
+        self.RestoreReplica = channel.unary_unary(
+                '/statehouse.v1.NodeService/RestoreReplica',
+                request_serializer=statehouse_dot_v1_dot_verification__pb2.RestoreReplicaRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_verification__pb2.RestoreReplicaResponse.FromString,
+                _registered_method=True)
 
 
 class NodeServiceServicer:
@@ -80,6 +91,25 @@ class NodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SumStore(self, request, context):
+        """Returns sums of a replica's entries as of a moment, so that replicas can be
+        compared with each other and with the changelog. Fails with
+        MOMENTS_UNAVAILABLE for stores that show no moments, with OVERLOADED while
+        another sum of the same kind is made, and as a read of the moment does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreReplica(self, request, context):
+        """Has the node restore a replica anew: it differs from the others. The task's
+        other stores stay as they are. While it restores, the node doesn't answer
+        for the task.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -97,6 +127,16 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     servicer.Profile,
                     request_deserializer=statehouse_dot_v1_dot_node__service__pb2.ProfileRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_node__service__pb2.ProfileResponse.SerializeToString,
+            ),
+            'SumStore': grpc.unary_stream_rpc_method_handler(
+                    servicer.SumStore,
+                    request_deserializer=statehouse_dot_v1_dot_verification__pb2.SumStoreRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_verification__pb2.SumStoreResponse.SerializeToString,
+            ),
+            'RestoreReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreReplica,
+                    request_deserializer=statehouse_dot_v1_dot_verification__pb2.RestoreReplicaRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_verification__pb2.RestoreReplicaResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -181,6 +221,60 @@ class NodeService:
             '/statehouse.v1.NodeService/Profile',
             statehouse_dot_v1_dot_node__service__pb2.ProfileRequest.SerializeToString,
             statehouse_dot_v1_dot_node__service__pb2.ProfileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SumStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/statehouse.v1.NodeService/SumStore',
+            statehouse_dot_v1_dot_verification__pb2.SumStoreRequest.SerializeToString,
+            statehouse_dot_v1_dot_verification__pb2.SumStoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.NodeService/RestoreReplica',
+            statehouse_dot_v1_dot_verification__pb2.RestoreReplicaRequest.SerializeToString,
+            statehouse_dot_v1_dot_verification__pb2.RestoreReplicaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from statehouse.v1 import node_service_pb2 as _node_service_pb2
+from statehouse.v1 import verification_pb2 as _verification_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -44,6 +45,17 @@ class NodeServiceStub:
     """Returns a profile of the node's data plane, for those who look why it is
     slow or large. Fails with INVALID_REQUEST on a node without one.
     """
+    SumStore: _grpc.UnaryStreamMultiCallable[_verification_pb2.SumStoreRequest, _verification_pb2.SumStoreResponse]
+    """Returns sums of a replica's entries as of a moment, so that replicas can be
+    compared with each other and with the changelog. Fails with
+    MOMENTS_UNAVAILABLE for stores that show no moments, with OVERLOADED while
+    another sum of the same kind is made, and as a read of the moment does.
+    """
+    RestoreReplica: _grpc.UnaryUnaryMultiCallable[_verification_pb2.RestoreReplicaRequest, _verification_pb2.RestoreReplicaResponse]
+    """Has the node restore a replica anew: it differs from the others. The task's
+    other stores stay as they are. While it restores, the node doesn't answer
+    for the task.
+    """
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
@@ -60,6 +72,17 @@ class NodeServiceAsyncStub(NodeServiceStub):
     Profile: _aio.UnaryUnaryMultiCallable[_node_service_pb2.ProfileRequest, _node_service_pb2.ProfileResponse]  # type: ignore[assignment]
     """Returns a profile of the node's data plane, for those who look why it is
     slow or large. Fails with INVALID_REQUEST on a node without one.
+    """
+    SumStore: _aio.UnaryStreamMultiCallable[_verification_pb2.SumStoreRequest, _verification_pb2.SumStoreResponse]  # type: ignore[assignment]
+    """Returns sums of a replica's entries as of a moment, so that replicas can be
+    compared with each other and with the changelog. Fails with
+    MOMENTS_UNAVAILABLE for stores that show no moments, with OVERLOADED while
+    another sum of the same kind is made, and as a read of the moment does.
+    """
+    RestoreReplica: _aio.UnaryUnaryMultiCallable[_verification_pb2.RestoreReplicaRequest, _verification_pb2.RestoreReplicaResponse]  # type: ignore[assignment]
+    """Has the node restore a replica anew: it differs from the others. The task's
+    other stores stay as they are. While it restores, the node doesn't answer
+    for the task.
     """
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -92,6 +115,29 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_node_service_pb2.ProfileResponse, _abc.Awaitable[_node_service_pb2.ProfileResponse]]:
         """Returns a profile of the node's data plane, for those who look why it is
         slow or large. Fails with INVALID_REQUEST on a node without one.
+        """
+
+    @_abc_1.abstractmethod
+    def SumStore(
+        self,
+        request: _verification_pb2.SumStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_verification_pb2.SumStoreResponse], _abc.AsyncIterator[_verification_pb2.SumStoreResponse]]:
+        """Returns sums of a replica's entries as of a moment, so that replicas can be
+        compared with each other and with the changelog. Fails with
+        MOMENTS_UNAVAILABLE for stores that show no moments, with OVERLOADED while
+        another sum of the same kind is made, and as a read of the moment does.
+        """
+
+    @_abc_1.abstractmethod
+    def RestoreReplica(
+        self,
+        request: _verification_pb2.RestoreReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_verification_pb2.RestoreReplicaResponse, _abc.Awaitable[_verification_pb2.RestoreReplicaResponse]]:
+        """Has the node restore a replica anew: it differs from the others. The task's
+        other stores stay as they are. While it restores, the node doesn't answer
+        for the task.
         """
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -154,6 +154,7 @@ FIRES: Final[dict[str, tuple[list[str], int]]] = {
         [f'statehouse_node_faults_total{{{NODE},fault="corrupt_store",outcome="store_wiped"}} 0x5 1x60'],
         8,
     ),
+    "StatehouseReplicaDiffers": ([f'statehouse_router_wrong_replicas{{{ROUTER},store="s",node="n1"}} 1x60'], 2),
     "StatehouseRestoreStuck": (
         [f'statehouse_node_restore_remaining_records{{{NODE},store="s",role="ACTIVE"}} 500x60'],
         25,

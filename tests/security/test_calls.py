@@ -53,7 +53,7 @@ ANSWERED: Final = Ended(Code.OK)
 _OF_OTHER_KINDS: Final = ("FetchWindows", "FetchSessions", "GetAsOf", "GetHistory", "ScanWindows", "ScanSessions")
 NOT_ANSWERED: Final = MappingProxyType(
     dict.fromkeys((*_OF_OTHER_KINDS, "QueryStore"), Ended(Code.INVALID_ARGUMENT, Reason.WRONG_STORE_KIND))
-    | {"GetMoment": Ended(Code.FAILED_PRECONDITION, Reason.MOMENTS_UNAVAILABLE)}
+    | dict.fromkeys(("GetMoment", "SumStore"), Ended(Code.FAILED_PRECONDITION, Reason.MOMENTS_UNAVAILABLE))
 )
 NO_PROGRAM: Final = NOT_ANSWERED | {"Profile": Ended(Code.INVALID_ARGUMENT, Reason.INVALID_REQUEST)}
 """A node alone has no data plane that could be profiled."""
@@ -118,13 +118,13 @@ def services_of(server: str) -> tuple[ServiceDescriptor, ...]:
 
 
 def methods_of(server: str, kind: str) -> list[MethodDescriptor]:
-    """Return the methods to call; a drain that is allowed ends a node, and is another test's."""
+    """Return the methods to call; a drain that is allowed ends a node, a restore a replica: they are other tests'."""
     found = [method for service in services_of(server) for method in service.methods]
     if kind == "wrong role":  # any known caller may ask for a server's health
         found = [each for each in found if each.containing_service.name != "Health"]
     if kind == "other store":
         found = [each for each in found if is_about_a_store(each)]
-    return [each for each in found if not (kind == "right" and each.name == "Drain")]
+    return [each for each in found if not (kind == "right" and each.name in {"Drain", "RestoreReplica"})]
 
 
 def expected(kind: str, *, by_proxy: bool) -> Code:

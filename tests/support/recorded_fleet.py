@@ -10,8 +10,18 @@ from typing import Any
 
 import grpc
 from google.protobuf import text_format
+from grpc_status import rpc_status
 
-from statehouse.v1 import fleet_service_pb2, node_service_pb2, node_service_pb2_grpc
+from statehouse.contract.store_sums import StoreSums, SummedEntry, digest_of
+from statehouse.errors import LookupFailure
+from statehouse.errors.statuses import to_status
+from statehouse.v1 import (
+    fleet_service_pb2,
+    node_service_pb2,
+    node_service_pb2_grpc,
+    types_pb2,
+    verification_pb2,
+)
 from tests.support.fake_router import FakeRouter, fake_router
 
 FLEET = text_format.Parse(
@@ -145,12 +155,21 @@ NODES: Mapping[str, node_service_pb2.GetNodeResponse] = {
 
 
 class RecordedNode(node_service_pb2_grpc.NodeServiceServicer):
-    """A node that says always the same, or what a test has put there; `before_answer` is called first."""
+    """A node that says always the same, or what a test has put there; `before_answer` is called first.
+
+    `stored`: what its engines hold for keys; `logged`: what the changelogs say. Both are of all stores and partitions.
+    """
 
     def __init__(self, said: node_service_pb2.GetNodeResponse) -> None:
         self.said = node_service_pb2.GetNodeResponse()
         self.said.CopyFrom(said)
         self.before_answer: Callable[[], None] = lambda: None
+        self.logged = {b"player-%d" % each: bytes(8) + b"%d points" % each for each in range(3)}
+        self.stored = dict(self.logged)
+        self.sums: list[verification_pb2.SumStoreRequest] = []
+        self.restored: list[verification_pb2.RestoreReplicaRequest] = []
+        self.sum_failures: list[LookupFailure] = []
+        """What sums fail with, one after the other, before one goes well."""
 
     def GetNode(self, _request: node_service_pb2.GetNodeRequest, _context: Any) -> node_service_pb2.GetNodeResponse:  # noqa: N802 - the service's name
         self.before_answer()
@@ -161,6 +180,37 @@ class RecordedNode(node_service_pb2_grpc.NodeServiceServicer):
 
     def Profile(self, _request: node_service_pb2.ProfileRequest, _context: Any) -> node_service_pb2.ProfileResponse:  # noqa: N802 - the service's name
         return node_service_pb2.ProfileResponse()
+
+    def SumStore(  # noqa: N802 - the service's name
+        self,
+        request: verification_pb2.SumStoreRequest,
+        context: Any,
+    ) -> Iterator[verification_pb2.SumStoreResponse]:
+        self.sums.append(request)
+        if self.sum_failures:
+            context.abort_with_status(rpc_status.to_status(to_status(self.sum_failures.pop(0))))
+        moment = types_pb2.Moment(query_id="scores", batch_id=6)
+        stamp = types_pb2.ReplicaStamp(partition=request.partition, position=120, moment=moment)
+        yield verification_pb2.SumStoreResponse(stamp=stamp)
+        sums = StoreSums.empty(request.buckets)
+        copy = self.logged if request.of_log else self.stored
+        listed = verification_pb2.SummedEntries()
+        for key, stored in sorted(copy.items()):
+            if sums.add(key, digest_of(key, stored)) in request.listed:
+                entry = SummedEntry.of(key, stored)
+                listed.entries.add(key=key, digest=entry.digest, timestamp_ms=entry.timestamp_ms)
+        yield verification_pb2.SumStoreResponse(listed=listed)
+        size = sum(len(key) + len(stored) for key, stored in copy.items())
+        yield verification_pb2.SumStoreResponse(
+            sums=verification_pb2.StoreSums(counts=sums.counts, sums=sums.packed(), entries=len(copy), bytes=size)
+        )
+
+    def RestoreReplica(  # noqa: N802 - the service's name
+        self, request: verification_pb2.RestoreReplicaRequest, _context: Any
+    ) -> verification_pb2.RestoreReplicaResponse:
+        self.restored.append(request)
+        self.stored = dict(self.logged)
+        return verification_pb2.RestoreReplicaResponse(task=f"0_{request.partition}")
 
 
 class RecordedFleet:
@@ -187,7 +237,7 @@ class RecordedFleet:
 @contextmanager
 def node_server(node: RecordedNode) -> Iterator[int]:
     """Serve a node's calls; yield the port."""
-    server = grpc.server(ThreadPoolExecutor(2))
+    server = grpc.server(ThreadPoolExecutor(4))
     node_service_pb2_grpc.add_NodeServiceServicer_to_server(node, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

@@ -143,6 +143,7 @@ class EngineOrder(_message.Message):
     MEASURE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
+    SUM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___EngineStart:
         """Before all others, once."""
@@ -199,6 +200,10 @@ class EngineOrder(_message.Message):
     def profile(self) -> Global___EngineProfile:
         """Tells what takes the data plane's processor time or memory."""
 
+    @_builtins.property
+    def sum(self) -> Global___EngineSum:
+        """Sums a view's entries."""
+
     def __init__(
         self,
         *,
@@ -216,12 +221,13 @@ class EngineOrder(_message.Message):
         measure: Global___EngineMeasure | None = ...,
         tail: Global___EngineTail | None = ...,
         profile: Global___EngineProfile | None = ...,
+        sum: Global___EngineSum | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "sum", b"sum", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "sum", b"sum", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["start", "open", "follow", "leave", "save", "close", "get", "view", "walk", "unview", "count", "measure", "tail", "profile"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["start", "open", "follow", "leave", "save", "close", "get", "view", "walk", "unview", "count", "measure", "tail", "profile", "sum"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
@@ -372,6 +378,8 @@ class EngineFollow(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     RESTORES_FIELD_NUMBER: _builtins.int
+    APART_FIELD_NUMBER: _builtins.int
+    BYTES_A_SECOND_FIELD_NUMBER: _builtins.int
     store: _builtins.int
     """The store's number."""
     topic: _builtins.str
@@ -386,6 +394,14 @@ class EngineFollow(_message.Message):
     """The checkpoint, as JSON. Its position is the first offset that is read."""
     restores: _builtins.bool
     """Whether it has far to read, and is not to hold up others."""
+    apart: _builtins.bool
+    """Whether it is read beside all other stores, whose changelogs are read as if
+    this one weren't.
+    """
+    bytes_a_second: _builtins.int
+    """How many bytes of it are read in a second, if it is apart; 0: there is no
+    bound.
+    """
     def __init__(
         self,
         *,
@@ -396,10 +412,12 @@ class EngineFollow(_message.Message):
         partition_count: _builtins.int = ...,
         checkpoint: _builtins.bytes = ...,
         restores: _builtins.bool = ...,
+        apart: _builtins.bool = ...,
+        bytes_a_second: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "partition", b"partition", "partition_count", b"partition_count", "restores", b"restores", "store", b"store", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "bytes_a_second", b"bytes_a_second", "checkpoint", b"checkpoint", "partition", b"partition", "partition_count", b"partition_count", "restores", b"restores", "store", b"store", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -599,6 +617,48 @@ class EngineWalk(_message.Message):
 Global___EngineWalk: _TypeAlias = EngineWalk  # noqa: Y015
 
 @_typing.final
+class EngineSum(_message.Message):
+    """Sums some of a view's entries: from the first on, or where the order before
+    this one has ended. The first order for a view says what is summed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VIEW_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    MOST_BYTES_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    LISTED_FIELD_NUMBER: _builtins.int
+    view: _builtins.int
+    """The view's number."""
+    store: _builtins.int
+    """The number of the store that it is of."""
+    most_bytes: _builtins.int
+    """About how many bytes of keys and values are read."""
+    buckets: _builtins.int
+    """How many buckets there are."""
+    @_builtins.property
+    def listed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those whose entries are returned."""
+
+    def __init__(
+        self,
+        *,
+        view: _builtins.int = ...,
+        store: _builtins.int = ...,
+        most_bytes: _builtins.int = ...,
+        buckets: _builtins.int = ...,
+        listed: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "listed", b"listed", "most_bytes", b"most_bytes", "store", b"store", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineSum: _TypeAlias = EngineSum  # noqa: Y015
+
+@_typing.final
 class EngineUnview(_message.Message):
     """Closes a view."""
 
@@ -741,6 +801,7 @@ class EngineAnswer(_message.Message):
     MEASURES_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
+    SUMMED_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """A count."""
     profile: _builtins.bytes
@@ -773,6 +834,10 @@ class EngineAnswer(_message.Message):
     def records(self) -> Global___EngineRecords:
         """Records."""
 
+    @_builtins.property
+    def summed(self) -> Global___EngineSummed:
+        """Sums."""
+
     def __init__(
         self,
         *,
@@ -785,12 +850,13 @@ class EngineAnswer(_message.Message):
         measures: Global___EngineMeasures | None = ...,
         records: Global___EngineRecords | None = ...,
         profile: _builtins.bytes = ...,
+        summed: Global___EngineSummed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures", "records", "profile"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures", "records", "profile", "summed"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 
@@ -971,6 +1037,54 @@ class EngineEntries(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EngineEntries: _TypeAlias = EngineEntries  # noqa: Y015
+
+@_typing.final
+class EngineSummed(_message.Message):
+    """What was summed of a view so far. See statehouse/contract/store_sums.py."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    LISTED_FIELD_NUMBER: _builtins.int
+    IS_ALL_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    entries: _builtins.int
+    """Entries, of this order alone."""
+    bytes: _builtins.int
+    """Bytes of their keys and values."""
+    is_all: _builtins.bool
+    """Whether there are no more. Then the sums are there."""
+    sums: _builtins.bytes
+    """Sums by bucket, 16 bytes each, big-endian."""
+    @_builtins.property
+    def listed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Those of buckets that are listed: a key, its digest, and the record's time,
+        eight bytes big-endian, one after the other.
+        """
+
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Entries by bucket, of all orders."""
+
+    def __init__(
+        self,
+        *,
+        entries: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        listed: _abc.Iterable[_builtins.bytes] | None = ...,
+        is_all: _builtins.bool = ...,
+        counts: _abc.Iterable[_builtins.int] | None = ...,
+        sums: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "counts", b"counts", "entries", b"entries", "is_all", b"is_all", "listed", b"listed", "sums", b"sums"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineSummed: _TypeAlias = EngineSummed  # noqa: Y015
 
 @_typing.final
 class EngineMeasures(_message.Message):

@@ -48,6 +48,8 @@ _NEEDED: Final = {
     "fleet": "GetFleet WatchFleet ListStores ListNodes ListPartitions ListChangelogs GetMoment GetNode",
     "drain": "Drain",
     "profile": "Profile",
+    "verify": "SumStore",
+    "restore": "RestoreReplica",
     "metrics": "metrics",
     "nothing that anybody has": "Steal",
 }
@@ -239,6 +241,8 @@ def oracle(who: list[Person], asking: Asking) -> bool:
     allowed_to = {
         "drain": {"operator"},
         "profile": {"operator"},
+        "verify": {"operator", "router"},
+        "restore": {"operator"},
         "reflection": {"operator"},
         "metrics": {"operator", "health"},
     }

@@ -42,6 +42,7 @@ COMMANDS = {
     "partitions-list": "partitions list",
     "partitions-list-of-a-node": "partitions list --store boards --node node-b",
     "restore": "restore",
+    "verify": "verify boards",
     "top": "top --once",
     "errors-list": "errors list",
     "errors-explain": "errors explain NO_REPLICA_AVAILABLE",

@@ -9,8 +9,8 @@ from statehouse.security.rules import CallerRole, grants_of, matches, may
 
 TABLE = {
     "reader": "lookup scan watch query health",
-    "operator": "fleet drain profile metrics health reflection",
-    "router": "lookup scan watch query forward fleet health",
+    "operator": "fleet drain profile verify restore metrics health reflection",
+    "router": "lookup scan watch query forward fleet verify health",
     "node": "fleet health",
     "health": "health metrics",
     "processor": "health",
@@ -47,7 +47,7 @@ def test_a_router_can_be_let_act_for_others_and_nobody_else_can() -> None:
 
 def test_each_right_reads_or_changes() -> None:
     """One that changes the fleet belongs to `CHANGES`: then the certificate of somebody else isn't enough for it."""
-    assert set(CHANGES) == {Right.DRAIN}
+    assert set(CHANGES) == {Right.DRAIN, Right.RESTORE}
 
 
 def test_what_narrows_a_reader_narrows_no_other_role():

@@ -93,6 +93,7 @@ LATER: Final = {
     "http_max_requests_per_address": "callers behind a load balancer share its address",
     "http_max_watches_per_address": "callers behind a load balancer share its address",
     "max_watches_per_address": "callers behind a load balancer share its address",
+    "verify_interval_ms": "it reads all replicas, and takes disk: only the operator knows whether that is wanted",
     "require_signed_records": "only the operator knows when each process signs",
 }
 

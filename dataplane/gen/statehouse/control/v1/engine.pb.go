@@ -233,6 +233,7 @@ type EngineOrder struct {
 	//	*EngineOrder_Measure
 	//	*EngineOrder_Tail
 	//	*EngineOrder_Profile
+	//	*EngineOrder_Sum
 	Order         isEngineOrder_Order `protobuf_oneof:"order"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -401,6 +402,15 @@ func (x *EngineOrder) GetProfile() *EngineProfile {
 	return nil
 }
 
+func (x *EngineOrder) GetSum() *EngineSum {
+	if x != nil {
+		if x, ok := x.Order.(*EngineOrder_Sum); ok {
+			return x.Sum
+		}
+	}
+	return nil
+}
+
 type isEngineOrder_Order interface {
 	isEngineOrder_Order()
 }
@@ -475,6 +485,11 @@ type EngineOrder_Profile struct {
 	Profile *EngineProfile `protobuf:"bytes,14,opt,name=profile,proto3,oneof"`
 }
 
+type EngineOrder_Sum struct {
+	// Sums a view's entries.
+	Sum *EngineSum `protobuf:"bytes,17,opt,name=sum,proto3,oneof"`
+}
+
 func (*EngineOrder_Start) isEngineOrder_Order() {}
 
 func (*EngineOrder_Open) isEngineOrder_Order() {}
@@ -502,6 +517,8 @@ func (*EngineOrder_Measure) isEngineOrder_Order() {}
 func (*EngineOrder_Tail) isEngineOrder_Order() {}
 
 func (*EngineOrder_Profile) isEngineOrder_Order() {}
+
+func (*EngineOrder_Sum) isEngineOrder_Order() {}
 
 // How brokers are reached, and what all stores together may take.
 type EngineStart struct {
@@ -794,7 +811,13 @@ type EngineFollow struct {
 	// The checkpoint, as JSON. Its position is the first offset that is read.
 	Checkpoint []byte `protobuf:"bytes,6,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// Whether it has far to read, and is not to hold up others.
-	Restores      bool `protobuf:"varint,7,opt,name=restores,proto3" json:"restores,omitempty"`
+	Restores bool `protobuf:"varint,7,opt,name=restores,proto3" json:"restores,omitempty"`
+	// Whether it is read beside all other stores, whose changelogs are read as if
+	// this one weren't.
+	Apart bool `protobuf:"varint,17,opt,name=apart,proto3" json:"apart,omitempty"`
+	// How many bytes of it are read in a second, if it is apart; 0: there is no
+	// bound.
+	BytesASecond  uint64 `protobuf:"varint,18,opt,name=bytes_a_second,json=bytesASecond,proto3" json:"bytes_a_second,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -876,6 +899,20 @@ func (x *EngineFollow) GetRestores() bool {
 		return x.Restores
 	}
 	return false
+}
+
+func (x *EngineFollow) GetApart() bool {
+	if x != nil {
+		return x.Apart
+	}
+	return false
+}
+
+func (x *EngineFollow) GetBytesASecond() uint64 {
+	if x != nil {
+		return x.BytesASecond
+	}
+	return 0
 }
 
 // Ends the reading for a store.
@@ -1255,6 +1292,89 @@ func (x *EngineWalk) GetSegment() int64 {
 	return 0
 }
 
+// Sums some of a view's entries: from the first on, or where the order before
+// this one has ended. The first order for a view says what is summed.
+type EngineSum struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The view's number.
+	View uint64 `protobuf:"varint,1,opt,name=view,proto3" json:"view,omitempty"`
+	// The number of the store that it is of.
+	Store uint64 `protobuf:"varint,2,opt,name=store,proto3" json:"store,omitempty"`
+	// About how many bytes of keys and values are read.
+	MostBytes uint32 `protobuf:"varint,3,opt,name=most_bytes,json=mostBytes,proto3" json:"most_bytes,omitempty"`
+	// How many buckets there are.
+	Buckets uint32 `protobuf:"varint,4,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	// Those whose entries are returned.
+	Listed        []uint32 `protobuf:"varint,5,rep,packed,name=listed,proto3" json:"listed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EngineSum) Reset() {
+	*x = EngineSum{}
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EngineSum) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EngineSum) ProtoMessage() {}
+
+func (x *EngineSum) ProtoReflect() protoreflect.Message {
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EngineSum.ProtoReflect.Descriptor instead.
+func (*EngineSum) Descriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *EngineSum) GetView() uint64 {
+	if x != nil {
+		return x.View
+	}
+	return 0
+}
+
+func (x *EngineSum) GetStore() uint64 {
+	if x != nil {
+		return x.Store
+	}
+	return 0
+}
+
+func (x *EngineSum) GetMostBytes() uint32 {
+	if x != nil {
+		return x.MostBytes
+	}
+	return 0
+}
+
+func (x *EngineSum) GetBuckets() uint32 {
+	if x != nil {
+		return x.Buckets
+	}
+	return 0
+}
+
+func (x *EngineSum) GetListed() []uint32 {
+	if x != nil {
+		return x.Listed
+	}
+	return nil
+}
+
 // Closes a view.
 type EngineUnview struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1266,7 +1386,7 @@ type EngineUnview struct {
 
 func (x *EngineUnview) Reset() {
 	*x = EngineUnview{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[10]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1398,7 @@ func (x *EngineUnview) String() string {
 func (*EngineUnview) ProtoMessage() {}
 
 func (x *EngineUnview) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[10]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1411,7 @@ func (x *EngineUnview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineUnview.ProtoReflect.Descriptor instead.
 func (*EngineUnview) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{10}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EngineUnview) GetView() uint64 {
@@ -1314,7 +1434,7 @@ type EngineCount struct {
 
 func (x *EngineCount) Reset() {
 	*x = EngineCount{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[11]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1446,7 @@ func (x *EngineCount) String() string {
 func (*EngineCount) ProtoMessage() {}
 
 func (x *EngineCount) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[11]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1459,7 @@ func (x *EngineCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineCount.ProtoReflect.Descriptor instead.
 func (*EngineCount) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EngineCount) GetStore() uint64 {
@@ -1367,7 +1487,7 @@ type EngineMeasure struct {
 
 func (x *EngineMeasure) Reset() {
 	*x = EngineMeasure{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[12]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1499,7 @@ func (x *EngineMeasure) String() string {
 func (*EngineMeasure) ProtoMessage() {}
 
 func (x *EngineMeasure) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[12]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1512,7 @@ func (x *EngineMeasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMeasure.ProtoReflect.Descriptor instead.
 func (*EngineMeasure) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EngineMeasure) GetStore() uint64 {
@@ -1417,7 +1537,7 @@ type EngineTail struct {
 
 func (x *EngineTail) Reset() {
 	*x = EngineTail{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[13]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1549,7 @@ func (x *EngineTail) String() string {
 func (*EngineTail) ProtoMessage() {}
 
 func (x *EngineTail) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[13]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1562,7 @@ func (x *EngineTail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineTail.ProtoReflect.Descriptor instead.
 func (*EngineTail) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EngineTail) GetStore() uint64 {
@@ -1479,7 +1599,7 @@ type EngineProfile struct {
 
 func (x *EngineProfile) Reset() {
 	*x = EngineProfile{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1611,7 @@ func (x *EngineProfile) String() string {
 func (*EngineProfile) ProtoMessage() {}
 
 func (x *EngineProfile) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[14]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1624,7 @@ func (x *EngineProfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineProfile.ProtoReflect.Descriptor instead.
 func (*EngineProfile) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EngineProfile) GetKind() EngineProfileKind {
@@ -1538,6 +1658,7 @@ type EngineAnswer struct {
 	//	*EngineAnswer_Measures
 	//	*EngineAnswer_Records
 	//	*EngineAnswer_Profile
+	//	*EngineAnswer_Summed
 	Answer        isEngineAnswer_Answer `protobuf_oneof:"answer"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1545,7 +1666,7 @@ type EngineAnswer struct {
 
 func (x *EngineAnswer) Reset() {
 	*x = EngineAnswer{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1678,7 @@ func (x *EngineAnswer) String() string {
 func (*EngineAnswer) ProtoMessage() {}
 
 func (x *EngineAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[15]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1691,7 @@ func (x *EngineAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineAnswer.ProtoReflect.Descriptor instead.
 func (*EngineAnswer) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EngineAnswer) GetFault() *EngineFault {
@@ -1659,6 +1780,15 @@ func (x *EngineAnswer) GetProfile() []byte {
 	return nil
 }
 
+func (x *EngineAnswer) GetSummed() *EngineSummed {
+	if x != nil {
+		if x, ok := x.Answer.(*EngineAnswer_Summed); ok {
+			return x.Summed
+		}
+	}
+	return nil
+}
+
 type isEngineAnswer_Answer interface {
 	isEngineAnswer_Answer()
 }
@@ -1703,6 +1833,11 @@ type EngineAnswer_Profile struct {
 	Profile []byte `protobuf:"bytes,9,opt,name=profile,proto3,oneof"`
 }
 
+type EngineAnswer_Summed struct {
+	// Sums.
+	Summed *EngineSummed `protobuf:"bytes,17,opt,name=summed,proto3,oneof"`
+}
+
 func (*EngineAnswer_State) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Values) isEngineAnswer_Answer() {}
@@ -1719,6 +1854,8 @@ func (*EngineAnswer_Records) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Profile) isEngineAnswer_Answer() {}
 
+func (*EngineAnswer_Summed) isEngineAnswer_Answer() {}
+
 // What is wrong.
 type EngineFault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1732,7 +1869,7 @@ type EngineFault struct {
 
 func (x *EngineFault) Reset() {
 	*x = EngineFault{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1881,7 @@ func (x *EngineFault) String() string {
 func (*EngineFault) ProtoMessage() {}
 
 func (x *EngineFault) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[16]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1894,7 @@ func (x *EngineFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineFault.ProtoReflect.Descriptor instead.
 func (*EngineFault) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EngineFault) GetKind() EngineFaultKind {
@@ -1790,7 +1927,7 @@ type EngineState struct {
 
 func (x *EngineState) Reset() {
 	*x = EngineState{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +1939,7 @@ func (x *EngineState) String() string {
 func (*EngineState) ProtoMessage() {}
 
 func (x *EngineState) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[17]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +1952,7 @@ func (x *EngineState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineState.ProtoReflect.Descriptor instead.
 func (*EngineState) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EngineState) GetCheckpoint() []byte {
@@ -1850,7 +1987,7 @@ type EngineValues struct {
 
 func (x *EngineValues) Reset() {
 	*x = EngineValues{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +1999,7 @@ func (x *EngineValues) String() string {
 func (*EngineValues) ProtoMessage() {}
 
 func (x *EngineValues) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[18]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +2012,7 @@ func (x *EngineValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineValues.ProtoReflect.Descriptor instead.
 func (*EngineValues) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{18}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EngineValues) GetValues() []*EngineValue {
@@ -1896,7 +2033,7 @@ type EngineValue struct {
 
 func (x *EngineValue) Reset() {
 	*x = EngineValue{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1908,7 +2045,7 @@ func (x *EngineValue) String() string {
 func (*EngineValue) ProtoMessage() {}
 
 func (x *EngineValue) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[19]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1921,7 +2058,7 @@ func (x *EngineValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineValue.ProtoReflect.Descriptor instead.
 func (*EngineValue) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{19}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EngineValue) GetValue() []byte {
@@ -1949,7 +2086,7 @@ type EngineViewed struct {
 
 func (x *EngineViewed) Reset() {
 	*x = EngineViewed{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2098,7 @@ func (x *EngineViewed) String() string {
 func (*EngineViewed) ProtoMessage() {}
 
 func (x *EngineViewed) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[20]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2111,7 @@ func (x *EngineViewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineViewed.ProtoReflect.Descriptor instead.
 func (*EngineViewed) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{20}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EngineViewed) GetView() uint64 {
@@ -2018,7 +2155,7 @@ type EngineEntries struct {
 
 func (x *EngineEntries) Reset() {
 	*x = EngineEntries{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2167,7 @@ func (x *EngineEntries) String() string {
 func (*EngineEntries) ProtoMessage() {}
 
 func (x *EngineEntries) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[21]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2180,7 @@ func (x *EngineEntries) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineEntries.ProtoReflect.Descriptor instead.
 func (*EngineEntries) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{21}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EngineEntries) GetKeysAndValues() [][]byte {
@@ -2060,6 +2197,98 @@ func (x *EngineEntries) GetIsAll() bool {
 	return false
 }
 
+// What was summed of a view so far. See statehouse/contract/store_sums.py.
+type EngineSummed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Entries, of this order alone.
+	Entries uint64 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
+	// Bytes of their keys and values.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Those of buckets that are listed: a key, its digest, and the record's time,
+	// eight bytes big-endian, one after the other.
+	Listed [][]byte `protobuf:"bytes,3,rep,name=listed,proto3" json:"listed,omitempty"`
+	// Whether there are no more. Then the sums are there.
+	IsAll bool `protobuf:"varint,4,opt,name=is_all,json=isAll,proto3" json:"is_all,omitempty"`
+	// Entries by bucket, of all orders.
+	Counts []uint64 `protobuf:"varint,5,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	// Sums by bucket, 16 bytes each, big-endian.
+	Sums          []byte `protobuf:"bytes,6,opt,name=sums,proto3" json:"sums,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EngineSummed) Reset() {
+	*x = EngineSummed{}
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EngineSummed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EngineSummed) ProtoMessage() {}
+
+func (x *EngineSummed) ProtoReflect() protoreflect.Message {
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EngineSummed.ProtoReflect.Descriptor instead.
+func (*EngineSummed) Descriptor() ([]byte, []int) {
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *EngineSummed) GetEntries() uint64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *EngineSummed) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *EngineSummed) GetListed() [][]byte {
+	if x != nil {
+		return x.Listed
+	}
+	return nil
+}
+
+func (x *EngineSummed) GetIsAll() bool {
+	if x != nil {
+		return x.IsAll
+	}
+	return false
+}
+
+func (x *EngineSummed) GetCounts() []uint64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *EngineSummed) GetSums() []byte {
+	if x != nil {
+		return x.Sums
+	}
+	return nil
+}
+
 // Numbers by names.
 type EngineMeasures struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2071,7 +2300,7 @@ type EngineMeasures struct {
 
 func (x *EngineMeasures) Reset() {
 	*x = EngineMeasures{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2312,7 @@ func (x *EngineMeasures) String() string {
 func (*EngineMeasures) ProtoMessage() {}
 
 func (x *EngineMeasures) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[22]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2325,7 @@ func (x *EngineMeasures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMeasures.ProtoReflect.Descriptor instead.
 func (*EngineMeasures) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{22}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EngineMeasures) GetMeasures() map[string]int64 {
@@ -2122,7 +2351,7 @@ type EngineRecords struct {
 
 func (x *EngineRecords) Reset() {
 	*x = EngineRecords{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2363,7 @@ func (x *EngineRecords) String() string {
 func (*EngineRecords) ProtoMessage() {}
 
 func (x *EngineRecords) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[23]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2376,7 @@ func (x *EngineRecords) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineRecords.ProtoReflect.Descriptor instead.
 func (*EngineRecords) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{23}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EngineRecords) GetStart() int64 {
@@ -2190,7 +2419,7 @@ type EngineRecord struct {
 
 func (x *EngineRecord) Reset() {
 	*x = EngineRecord{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2431,7 @@ func (x *EngineRecord) String() string {
 func (*EngineRecord) ProtoMessage() {}
 
 func (x *EngineRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[24]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2444,7 @@ func (x *EngineRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineRecord.ProtoReflect.Descriptor instead.
 func (*EngineRecord) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{24}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EngineRecord) GetKey() []byte {
@@ -2298,7 +2527,7 @@ type EngineReport struct {
 
 func (x *EngineReport) Reset() {
 	*x = EngineReport{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2539,7 @@ func (x *EngineReport) String() string {
 func (*EngineReport) ProtoMessage() {}
 
 func (x *EngineReport) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[25]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2552,7 @@ func (x *EngineReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineReport.ProtoReflect.Descriptor instead.
 func (*EngineReport) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{25}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EngineReport) GetStore() uint64 {
@@ -2458,7 +2687,7 @@ type EngineSkipped struct {
 
 func (x *EngineSkipped) Reset() {
 	*x = EngineSkipped{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2699,7 @@ func (x *EngineSkipped) String() string {
 func (*EngineSkipped) ProtoMessage() {}
 
 func (x *EngineSkipped) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[26]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2712,7 @@ func (x *EngineSkipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineSkipped.ProtoReflect.Descriptor instead.
 func (*EngineSkipped) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{26}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EngineSkipped) GetOffset() int64 {
@@ -2513,7 +2742,7 @@ type EngineMisplaced struct {
 
 func (x *EngineMisplaced) Reset() {
 	*x = EngineMisplaced{}
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[27]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2754,7 @@ func (x *EngineMisplaced) String() string {
 func (*EngineMisplaced) ProtoMessage() {}
 
 func (x *EngineMisplaced) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_engine_proto_msgTypes[27]
+	mi := &file_statehouse_control_v1_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2767,7 @@ func (x *EngineMisplaced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMisplaced.ProtoReflect.Descriptor instead.
 func (*EngineMisplaced) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{27}
+	return file_statehouse_control_v1_engine_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EngineMisplaced) GetOffset() int64 {
@@ -2559,7 +2788,7 @@ var File_statehouse_control_v1_engine_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\"statehouse/control/v1/engine.proto\x12\x15statehouse.control.v1\"\xdb\x06\n" +
+	"\"statehouse/control/v1/engine.proto\x12\x15statehouse.control.v1\"\x91\a\n" +
 	"\vEngineOrder\x12:\n" +
 	"\x05start\x18\x01 \x01(\v2\".statehouse.control.v1.EngineStartH\x00R\x05start\x127\n" +
 	"\x04open\x18\x02 \x01(\v2!.statehouse.control.v1.EngineOpenH\x00R\x04open\x12=\n" +
@@ -2575,7 +2804,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05count\x18\v \x01(\v2\".statehouse.control.v1.EngineCountH\x00R\x05count\x12@\n" +
 	"\ameasure\x18\f \x01(\v2$.statehouse.control.v1.EngineMeasureH\x00R\ameasure\x127\n" +
 	"\x04tail\x18\r \x01(\v2!.statehouse.control.v1.EngineTailH\x00R\x04tail\x12@\n" +
-	"\aprofile\x18\x0e \x01(\v2$.statehouse.control.v1.EngineProfileH\x00R\aprofileB\a\n" +
+	"\aprofile\x18\x0e \x01(\v2$.statehouse.control.v1.EngineProfileH\x00R\aprofile\x124\n" +
+	"\x03sum\x18\x11 \x01(\v2 .statehouse.control.v1.EngineSumH\x00R\x03sumB\a\n" +
 	"\x05order\"\x8a\x03\n" +
 	"\vEngineStart\x12\x1c\n" +
 	"\tbootstrap\x18\x01 \x03(\tR\tbootstrap\x12\x1b\n" +
@@ -2603,7 +2833,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\n" +
 	"tail_bytes\x18\a \x01(\x04R\ttailBytes\x12!\n" +
 	"\fmemory_bytes\x18\b \x01(\x04R\vmemoryBytes\x12!\n" +
-	"\fmoment_bytes\x18\t \x01(\x04R\vmomentBytes\"\xd8\x01\n" +
+	"\fmoment_bytes\x18\t \x01(\x04R\vmomentBytes\"\x94\x02\n" +
 	"\fEngineFollow\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x19\n" +
@@ -2613,7 +2843,9 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\x06 \x01(\fR\n" +
 	"checkpoint\x12\x1a\n" +
-	"\brestores\x18\a \x01(\bR\brestores\"#\n" +
+	"\brestores\x18\a \x01(\bR\brestores\x12\x14\n" +
+	"\x05apart\x18\x11 \x01(\bR\x05apart\x12$\n" +
+	"\x0ebytes_a_second\x18\x12 \x01(\x04R\fbytesASecond\"#\n" +
 	"\vEngineLeave\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\">\n" +
 	"\n" +
@@ -2644,7 +2876,14 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\asegment\x18\x06 \x01(\x03H\x01R\asegment\x88\x01\x01B\a\n" +
 	"\x05_stopB\n" +
 	"\n" +
-	"\b_segment\"\"\n" +
+	"\b_segment\"\x86\x01\n" +
+	"\tEngineSum\x12\x12\n" +
+	"\x04view\x18\x01 \x01(\x04R\x04view\x12\x14\n" +
+	"\x05store\x18\x02 \x01(\x04R\x05store\x12\x1d\n" +
+	"\n" +
+	"most_bytes\x18\x03 \x01(\rR\tmostBytes\x12\x18\n" +
+	"\abuckets\x18\x04 \x01(\rR\abuckets\x12\x16\n" +
+	"\x06listed\x18\x05 \x03(\rR\x06listed\"\"\n" +
 	"\fEngineUnview\x12\x12\n" +
 	"\x04view\x18\x01 \x01(\x04R\x04view\"N\n" +
 	"\vEngineCount\x12\x14\n" +
@@ -2661,7 +2900,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\"e\n" +
 	"\rEngineProfile\x12<\n" +
 	"\x04kind\x18\x01 \x01(\x0e2(.statehouse.control.v1.EngineProfileKindR\x04kind\x12\x16\n" +
-	"\x06millis\x18\x02 \x01(\rR\x06millis\"\x89\x04\n" +
+	"\x06millis\x18\x02 \x01(\rR\x06millis\"\xc8\x04\n" +
 	"\fEngineAnswer\x128\n" +
 	"\x05fault\x18\x01 \x01(\v2\".statehouse.control.v1.EngineFaultR\x05fault\x12:\n" +
 	"\x05state\x18\x02 \x01(\v2\".statehouse.control.v1.EngineStateH\x00R\x05state\x12=\n" +
@@ -2671,7 +2910,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05count\x18\x06 \x01(\x03H\x00R\x05count\x12C\n" +
 	"\bmeasures\x18\a \x01(\v2%.statehouse.control.v1.EngineMeasuresH\x00R\bmeasures\x12@\n" +
 	"\arecords\x18\b \x01(\v2$.statehouse.control.v1.EngineRecordsH\x00R\arecords\x12\x1a\n" +
-	"\aprofile\x18\t \x01(\fH\x00R\aprofileB\b\n" +
+	"\aprofile\x18\t \x01(\fH\x00R\aprofile\x12=\n" +
+	"\x06summed\x18\x11 \x01(\v2#.statehouse.control.v1.EngineSummedH\x00R\x06summedB\b\n" +
 	"\x06answer\"c\n" +
 	"\vEngineFault\x12:\n" +
 	"\x04kind\x18\x01 \x01(\x0e2&.statehouse.control.v1.EngineFaultKindR\x04kind\x12\x18\n" +
@@ -2695,7 +2935,14 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x0estream_time_ms\x18\x04 \x01(\x03R\fstreamTimeMs\"N\n" +
 	"\rEngineEntries\x12&\n" +
 	"\x0fkeys_and_values\x18\x01 \x03(\fR\rkeysAndValues\x12\x15\n" +
-	"\x06is_all\x18\x02 \x01(\bR\x05isAll\"\x9e\x01\n" +
+	"\x06is_all\x18\x02 \x01(\bR\x05isAll\"\x99\x01\n" +
+	"\fEngineSummed\x12\x18\n" +
+	"\aentries\x18\x01 \x01(\x04R\aentries\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06listed\x18\x03 \x03(\fR\x06listed\x12\x15\n" +
+	"\x06is_all\x18\x04 \x01(\bR\x05isAll\x12\x16\n" +
+	"\x06counts\x18\x05 \x03(\x04R\x06counts\x12\x12\n" +
+	"\x04sums\x18\x06 \x01(\fR\x04sums\"\x9e\x01\n" +
 	"\x0eEngineMeasures\x12O\n" +
 	"\bmeasures\x18\x01 \x03(\v23.statehouse.control.v1.EngineMeasures.MeasuresEntryR\bmeasures\x1a;\n" +
 	"\rMeasuresEntry\x12\x10\n" +
@@ -2776,7 +3023,7 @@ func file_statehouse_control_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_statehouse_control_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_statehouse_control_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_statehouse_control_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_statehouse_control_v1_engine_proto_goTypes = []any{
 	(EngineKind)(0),         // 0: statehouse.control.v1.EngineKind
 	(EngineProfileKind)(0),  // 1: statehouse.control.v1.EngineProfileKind
@@ -2791,25 +3038,27 @@ var file_statehouse_control_v1_engine_proto_goTypes = []any{
 	(*EngineGet)(nil),       // 10: statehouse.control.v1.EngineGet
 	(*EngineView)(nil),      // 11: statehouse.control.v1.EngineView
 	(*EngineWalk)(nil),      // 12: statehouse.control.v1.EngineWalk
-	(*EngineUnview)(nil),    // 13: statehouse.control.v1.EngineUnview
-	(*EngineCount)(nil),     // 14: statehouse.control.v1.EngineCount
-	(*EngineMeasure)(nil),   // 15: statehouse.control.v1.EngineMeasure
-	(*EngineTail)(nil),      // 16: statehouse.control.v1.EngineTail
-	(*EngineProfile)(nil),   // 17: statehouse.control.v1.EngineProfile
-	(*EngineAnswer)(nil),    // 18: statehouse.control.v1.EngineAnswer
-	(*EngineFault)(nil),     // 19: statehouse.control.v1.EngineFault
-	(*EngineState)(nil),     // 20: statehouse.control.v1.EngineState
-	(*EngineValues)(nil),    // 21: statehouse.control.v1.EngineValues
-	(*EngineValue)(nil),     // 22: statehouse.control.v1.EngineValue
-	(*EngineViewed)(nil),    // 23: statehouse.control.v1.EngineViewed
-	(*EngineEntries)(nil),   // 24: statehouse.control.v1.EngineEntries
-	(*EngineMeasures)(nil),  // 25: statehouse.control.v1.EngineMeasures
-	(*EngineRecords)(nil),   // 26: statehouse.control.v1.EngineRecords
-	(*EngineRecord)(nil),    // 27: statehouse.control.v1.EngineRecord
-	(*EngineReport)(nil),    // 28: statehouse.control.v1.EngineReport
-	(*EngineSkipped)(nil),   // 29: statehouse.control.v1.EngineSkipped
-	(*EngineMisplaced)(nil), // 30: statehouse.control.v1.EngineMisplaced
-	nil,                     // 31: statehouse.control.v1.EngineMeasures.MeasuresEntry
+	(*EngineSum)(nil),       // 13: statehouse.control.v1.EngineSum
+	(*EngineUnview)(nil),    // 14: statehouse.control.v1.EngineUnview
+	(*EngineCount)(nil),     // 15: statehouse.control.v1.EngineCount
+	(*EngineMeasure)(nil),   // 16: statehouse.control.v1.EngineMeasure
+	(*EngineTail)(nil),      // 17: statehouse.control.v1.EngineTail
+	(*EngineProfile)(nil),   // 18: statehouse.control.v1.EngineProfile
+	(*EngineAnswer)(nil),    // 19: statehouse.control.v1.EngineAnswer
+	(*EngineFault)(nil),     // 20: statehouse.control.v1.EngineFault
+	(*EngineState)(nil),     // 21: statehouse.control.v1.EngineState
+	(*EngineValues)(nil),    // 22: statehouse.control.v1.EngineValues
+	(*EngineValue)(nil),     // 23: statehouse.control.v1.EngineValue
+	(*EngineViewed)(nil),    // 24: statehouse.control.v1.EngineViewed
+	(*EngineEntries)(nil),   // 25: statehouse.control.v1.EngineEntries
+	(*EngineSummed)(nil),    // 26: statehouse.control.v1.EngineSummed
+	(*EngineMeasures)(nil),  // 27: statehouse.control.v1.EngineMeasures
+	(*EngineRecords)(nil),   // 28: statehouse.control.v1.EngineRecords
+	(*EngineRecord)(nil),    // 29: statehouse.control.v1.EngineRecord
+	(*EngineReport)(nil),    // 30: statehouse.control.v1.EngineReport
+	(*EngineSkipped)(nil),   // 31: statehouse.control.v1.EngineSkipped
+	(*EngineMisplaced)(nil), // 32: statehouse.control.v1.EngineMisplaced
+	nil,                     // 33: statehouse.control.v1.EngineMeasures.MeasuresEntry
 }
 var file_statehouse_control_v1_engine_proto_depIdxs = []int32{
 	4,  // 0: statehouse.control.v1.EngineOrder.start:type_name -> statehouse.control.v1.EngineStart
@@ -2821,32 +3070,34 @@ var file_statehouse_control_v1_engine_proto_depIdxs = []int32{
 	10, // 6: statehouse.control.v1.EngineOrder.get:type_name -> statehouse.control.v1.EngineGet
 	11, // 7: statehouse.control.v1.EngineOrder.view:type_name -> statehouse.control.v1.EngineView
 	12, // 8: statehouse.control.v1.EngineOrder.walk:type_name -> statehouse.control.v1.EngineWalk
-	13, // 9: statehouse.control.v1.EngineOrder.unview:type_name -> statehouse.control.v1.EngineUnview
-	14, // 10: statehouse.control.v1.EngineOrder.count:type_name -> statehouse.control.v1.EngineCount
-	15, // 11: statehouse.control.v1.EngineOrder.measure:type_name -> statehouse.control.v1.EngineMeasure
-	16, // 12: statehouse.control.v1.EngineOrder.tail:type_name -> statehouse.control.v1.EngineTail
-	17, // 13: statehouse.control.v1.EngineOrder.profile:type_name -> statehouse.control.v1.EngineProfile
-	0,  // 14: statehouse.control.v1.EngineOpen.kind:type_name -> statehouse.control.v1.EngineKind
-	1,  // 15: statehouse.control.v1.EngineProfile.kind:type_name -> statehouse.control.v1.EngineProfileKind
-	19, // 16: statehouse.control.v1.EngineAnswer.fault:type_name -> statehouse.control.v1.EngineFault
-	20, // 17: statehouse.control.v1.EngineAnswer.state:type_name -> statehouse.control.v1.EngineState
-	21, // 18: statehouse.control.v1.EngineAnswer.values:type_name -> statehouse.control.v1.EngineValues
-	23, // 19: statehouse.control.v1.EngineAnswer.viewed:type_name -> statehouse.control.v1.EngineViewed
-	24, // 20: statehouse.control.v1.EngineAnswer.entries:type_name -> statehouse.control.v1.EngineEntries
-	25, // 21: statehouse.control.v1.EngineAnswer.measures:type_name -> statehouse.control.v1.EngineMeasures
-	26, // 22: statehouse.control.v1.EngineAnswer.records:type_name -> statehouse.control.v1.EngineRecords
-	2,  // 23: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
-	22, // 24: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
-	31, // 25: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
-	27, // 26: statehouse.control.v1.EngineRecords.records:type_name -> statehouse.control.v1.EngineRecord
-	29, // 27: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
-	30, // 28: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
-	19, // 29: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	14, // 9: statehouse.control.v1.EngineOrder.unview:type_name -> statehouse.control.v1.EngineUnview
+	15, // 10: statehouse.control.v1.EngineOrder.count:type_name -> statehouse.control.v1.EngineCount
+	16, // 11: statehouse.control.v1.EngineOrder.measure:type_name -> statehouse.control.v1.EngineMeasure
+	17, // 12: statehouse.control.v1.EngineOrder.tail:type_name -> statehouse.control.v1.EngineTail
+	18, // 13: statehouse.control.v1.EngineOrder.profile:type_name -> statehouse.control.v1.EngineProfile
+	13, // 14: statehouse.control.v1.EngineOrder.sum:type_name -> statehouse.control.v1.EngineSum
+	0,  // 15: statehouse.control.v1.EngineOpen.kind:type_name -> statehouse.control.v1.EngineKind
+	1,  // 16: statehouse.control.v1.EngineProfile.kind:type_name -> statehouse.control.v1.EngineProfileKind
+	20, // 17: statehouse.control.v1.EngineAnswer.fault:type_name -> statehouse.control.v1.EngineFault
+	21, // 18: statehouse.control.v1.EngineAnswer.state:type_name -> statehouse.control.v1.EngineState
+	22, // 19: statehouse.control.v1.EngineAnswer.values:type_name -> statehouse.control.v1.EngineValues
+	24, // 20: statehouse.control.v1.EngineAnswer.viewed:type_name -> statehouse.control.v1.EngineViewed
+	25, // 21: statehouse.control.v1.EngineAnswer.entries:type_name -> statehouse.control.v1.EngineEntries
+	27, // 22: statehouse.control.v1.EngineAnswer.measures:type_name -> statehouse.control.v1.EngineMeasures
+	28, // 23: statehouse.control.v1.EngineAnswer.records:type_name -> statehouse.control.v1.EngineRecords
+	26, // 24: statehouse.control.v1.EngineAnswer.summed:type_name -> statehouse.control.v1.EngineSummed
+	2,  // 25: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
+	23, // 26: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
+	33, // 27: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
+	29, // 28: statehouse.control.v1.EngineRecords.records:type_name -> statehouse.control.v1.EngineRecord
+	31, // 29: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
+	32, // 30: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
+	20, // 31: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_engine_proto_init() }
@@ -2869,12 +3120,13 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineOrder_Measure)(nil),
 		(*EngineOrder_Tail)(nil),
 		(*EngineOrder_Profile)(nil),
+		(*EngineOrder_Sum)(nil),
 	}
 	file_statehouse_control_v1_engine_proto_msgTypes[7].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[8].OneofWrappers = []any{}
 	file_statehouse_control_v1_engine_proto_msgTypes[9].OneofWrappers = []any{}
-	file_statehouse_control_v1_engine_proto_msgTypes[11].OneofWrappers = []any{}
-	file_statehouse_control_v1_engine_proto_msgTypes[15].OneofWrappers = []any{
+	file_statehouse_control_v1_engine_proto_msgTypes[12].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[16].OneofWrappers = []any{
 		(*EngineAnswer_State)(nil),
 		(*EngineAnswer_Values)(nil),
 		(*EngineAnswer_Viewed)(nil),
@@ -2883,18 +3135,19 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineAnswer_Measures)(nil),
 		(*EngineAnswer_Records)(nil),
 		(*EngineAnswer_Profile)(nil),
+		(*EngineAnswer_Summed)(nil),
 	}
-	file_statehouse_control_v1_engine_proto_msgTypes[17].OneofWrappers = []any{}
-	file_statehouse_control_v1_engine_proto_msgTypes[19].OneofWrappers = []any{}
-	file_statehouse_control_v1_engine_proto_msgTypes[24].OneofWrappers = []any{}
-	file_statehouse_control_v1_engine_proto_msgTypes[25].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[18].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[20].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[26].OneofWrappers = []any{}
+	file_statehouse_control_v1_engine_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_engine_proto_rawDesc), len(file_statehouse_control_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

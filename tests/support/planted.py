@@ -1,0 +1,59 @@
+"""Writes into a store of a node that is down what its changelog doesn't say, as a defect would.
+
+It is done by the engine's own ways, so that all checksums of its files are valid, and the checkpoint stays as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from query_service.stores.rocksdb_engine import RocksDBEngine
+from query_service.stores.timestamps import timestamped
+
+DATAPLANE: Final = Path(__file__).parents[2] / "dataplane"
+
+
+class Planted(NamedTuple):
+    """An entry that is written; without a value the key is deleted."""
+
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int = 0
+
+
+def plant(folder: Path, engine: str, entries: Sequence[Planted]) -> None:
+    """Write entries into the key-value store in a folder. `engine`: as the node's setting."""
+    if engine == "python":
+        opened = RocksDBEngine(folder)
+        checkpoint = opened.checkpoint()
+        assert checkpoint is not None, folder
+        opened.write(
+            {"default": [(each.key, timestamped(each.value, each.timestamp_ms)) for each in entries]}, checkpoint
+        )
+        opened.close()
+        return
+    plan = folder.parent / "planted.json"
+    written = [
+        {
+            "Key": base64.b64encode(each.key).decode(),
+            "Value": None if each.value is None else base64.b64encode(each.value).decode(),
+            "TimestampMS": each.timestamp_ms,
+        }
+        for each in entries
+    ]
+    plan.write_text(json.dumps({"Path": str(folder / "pebble"), "Entries": written}))
+    ran = subprocess.run(
+        ["go", "test", "-count=1", "-run", "^TestPlant$", "./stores", f"-planted={plan}"],
+        cwd=DATAPLANE,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    plan.unlink()
+    assert ran.returncode == 0, ran.stdout + ran.stderr
