@@ -22,7 +22,8 @@ STALLING_DISK := $(TOOLS)/stalling_disk
 # In Go: what serves gRPC in front of nodes and routers, and their stores.
 DATAPLANE := dataplane
 PROXY := $(TOOLS)/statehouse-proxy
-PROXY_PROTO := $(CURDIR)/protos $(addprefix --path $(CURDIR)/protos/statehouse/control/v1/,engine.proto express.proto proxy_sums.proto serving.proto)
+PROXY_PROTO := $(CURDIR)/protos $(addprefix --path $(CURDIR)/protos/statehouse/,$(addprefix control/v1/,engine.proto express.proto files.proto \
+  proxy_sums.proto serving.proto) v1/peer_service.proto)
 # The programs of docs/other-languages.md.
 GO_CLIENT_SOURCE := tests/interop/clients/go
 GO_CLIENT_STUBS := $(GO_CLIENT_SOURCE)/gen/statehouse/v1/query_service_grpc.pb.go

@@ -39,8 +39,10 @@ type outgoing struct {
 
 // NewCalls makes them as the channels that do without a proxy do (statehouse/rpc/channels.py). `files`: nil without TLS.
 // When they change, further calls go over new connections: servers judge callers by the certificate that they have seen.
-func NewCalls(maxMessageBytes int, transport credentials.TransportCredentials, files *Files) *Calls {
-	return &Calls{files: files, conns: map[string]*outgoing{}, options: []grpc.DialOption{
+func NewCalls(
+	maxMessageBytes int, transport credentials.TransportCredentials, files *Files, more ...grpc.DialOption,
+) *Calls {
+	return &Calls{files: files, conns: map[string]*outgoing{}, options: append([]grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
 		messages(maxMessageBytes),
 		grpc.WithDisableRetry(),
@@ -53,7 +55,7 @@ func NewCalls(maxMessageBytes int, transport credentials.TransportCredentials, f
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: time.Second,
 		}),
-	}}
+	}, more...)}
 }
 
 // messages has a client pass messages on as they are.

@@ -84,7 +84,7 @@ func FuzzFramesAreTakenOrRefused(f *testing.F) {
 		conn := &received{Reader: io.MultiReader(bytes.NewReader(frameOf(serveCalls, 0, []byte{linkVersion})), bytes.NewReader(data))}
 		link := NewLink(conn, calls)
 		link.OnServe, link.OnStop = func() {}, func() {}
-		held := orders.New(func(*controlv1.EngineReport) {})
+		held := orders.New(func(*controlv1.EngineReport) {}, nil)
 		defer held.Close()
 		allowed := permitted(link)
 		ofHeld(held, link, 1<<20, allowed)

@@ -43,6 +43,9 @@ func (u *unwritten) Free() {
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if parts, ok := v.(mem.BufferSlice); ok {
+		return parts, nil
+	}
 	given := v.(*message)
 	if given.quota == nil {
 		return mem.BufferSlice{mem.SliceBuffer(given.data)}, nil

@@ -173,7 +173,9 @@ func run(given options) error {
 	express, tally := NewExpress(link, calls, given.maxMessageBytes, allowed), &Tally{}
 	doors := Doors{NewDoor(placesOfLookups), NewDoor(placesOfOthers)}
 	forward := link.Liveness.Guarded(Forward(upstream, requests, doors.others))
-	held := orders.New(func(report *controlv1.EngineReport) { link.Send(storeReport, 0, serialized(report)) })
+	fetches := NewFetches(toOthers, files)
+	held := orders.New(func(report *controlv1.EngineReport) { link.Send(storeReport, 0, serialized(report)) }, fetches.Read)
+	forward = Giving(upstream, requests, held, given.maxMessageBytes, forward)
 	link.OnOrder = carried(held, link)
 	served := ofHeld(held, link, given.maxMessageBytes, allowed)
 	all := Handle(link, served, express, requests, doors, tally, given.isTraced, forward)

@@ -55,7 +55,7 @@ func standing(t *testing.T) *Standing {
 	t.Cleanup(func() { listener.Close() })
 	return &Standing{
 		Tally: &Tally{}, Link: link, Quotas: quotas, Express: NewExpress(link, calls, 1<<20, nil),
-		Served: serve.New(nil, 1<<20, nil, nil), Stores: orders.New(nil),
+		Served: serve.New(nil, 1<<20, nil, nil), Stores: orders.New(nil, nil),
 		Lookups: NewDoor(1), Others: NewDoor(1), Listener: NewBounded(listener, 1, 0, quotas),
 	}
 }

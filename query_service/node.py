@@ -26,8 +26,9 @@ from query_service.reads.sums import SumHandler
 from query_service.replicas.replays import Replays
 from query_service.replicas.replication import EndOffsetWatcher
 from query_service.replicas.tasks import TaskManager
-from query_service.service import NodeServicer
+from query_service.service import NodeServicer, PeerServicer
 from query_service.states.ownership import InstanceIdTaken, active_tasks
+from query_service.states.sources import Peer, peers_of
 from query_service.telemetry.listeners import Listener
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server, new_serving
@@ -52,6 +53,7 @@ _VERSION = version("statehouse")  # asked once, as Python reads it from files
 _SWITCH_INTERVAL_S = 0.0005
 _LISTENERS_END_S = 1.0
 _LAST_WORD_S = 1.0
+_MEMBERS_KNOWN_S = 5.0
 _CLEANUP_PAUSE_MIN_S, _CLEANUP_PAUSE_MAX_S = 0.1, 60.0
 
 
@@ -85,6 +87,7 @@ class QueryNode:
             self._metrics,
             self._resources,
             self._plane,
+            self._peers_of,
         )
         self._replays = Replays(
             settings,
@@ -149,7 +152,13 @@ class QueryNode:
             self._metrics,
         )
         self._server = new_server(
-            settings, self._reads, answers, self._metrics, self._break, is_traced=self._tracing is not None
+            settings,
+            self._reads,
+            answers,
+            PeerServicer(self._tasks.given, self._metrics),
+            self._metrics,
+            self._break,
+            is_traced=self._tracing is not None,
         )
         self._host.port = settings.advertised_port or self._server.port
         self._metrics_server = self._serve_metrics()
@@ -233,7 +242,7 @@ class QueryNode:
         await self._server.start()
         if self._plane is not None and self._start_plane is not None:
             self._server.connect(self._plane)
-            await asyncio.wrap_future(self._plane.begin(self._start_plane))
+            self._plane.engine = (await asyncio.wrap_future(self._plane.begin(self._start_plane))).engine
         if self._serving is not None:
             self._chores.start(self._or_break(self._serving.hold_forever()), "serving")
         log.info(
@@ -387,6 +396,12 @@ class QueryNode:
     def _take_view(self, view: FleetView) -> None:
         self._reads.admission.view = view
         self._decided()
+
+    async def _peers_of(self, task: AnyTaskId, store: str, partition: int) -> list[Peer]:
+        """Return the nodes that can give a store's partition, as soon as it is known who there is."""
+        await is_set_within(self._control.members_known, _MEMBERS_KNOWN_S)
+        view = self._reads.admission.view
+        return peers_of(view.assignment, view.members, self._host.instance_id, task, store, partition)
 
     def _take_assignment(self, assignment: Assignment) -> None:
         self._tasks.assign(assignment, self._ownership.wanted)

@@ -21,6 +21,7 @@ from query_service.reads.position_waits import PositionWaits, ReplicaBehind
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
 from query_service.reads.sums import SumHandler
+from query_service.replicas.giving import GivenStores
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.replicas.tasks import TaskManager
 from query_service.states.ownership import NodeOwnership
@@ -38,6 +39,8 @@ from statehouse.rpc.streams import FIRST_RESPONSE_S
 from statehouse.v1 import (
     node_service_pb2,
     node_service_pb2_grpc,
+    peer_service_pb2,
+    peer_service_pb2_grpc,
     query_service_pb2,
     query_service_pb2_grpc,
     types_pb2,
@@ -52,7 +55,7 @@ _WAIT_MARGINS: Final = 3
 _WATCH_WAIT_S: Final = 0.8 * FIRST_RESPONSE_S
 _PROFILE_MS: Final = 5_000
 _PROFILE_MAX_MS: Final = 60_000
-SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
+SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService", "statehouse.v1.PeerService")
 
 Response = TypeVar("Response")
 # Its arguments: a servicer, a request, the call's context.
@@ -280,8 +283,29 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
     RestoreReplica = _counted("RestoreReplica", _restore_replica)
 
 
-def register(server: grpc.aio.Server, queries: QueryServicer, node: NodeServicer) -> None:
+class PeerServicer(peer_service_pb2_grpc.PeerServiceServicer):
+    """PeerService: gives stores to other nodes, as files."""
+
+    def __init__(self, given: GivenStores, metrics: NodeMetrics) -> None:
+        self._given, self.metrics = given, metrics
+
+    async def _offer_store(
+        self, request: peer_service_pb2.OfferStoreRequest, _context: Context
+    ) -> peer_service_pb2.OfferStoreResponse:
+        return await self._given.offer(request.store, request.partition)
+
+    async def _read_file(self, request: peer_service_pb2.ReadFileRequest, context: Context) -> None:
+        """Tell the data plane, which asks, what it is to send to the caller."""
+        grant = self._given.granted(request.checkpoint, request.file, request.offset)
+        await send_to(context)(peer_service_pb2.ReadFileResponse(data=grant.SerializeToString()))
+
+    OfferStore = _counted("OfferStore", _offer_store)
+    ReadFile = _counted("ReadFile", _read_file)
+
+
+def register(server: grpc.aio.Server, queries: QueryServicer, node: NodeServicer, peers: PeerServicer) -> None:
     """Add the node's services to a server."""
+    peer_service_pb2_grpc.add_PeerServiceServicer_to_server(peers, server)
     query_service_pb2_grpc.add_QueryServiceServicer_to_server(queries, server)
     node_service_pb2_grpc.add_NodeServiceServicer_to_server(node, server)
 
@@ -319,6 +343,8 @@ def _store(store: StoreReplica, now: float, report: ProcessorReport | None) -> n
         misplaced_records=store.misplaced,
         topic_change=store.topic_change,
         oldest_batch=store.oldest_batch,
+        restored_by=store.restored_by,
+        passed_over=store.passed_over,
         partition=store.partition,
         since_ms=store.since_ms,
         processor_age_ms=None if report is None else report.age_ms(now),

@@ -20,7 +20,7 @@ from query_service.reads.position_waits import PositionWaits
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import TaskReplica, monotonic_and_wall_ms
-from query_service.service import SERVICES, NodeServicer, QueryServicer, register
+from query_service.service import SERVICES, NodeServicer, PeerServicer, QueryServicer, register
 from query_service.serving.serving import Serving
 from query_service.serving.snapshots import SnapshotCompiler
 from query_service.states.ownership import NodeOwnership
@@ -165,6 +165,7 @@ def new_server(
     settings: NodeSettings,
     reads: ReadHandlers,
     node: NodeServicer,
+    peers: PeerServicer,
     metrics: NodeMetrics,
     on_defect: Callable[[Exception], None],
     *,
@@ -178,9 +179,9 @@ def new_server(
     return RpcServer(
         bind,
         SERVICES,
-        lambda server: register(server, servicer, node),
+        lambda server: register(server, servicer, node, peers),
         settings=settings,
-        proxy=proxy_for(settings, bind, on_defect, is_traced=is_traced),
+        proxy=proxy_for(settings, bind, on_defect, is_traced=is_traced, server_name=settings.tls_node_name),
         proxied=servicer.proxied,
         max_batch_entries=settings.max_batch_entries,
         lasting_calls=settings.max_watches + settings.max_position_waits + settings.max_open_scans,

@@ -30,7 +30,7 @@ for [other languages](other-languages.md). It stays compatible in source from re
 "Optional": a field that is absent is unknown, and not zero. "One of": a message has one of the fields with that name.
 """
 _PACKAGE: Final = ".statehouse.v1."
-_ORDER: Final = ("query_service", "fleet_service", "node_service", "verification", "types", "errors")
+_ORDER: Final = ("query_service", "fleet_service", "node_service", "verification", "peer_service", "types", "errors")
 # The numbers of these parts in a descriptor, which paths to comments are made of.
 _MESSAGES, _ENUMS, _SERVICES, _PARTS = 4, 5, 6, 2
 _TITLES: Final = {"verification": "Sums of stores", "types": "Types that calls share", "errors": "Failures"}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"maps"
 	"sync"
 
@@ -101,6 +102,9 @@ func (r *Resources) Measures() map[string]int64 {
 	}
 	return all
 }
+
+// Format names the engine and the format of its files: nothing else reads them.
+var Format = fmt.Sprintf("pebble/%d", pebble.FormatNewest)
 
 // options returns what all stores have in common.
 func (r *Resources) options(memtable uint64) *pebble.Options {

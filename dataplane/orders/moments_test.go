@@ -468,7 +468,7 @@ func TestWindowsAreShownAsTheyWereBeforeTheyExpired(t *testing.T) {
 	r := replicaIn(t, filepath.Join(t.TempDir(), "store"), controlv1.EngineKind_ENGINE_KIND_WINDOW, muchWritten)
 	begin(t, r, stores.Checkpoint{StreamTimeMS: -1}, false)
 	take(t, r, follow.Slice{Records: []stores.Record{window(1_000, 0), window(10*hourMS, 1)}, Next: 2})
-	o := New(func(*controlv1.EngineReport) {})
+	o := New(func(*controlv1.EngineReport) {}, nil)
 	o.stores[1] = r
 	end, entries := int64(1), 0
 	viewed := o.Carry(&controlv1.EngineOrder{Order: &controlv1.EngineOrder_View{View: &controlv1.EngineView{Store: 1, End: &end}}}).GetViewed()
@@ -494,7 +494,7 @@ func TestWindowsAreShownAsTheyWereBeforeTheyExpired(t *testing.T) {
 func TestKeysAreReadAsOfABatch(t *testing.T) {
 	r, _ := followed(t, muchWritten, 3)
 	take(t, r, follow.Slice{Records: []stores.Record{{Key: []byte("key"), Offset: 3, Batch: 3}}, Next: 4})
-	o := New(func(*controlv1.EngineReport) {})
+	o := New(func(*controlv1.EngineReport) {}, nil)
 	o.stores[1] = r
 	get := func(batch, end int64) *controlv1.EngineAnswer {
 		order := &controlv1.EngineGet{Store: 1, Keys: [][]byte{[]byte("key"), []byte("no key")}, End: &end, BatchId: batch}

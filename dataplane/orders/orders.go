@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"statehouse-dataplane/engine"
+	"statehouse-dataplane/files"
 	"statehouse-dataplane/follow"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/stores"
@@ -21,11 +22,16 @@ import (
 // Orders has a node's stores.
 type Orders struct {
 	report func(*controlv1.EngineReport)
+	reads  Reads
+
+	fetching fetching
+
 	ctx    context.Context
 	stop   context.CancelFunc
 
 	mutex     sync.Mutex
 	resources *engine.Resources
+	limit     *files.Limit
 	clients   []*kgo.Client
 	restorer  *follow.Reader
 	follower  *follow.Reader
@@ -36,11 +42,12 @@ type Orders struct {
 	lastView  uint64
 }
 
-// New returns one without stores. `report` gets what becomes of those that changelogs are read for.
-func New(report func(*controlv1.EngineReport)) *Orders {
+// New returns one without stores. `report` gets what becomes of those that changelogs are read for; `reads` is how files of
+// other nodes are read.
+func New(report func(*controlv1.EngineReport), reads Reads) *Orders {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Orders{
-		report: report, ctx: ctx, stop: stop,
+		report: report, reads: reads, ctx: ctx, stop: stop,
 		stores: map[uint64]*replica{}, views: map[uint64]*engine.View{}, sums: map[uint64]*stores.Summing{},
 	}
 }
@@ -75,7 +82,7 @@ func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer,
 	nothing := &controlv1.EngineAnswer{}
 	switch one := order.Order.(type) {
 	case *controlv1.EngineOrder_Start:
-		return nothing, o.start(one.Start)
+		return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Engine{Engine: engine.Format}}, o.start(one.Start)
 	case *controlv1.EngineOrder_Open:
 		return o.open(one.Open)
 	case *controlv1.EngineOrder_Follow:
@@ -104,6 +111,15 @@ func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer,
 		return o.profile(one.Profile)
 	case *controlv1.EngineOrder_Sum:
 		return o.sum(one.Sum)
+	case *controlv1.EngineOrder_Checkpoint:
+		return o.checkpoint(one.Checkpoint)
+	case *controlv1.EngineOrder_Fetch:
+		return o.fetch(one.Fetch)
+	case *controlv1.EngineOrder_Adopt:
+		return nothing, o.adopt(one.Adopt)
+	case *controlv1.EngineOrder_FetchEnd:
+		o.fetching.end(one.FetchEnd.Directory)
+		return nothing, nil
 	}
 	return nil, fmt.Errorf("an order that is not known here: %T", order.Order)
 }
@@ -113,7 +129,13 @@ func told(err error) *controlv1.EngineFault {
 	kind := controlv1.EngineFaultKind_ENGINE_FAULT_KIND_UNSPECIFIED
 	var fault *engine.Fault
 	var over *stores.OverBudget
+	var fromPeer *files.PeerError
+	var differs *files.ChecksumError
 	switch {
+	case errors.As(err, &differs):
+		kind = controlv1.EngineFaultKind_ENGINE_FAULT_KIND_CHECKSUM
+	case errors.As(err, &fromPeer):
+		kind = controlv1.EngineFaultKind_ENGINE_FAULT_KIND_PEER
 	case errors.As(err, &over):
 		kind = controlv1.EngineFaultKind_ENGINE_FAULT_KIND_MEMORY
 	case errors.As(err, &fault):
@@ -157,6 +179,7 @@ func (o *Orders) start(order *controlv1.EngineStart) error {
 	}
 	o.restorer, o.follower, o.replayer = readers[0], readers[1], readers[2]
 	o.resources = engine.NewResources(int64(order.BlockCacheBytes), int64(order.WriteBufferBytes))
+	o.limit = files.NewLimit(order.TransferBytesPerS)
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 func TestAViewIsSummedByOrders(t *testing.T) {
-	o := New(func(*controlv1.EngineReport) {})
+	o := New(func(*controlv1.EngineReport) {}, nil)
 	defer o.Close()
 	r := replicaIn(t, filepath.Join(t.TempDir(), "store"), controlv1.EngineKind_ENGINE_KIND_KEY_VALUE, 0)
 	defer closeStore(t, r)

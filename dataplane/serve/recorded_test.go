@@ -240,7 +240,7 @@ func (r *replay) process(name string) *process {
 		return known
 	}
 	p := &process{broker: newBroker(r.t), reports: map[uint64]*controlv1.EngineReport{}, moved: make(chan struct{})}
-	p.held = orders.New(p.report)
+	p.held = orders.New(p.report, nil)
 	replicaOf := func(number uint64) (Replica, bool) {
 		found := r.open[number]
 		return found, found != nil

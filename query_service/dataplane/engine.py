@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from query_service.dataplane.orders import DataPlane
@@ -17,7 +18,7 @@ from query_service.stores.segments import family_of, number_of
 from query_service.stores.summed import SummedPart, Summing, WantedSums
 from statehouse.contract.moments import NONE
 from statehouse.contract.store_sums import StoreSums, SummedEntry
-from statehouse.control.v1 import engine_pb2
+from statehouse.control.v1 import engine_pb2, files_pb2
 from statehouse.errors import LookupFailure, Reason
 
 _DEFAULT: Final = "default"
@@ -224,6 +225,18 @@ class DataPlaneEngine:
             for each in found.records
         ]
         return KeptRecords(found.start, found.end, records)
+
+    async def given(self, path: Path) -> files_pb2.EngineManifest:
+        """Make what is in files a checkpoint in a directory that doesn't exist yet. Call it on the event loop.
+
+        Raises:
+            StoreClosed: the engine is closed.
+            TaskFault: the disk is full, or refuses.
+            DataPlaneFailed: the data plane is gone.
+
+        """
+        order = files_pb2.EngineCheckpoint(store=self._store, path=str(path))
+        return (await asyncio.wrap_future(self._plane.begin(engine_pb2.EngineOrder(checkpoint=order)))).manifest
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
         """Have what was read of the changelog written into files, with the time of the checkpoint.

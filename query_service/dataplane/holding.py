@@ -67,6 +67,7 @@ def start_order(settings: NodeSettings, client_id: str) -> engine_pb2.EngineOrde
         key=security.key,
         block_cache_bytes=settings.block_cache_bytes - settings.write_buffer_bytes,
         write_buffer_bytes=settings.write_buffer_bytes,
+        transfer_bytes_per_s=settings.peer_bytes_per_s,
     )
     if security.has_login:
         credentials = read_credentials(security.credentials)

@@ -26,6 +26,8 @@ _FAULTS: Final = {
     engine_pb2.ENGINE_FAULT_KIND_FULL: Fault.DISK_FULL,
     engine_pb2.ENGINE_FAULT_KIND_LOST: Fault.LOG_TRUNCATED,
     engine_pb2.ENGINE_FAULT_KIND_MEMORY: Fault.MEMORY_BUDGET,
+    engine_pb2.ENGINE_FAULT_KIND_PEER: Fault.PEER_FAILED,
+    engine_pb2.ENGINE_FAULT_KIND_CHECKSUM: Fault.FILE_DAMAGED,
 }
 
 
@@ -61,6 +63,9 @@ class OrderLink(Protocol):
     def send_facts(self, facts: bytes) -> None:
         """Send serialized ServingFacts."""
 
+    async def call(self, target: str, path: str, request: bytes, timeout_s: float) -> bytes:
+        """Call another server's method, as `Link.call` does."""
+
 
 class DataPlane:
     """Has orders carried out. Safe to use from any thread, but for what is said to belong to the event loop.
@@ -83,6 +88,8 @@ class DataPlane:
         self._moments: dict[int, serving_pb2.ServingMoments] = {}
         self.on_sums: Callable[[serving_pb2.ServingSums], None] = lambda _sums: None
         self.on_moved: Callable[[int], None] = lambda _store: None
+        self.engine = ""
+        """What reads and writes the files of stores, and their format; known once it was started."""
 
     def new_store(self) -> int:
         """Return a number that no store has had."""
@@ -151,6 +158,18 @@ class DataPlane:
             self._moments.clear()
         if self._link is not None:
             self._link.send_facts(facts.SerializeToString())
+
+    async def call(self, target: str, path: str, request: bytes, timeout_s: float) -> bytes:
+        """Call another node's method, by its path; return the serialized answer. Belongs to the event loop.
+
+        Raises:
+            DataPlaneFailed: it has not been started.
+            grpc.RpcError: the call failed.
+
+        """
+        if self._link is None:
+            raise DataPlaneFailed("the data plane has not been started")
+        return await self._link.call(target, path, request, timeout_s)
 
     def decide(self, snapshot: serving_pb2.ServingSnapshot) -> None:
         """Say what may be answered from stores. Belongs to the event loop."""

@@ -34,6 +34,17 @@ def store_folder(spec: StoreSpec, partition: int) -> str:
     return str(partition) if spec.is_global else spec.name
 
 
+GIVEN_FOLDER = "given"
+"""Within a store's folder: checkpoints that other nodes read. They are no part of the store."""
+FETCHED_FOLDER = "fetched"
+"""Within a store's folder: files of another node's, as long as they aren't all there."""
+
+
+def remove_given(path: Path) -> None:
+    """Remove what a store's folder has for other nodes. If that fails, the next start tries again."""
+    shutil.rmtree(path / GIVEN_FOLDER, ignore_errors=True)
+
+
 class TaskLocked(TaskFault):
     """Another process uses the task's folder; the message names the path and the process id."""
 

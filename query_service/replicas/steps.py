@@ -7,11 +7,13 @@ other. Slow parts (RocksDB, files, admin calls) run in worker threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from query_service.disk.directory import CheckpointUnreadable, store_folder
+from query_service.replicas.fetching import FileRestores
+from query_service.replicas.giving import GivenStores
 from query_service.replicas.opening import StoreOpener
 from query_service.replicas.plane_replication import Reading
 from query_service.replicas.replica import StoreReplica, TaskReplica
@@ -21,6 +23,7 @@ from query_service.states.lifecycle import StoreState
 from query_service.states.ownership import Positions
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.contract.consistency import ANSWERS_AS_ACTIVE
+from statehouse.contract.topology import StoreSpec
 from statehouse.runtime.background import as_error
 
 log = structlog.get_logger(__name__)
@@ -36,26 +39,54 @@ class TaskSteps:
         follower: Reading,
         replica_events: ReplicaEvents,
         metrics: NodeMetrics,
+        given: GivenStores,
+        files: FileRestores | None,
     ) -> None:
+        """`given`: what other nodes read of the stores. `files`: brings stores from them; None: logs are read."""
         self._opener, self._restorer, self._follower = opener, restorer, follower
+        self._given, self._files = given, files
         self._replica_events, self._metrics = replica_events, metrics
 
-    async def open(self, replica: TaskReplica) -> None:
-        """Lock the folder and open the stores."""
+    async def open(self, replica: TaskReplica, is_wanted: Callable[[], bool]) -> None:
+        """Lock the folder and open the stores. `is_wanted`: whether the node shall still have the task."""
         partitions = replica.node_task.partitions
         if any(spec.is_persistent for spec, _ in partitions):
             await asyncio.to_thread(replica.directory.acquire)
             folders = {store_folder(*each) for each in partitions}
             await asyncio.to_thread(replica.directory.remove_others, folders)
         for spec, partition in partitions:
-            store = await asyncio.to_thread(self._opener.open, spec, partition, replica.directory, replica.role)
+            store = await self._opened(spec, partition, replica, is_wanted)
             replica.stores[store.folder] = store
+
+    async def _opened(
+        self, spec: StoreSpec, partition: int, replica: TaskReplica, is_wanted: Callable[[], bool]
+    ) -> StoreReplica:
+        """Open a store: of the state on disk, of another node's files, or empty."""
+        if self._files is None:
+            return await asyncio.to_thread(self._opener.open, spec, partition, replica.directory, replica.role)
+        found = await asyncio.to_thread(self._opener.look, spec, partition, replica.directory)
+        try:
+            brought = await self._files.bring(found, is_wanted)
+            if brought.is_anew:
+                found = await asyncio.to_thread(self._opener.look, spec, partition, replica.directory)
+                if found.kept is None and brought.peer:
+                    self._files.passed_over(found, brought, brought.peer, found.fault, found.reason)
+            store = await asyncio.to_thread(self._opener.replica_of, found, replica.role)
+        except BaseException:
+            await asyncio.to_thread(found.close)
+            raise
+        store.restored_by = "log" if found.kept is None else brought.source
+        store.passed_over = tuple(brought.passed_over)
+        self._metrics.restored(spec.name, store.restored_by)
+        return store
 
     async def restore(self, replica: TaskReplica) -> None:
         """Make the restorer read for every store."""
         for store in replica.stores.values():
             store.metrics = self._metrics.of(store.spec.name, replica.role)  # may have changed since opening
             self._replica_events.restoring(store)
+            if self._files is not None:
+                self._files.reads(store)
             await asyncio.wrap_future(self._restorer.add(store))
 
     async def follow(self, replica: TaskReplica, store: StoreReplica) -> None:
@@ -66,6 +97,8 @@ class TaskSteps:
 
         """
         store.to(StoreState.RESTORED)
+        if self._files is not None:
+            self._files.has_read(store)
         await asyncio.wrap_future(self._restorer.remove(store))
         if (loss := store.outran_retention()) is not None:
             raise loss
@@ -81,6 +114,9 @@ class TaskSteps:
         """Stop reading, write the checkpoint, close the stores, release the folder; return the positions on disk."""
         for store in replica.stores.values():
             store.to(StoreState.CLOSING)
+            self._given.forget(store)
+            if self._files is not None:
+                self._files.forget(store)
             removals = (asyncio.wrap_future(each.remove(store)) for each in (self._restorer, self._follower))
             for error in await asyncio.gather(*removals, return_exceptions=True):
                 # The store is closed all the same: otherwise its folder would stay locked, and never open again.

@@ -11,6 +11,8 @@ from confluent_kafka import KafkaException
 from query_service.dataplane.orders import DataPlane
 from query_service.disk.cleanup import IdleFolders
 from query_service.disk.directory import StateDirectory, TaskLocked
+from query_service.replicas.fetching import FileRestores, FindPeers
+from query_service.replicas.giving import GivenStores
 from query_service.replicas.opening import StoreOpener
 from query_service.replicas.plane_replication import DataPlaneReplicator, Reading
 from query_service.replicas.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
@@ -85,8 +87,9 @@ class TaskManager:
         metrics: NodeMetrics,
         resources: StoreResources,
         plane: DataPlane | None = None,
+        peers: FindPeers | None = None,
     ) -> None:
-        """`plane`: holds stores; None: all are held here."""
+        """`plane`: holds stores; None: all are held here. `peers`: finds who can give a store; None: nobody does."""
         self.replicas: dict[AnyTaskId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
         self._directory, self._on_change = StateDirectory(settings.state_dir, settings.application_id), on_change
@@ -126,7 +129,11 @@ class TaskManager:
         )
         restorer = reading(self._restorer, self._end_reached, restores=True)
         follower = reading(self._follower, lambda _replica: None, restores=False)
-        self._steps = TaskSteps(opener, restorer, follower, self._replica_events, metrics)
+        self.given = GivenStores(plane, self.replicas, metrics)
+        files = None
+        if plane is not None and peers is not None:
+            files = FileRestores(settings, plane, opener, peers, metrics)
+        self._steps = TaskSteps(opener, restorer, follower, self._replica_events, metrics, self.given, files)
         self._under_way = BackgroundWork()
         self._restorer.start()
         self._follower.start()
@@ -200,6 +207,7 @@ class TaskManager:
         """Close every task, keeping its state on disk, and stop the threads."""
         self._take(NodeStops())
         await self._under_way.finish()
+        await self.given.close()
         await asyncio.gather(asyncio.to_thread(self._restorer.stop), asyncio.to_thread(self._follower.stop))
 
     # Events.
@@ -302,7 +310,7 @@ class TaskManager:
     async def _advanced(self, step: Open | Restore | Follow, replica: TaskReplica) -> Event:
         match step:
             case Open(node_task):
-                await self._steps.open(replica)
+                await self._steps.open(replica, lambda: self._machine.is_wanted(node_task.task))
                 return Opened(node_task, frozenset(replica.stores))
             case Restore(node_task):
                 await self._steps.restore(replica)

@@ -90,6 +90,10 @@ class TaskMachine:
         """The tasks whose folders are not idle."""
         return {*self._wanted, *self.tasks, *self._steps}
 
+    def is_wanted(self, task: AnyTaskId) -> bool:
+        """Whether the newest assignment wants a task as it is being opened; if not, it will be closed."""
+        return self._is_as_wanted(task)
+
     @property
     def is_settled(self) -> bool:
         """Whether the node holds exactly what the newest assignment wants."""

@@ -30,8 +30,8 @@ _BUILT_IN: Mapping[str, StoreSupplier] = MappingProxyType(
 )
 
 
-def layout_of(spec: StoreSpec, store: StateStore) -> str:
-    """Return what a store's content depends on, as a text.
+def layout_of(spec: StoreSpec, store: StateStore | None) -> str:
+    """Return what a store's content depends on, as a text. `store`: the open one; of a built-in kind it may be None.
 
     If the layout changes, the state on disk is useless. The retention is part of the layout: it decides how time is cut
     into segments and which entries have been dropped. So is `retain_duplicates`: it decides whether a None value

@@ -189,6 +189,11 @@ class NodeMetrics:
         self._full_restores = self._counter(
             "full_restores", "Partitions restored from the start of their changelog, by why", ("store", "fault")
         )
+        self._restores = self._counter(
+            "opened_stores", "Stores opened, by what their state came from: disk, peer or log", ("store", "source")
+        )
+        self.fetched_bytes = self._counter("fetched_bytes", "Bytes of files fetched from other nodes", ("store",))
+        self.given_bytes = self._counter("given_bytes", "Bytes of files that other nodes began to read", ("store",))
         self._node_states = self._counter("state_changes", "Changes of the node's state", ("from", "to"))
         self._task_states = self._counter("task_state_changes", "Changes of tasks' states", ("from", "to"))
         self.rebalances = self._counter("rebalances", "Assignments that changed this node's tasks or their roles", ())
@@ -224,6 +229,10 @@ class NodeMetrics:
         self._full_restores.labels(store, fault.value).inc()
         if fault is not Fault.NO_STATE:
             self.fault(fault, FaultOutcome.STORE_WIPED)
+
+    def restored(self, store: str, source: str) -> None:
+        """Count a store that was opened. `source`: the first word of it is counted."""
+        self._restores.labels(store, source.split(maxsplit=1)[0]).inc()
 
     def call(self, method: str, outcome: str, count: int = 1) -> None:
         """Count gRPC calls."""

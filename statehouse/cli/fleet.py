@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from statehouse.cli import output
 from statehouse.cli.addresses import RouterAddress
-from statehouse.cli.node_calls import failing_heartbeats
+from statehouse.cli.node_calls import SaidByNodes, said_by_nodes
 from statehouse.cli.nodes import print_nodes
 from statehouse.cli.options import SOME_ROUTER, RunDirOption, TimeoutOption
 from statehouse.cli.output import Column, OutputFormat, OutputOption
@@ -58,11 +59,11 @@ def status(
     parts = local_parts(run_dir)
     failure: LookupFailure | None = None
     fleet: Fleet | None = None
-    failing: dict[str, int] = {}
+    said = SaidByNodes({}, {})
     try:
         with Client(router.target, tls=router.tls, timeout=timeout) as client:
             fleet = client.fleet()
-        failing = failing_heartbeats(fleet, router.tls)
+        said = said_by_nodes(fleet, router.tls, is_wide=fmt is OutputFormat.WIDE)
     except LookupFailure as error:
         failure = error
 
@@ -71,9 +72,9 @@ def status(
             rows = [(part["part"], part["state"], part["pid"] or "-", part["address"] or "-") for part in parts]
             output.print_table(["PART", "STATE", "PID", "ADDRESS"], rows, title=f"Local cluster in {run_dir}")
         if fleet is not None:
-            _print_fleet(fleet, failing, is_wide=is_wide)
+            _print_fleet(fleet, said, is_wide=is_wide)
 
-    document = {"router": router.target, "local": parts, "fleet": fleet, "failing_heartbeats": failing}
+    document = {"router": router.target, "local": parts, "fleet": fleet} | dataclasses.asdict(said)
     output.show(fmt, document, [] if fleet is None else [fleet.application_id], tables)
     if failure is not None:
         raise failure
@@ -97,7 +98,7 @@ def local_parts(run_dir: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a path;
     ]
 
 
-def _print_fleet(fleet: Fleet, failing: dict[str, int], *, is_wide: bool) -> None:
+def _print_fleet(fleet: Fleet, said: SaidByNodes, *, is_wide: bool) -> None:
     output.print_facts(
         [
             ("application", fleet.application_id),
@@ -113,11 +114,13 @@ def _print_fleet(fleet: Fleet, failing: dict[str, int], *, is_wide: bool) -> Non
     if fleet.queries:
         output.print_columns(QUERY_COLUMNS, fleet.queries, is_wide=is_wide)
     print_nodes(fleet, is_wide=is_wide)
-    if failing:
+    if said.failing_heartbeats:
         output.print_facts(
             (name, f"no heartbeat of it has reached Kafka for {failing_ms // 1000} s: see its log")
-            for name, failing_ms in failing.items()
+            for name, failing_ms in said.failing_heartbeats.items()
         )
+    if said.passed_over:
+        output.print_facts((name, words) for name, found in said.passed_over.items() for words in found)
     output.print_table(_HEADERS, map(_task_row, fleet.tasks))
 
 

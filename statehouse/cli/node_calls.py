@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Self
 
@@ -11,7 +12,7 @@ import grpc
 
 from statehouse.client import ClientTls, Fleet, Host
 from statehouse.client.node_readings import NodeReading, read_node
-from statehouse.contract.membership import target
+from statehouse.contract.membership import NodeState, target
 from statehouse.rpc.channels import blocking_channel
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 
@@ -62,17 +63,43 @@ class NodeCalls:
             self._channels.pop(address).close()
 
 
-def failing_heartbeats(fleet: Fleet, tls: ClientTls | None) -> dict[str, int]:
-    """Return how long no heartbeat of a node has reached Kafka, in milliseconds, by instance id.
+@dataclass(frozen=True, slots=True)
+class SaidByNodes:
+    """What nodes say that Kafka can't tell, by instance id.
 
-    Only of those that say that theirs fail: they know, and Kafka can't tell. Those that don't answer have a line in
-    the table, which says already that their heartbeats are late, and whether the router reaches them.
+    Attributes:
+        failing_heartbeats: how long no heartbeat of a node has reached Kafka, in milliseconds.
+        passed_over: what a node's stores were not restored from, and why.
+
     """
+
+    failing_heartbeats: dict[str, int]
+    passed_over: dict[str, list[str]]
+
+
+def said_by_nodes(fleet: Fleet, tls: ClientTls | None, *, is_wide: bool) -> SaidByNodes:
+    """Ask nodes whose heartbeats are late, and those that restore; if `is_wide`, all.
+
+    Those that don't answer have a line in the table, which says already that their heartbeats are late, and whether the
+    router reaches them.
+    """
+    asked = [
+        node.host
+        for node in fleet.nodes
+        if is_wide or node.heartbeat_age_ms > _LATE_MS or node.state == NodeState.REBALANCING
+    ]
     with NodeCalls(tls) as nodes:
-        answers = nodes.get_nodes(node.host for node in fleet.nodes if node.heartbeat_age_ms > _LATE_MS)
-    return {
-        name: node.heartbeats_failing_ms for name, node in answers.items() if node.heartbeats_failing_ms is not None
-    }
+        answers = nodes.get_nodes(asked)
+    return SaidByNodes(
+        {name: node.heartbeats_failing_ms for name, node in answers.items() if node.heartbeats_failing_ms is not None},
+        {name: found for name, node in answers.items() if (found := list(_passed_over(node)))},
+    )
+
+
+def _passed_over(node: NodeReading) -> Iterator[str]:
+    for each in node.replicas:
+        for reason in each.passed_over:
+            yield f"{each.store}/{each.partition} is restored from {each.restored_by}, not from {reason}"
 
 
 def _answer(call: grpc.Future[Any]) -> NodeReading | None:

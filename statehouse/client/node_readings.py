@@ -36,6 +36,10 @@ class ReplicaReading:
     restored_records: int
     lookups: int | None
     oldest_batch: int | None
+    restored_by: str = ""
+    """What its state came from: `disk`, `log`, or `peer` with a node's instance id; empty if it doesn't say."""
+    passed_over: tuple[str, ...] = ()
+    """What it did not come from, and why."""
 
     @property
     def place(self) -> ReplicaPlace:
@@ -95,4 +99,5 @@ def _replica(task: node_service_pb2.TaskReplica, store: node_service_pb2.StoreRe
         state=task.state,
         error=task.error,
         end=store.end_offset if store.HasField("end_offset") else None,
+        passed_over=tuple(store.passed_over),
     )

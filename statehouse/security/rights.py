@@ -36,6 +36,8 @@ class Right(StrEnum):
     """To send requests for somebody else, as routers do: with `forwarding.hops`, or with the other's certificate."""
     ACT_FOR = "act-for"
     """To change the fleet for the owner of a shown certificate, in addition to `FORWARD`, which is for reads."""
+    FILES = "files"
+    """To take stores as files, as nodes do."""
     METRICS = "metrics"
     HEALTH = "health"
     REFLECTION = "reflection"
@@ -53,6 +55,7 @@ METRICS: Final = "metrics"
 _QUERY: Final = "/statehouse.v1.QueryService/"
 _FLEET: Final = "/statehouse.v1.FleetService/"
 _NODE: Final = "/statehouse.v1.NodeService/"
+_PEER: Final = "/statehouse.v1.PeerService/"
 _HEALTH: Final = "/grpc.health.v1.Health/"
 HEALTH_CHECK: Final = f"{_HEALTH}Check"
 """The method of a health check, and of a probe over HTTP."""
@@ -140,6 +143,8 @@ RIGHTS: Final[Mapping[str, Right]] = MappingProxyType(
         f"{_NODE}Profile": Right.PROFILE,
         f"{_NODE}SumStore": Right.VERIFY,
         f"{_NODE}RestoreReplica": Right.RESTORE,
+        f"{_PEER}OfferStore": Right.FILES,
+        f"{_PEER}ReadFile": Right.FILES,
         HEALTH_CHECK: Right.HEALTH,
         f"{_HEALTH}List": Right.HEALTH,
         f"{_HEALTH}Watch": Right.HEALTH,

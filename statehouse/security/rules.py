@@ -41,7 +41,7 @@ ROLE_RIGHTS: Final[Mapping[CallerRole, frozenset[Right]]] = MappingProxyType(
             }
         ),
         CallerRole.ROUTER: STORE_RIGHTS | {Right.FORWARD, Right.FLEET, Right.VERIFY, Right.HEALTH},
-        CallerRole.NODE: frozenset({Right.FLEET, Right.HEALTH}),
+        CallerRole.NODE: frozenset({Right.FLEET, Right.FILES, Right.HEALTH}),
         CallerRole.HEALTH: frozenset({Right.HEALTH, Right.METRICS}),
         # It writes assignments and commit records (statehouse/security/record_authors.py), and calls nobody.
         CallerRole.PROCESSOR: frozenset({Right.HEALTH}),

@@ -92,6 +92,17 @@ class TlsSettings(DeclaredSettings):
         return "none" if self.tls_ca is None else "required"
 
 
+class NodeNameSettings(DeclaredSettings):
+    """What a process needs that calls nodes."""
+
+    tls_node_name: str = setting(
+        "",
+        "A name that all nodes' certificates have, to check in place of the host that a node advertises.",
+        SettingGroup.SECURITY,
+        unset="none: the advertised host",
+    )
+
+
 class KafkaSecuritySettings(DeclaredSettings):
     """How a process logs in to Kafka. Files are read whenever a client is made."""
 

@@ -9,13 +9,13 @@ from pydantic import model_validator
 
 from statehouse.errors import ContractError
 from statehouse.errors.checked import CAPACITY_MAX, checked_host, checked_text
-from statehouse.settings.common import HeartbeatPaceSettings, RegistrySettings, ServerSettings
+from statehouse.settings.common import HeartbeatPaceSettings, NodeNameSettings, RegistrySettings, ServerSettings
 from statehouse.settings.declaration import SettingGroup, setting
 
 _MIB = 1024 * 1024
 
 
-class NodeSettings(ServerSettings, HeartbeatPaceSettings, RegistrySettings):
+class NodeSettings(ServerSettings, HeartbeatPaceSettings, RegistrySettings, NodeNameSettings):
     """A query node."""
 
     checkpoint_interval_ms: ClassVar[int] = 10_000
@@ -34,6 +34,12 @@ class NodeSettings(ServerSettings, HeartbeatPaceSettings, RegistrySettings):
     """Longest wait for a position of a request without a deadline: as long as routers wait."""
     watch_tail_bytes: ClassVar[int] = _MIB
     """Memory for the latest changes of a partition, which watches read: seconds of most changelogs."""
+    assumed_log_records_per_s: ClassVar[int] = 500_000
+    """What a restore is taken to read of a log before one was measured: below what it does."""
+    peers_asked_after_ms: ClassVar[int] = 1_000
+    """A store whose log takes longer to read is asked of other nodes: below that asking takes as long."""
+    peer_silence_ms: ClassVar[int] = 10_000
+    """Longest time in which nothing comes from another node that gives a store: longer than a disk stalls often."""
     max_batch_entries: ClassVar[int] = 1_000
     """Lookups in one BatchGet: as many as routers and clients send, which is part of the contract."""
 
@@ -96,6 +102,12 @@ class NodeSettings(ServerSettings, HeartbeatPaceSettings, RegistrySettings):
         "Bytes that one partition of an in-memory store may hold. Beyond them its task stops.",
         SettingGroup.STATE,
         ge=1024,
+    )
+    peer_bytes_per_s: int = setting(
+        0,
+        "Most bytes a second of stores' files to and from other nodes, of all together; 0 is no limit.",
+        SettingGroup.STATE,
+        ge=0,
     )
     max_watches: int = setting(
         1_000,

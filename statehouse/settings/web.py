@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from statehouse.settings.common import CallSettings, ListenSettings
+from statehouse.settings.common import CallSettings, ListenSettings, NodeNameSettings
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, of_one_address, setting
 
 
-class RouterCallSettings(DeclaredSettings):
+class RouterCallSettings(NodeNameSettings):
     """What a router and its web process have alike."""
 
     request_timeout_ms: ClassVar[int] = 5_000
     """Longest time of a request without a deadline; callers that know better give one."""
-
-    tls_node_name: str = setting(
-        "",
-        "A name that all nodes' certificates have, to check in place of the host that a node advertises.",
-        SettingGroup.SECURITY,
-        unset="none: the advertised host",
-    )
 
 
 class HttpSettings(DeclaredSettings):

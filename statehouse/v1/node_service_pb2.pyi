@@ -286,6 +286,8 @@ class StoreReplica(_message.Message):
     MISPLACED_RECORDS_FIELD_NUMBER: _builtins.int
     TOPIC_CHANGE_FIELD_NUMBER: _builtins.int
     OLDEST_BATCH_FIELD_NUMBER: _builtins.int
+    RESTORED_BY_FIELD_NUMBER: _builtins.int
+    PASSED_OVER_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     position: _builtins.int
@@ -337,6 +339,14 @@ class StoreReplica(_message.Message):
     kept. Absent while it restores, if it keeps no batches, and if it has read
     nothing that names one.
     """
+    restored_by: _builtins.str
+    """What its state came from when it was opened: disk, log, or peer and the
+    instance id of a node whose files it took. Then the log's end was read.
+    """
+    @_builtins.property
+    def passed_over(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was not taken then, and why: a node's instance id, a fault and words."""
+
     def __init__(
         self,
         *,
@@ -357,10 +367,12 @@ class StoreReplica(_message.Message):
         misplaced_records: _builtins.int | None = ...,
         topic_change: _builtins.str = ...,
         oldest_batch: _builtins.int | None = ...,
+        restored_by: _builtins.str = ...,
+        passed_over: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_misplaced_records", b"_misplaced_records", "_oldest_batch", b"_oldest_batch", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "lookups", b"lookups", "misplaced_records", b"misplaced_records", "oldest_batch", b"oldest_batch", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_misplaced_records", b"_misplaced_records", "_oldest_batch", b"_oldest_batch", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "late_records", b"late_records", "lookups", b"lookups", "misplaced_records", b"misplaced_records", "oldest_batch", b"oldest_batch", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "restored_records", b"restored_records", "since_ms", b"since_ms", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store", "topic_change", b"topic_change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_misplaced_records", b"_misplaced_records", "_oldest_batch", b"_oldest_batch", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "late_records", b"late_records", "lookups", b"lookups", "misplaced_records", b"misplaced_records", "oldest_batch", b"oldest_batch", "partition", b"partition", "passed_over", b"passed_over", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_by", b"restored_by", "restored_from", b"restored_from", "restored_records", b"restored_records", "since_ms", b"since_ms", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store", "topic_change", b"topic_change"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015

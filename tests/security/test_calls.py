@@ -27,7 +27,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.rpc.failures import from_rpc_error, is_servers
-from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2
+from statehouse.v1 import fleet_service_pb2, node_service_pb2, peer_service_pb2, query_service_pb2
 from tests.support.certificates import Authority, Issued
 from tests.support.fleet import STORE, Fleet, ServerProcess, is_answered_by_active
 from tests.support.kafka import produce
@@ -54,12 +54,15 @@ _OF_OTHER_KINDS: Final = ("FetchWindows", "FetchSessions", "GetAsOf", "GetHistor
 NOT_ANSWERED: Final = MappingProxyType(
     dict.fromkeys((*_OF_OTHER_KINDS, "QueryStore"), Ended(Code.INVALID_ARGUMENT, Reason.WRONG_STORE_KIND))
     | dict.fromkeys(("GetMoment", "SumStore"), Ended(Code.FAILED_PRECONDITION, Reason.MOMENTS_UNAVAILABLE))
+    | {"ReadFile": Ended(Code.INVALID_ARGUMENT, Reason.INVALID_REQUEST)}  # there is no such checkpoint
 )
-NO_PROGRAM: Final = NOT_ANSWERED | {"Profile": Ended(Code.INVALID_ARGUMENT, Reason.INVALID_REQUEST)}
-"""A node alone has no data plane that could be profiled."""
+_REFUSED: Final = Ended(Code.INVALID_ARGUMENT, Reason.INVALID_REQUEST)
+NO_PROGRAM: Final = NOT_ANSWERED | {"Profile": _REFUSED, "OfferStore": _REFUSED}
+"""A node alone has no data plane that could be profiled, or give files."""
 QUERY: Final = query_service_pb2.DESCRIPTOR.services_by_name["QueryService"]
 FLEET: Final = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
 NODE: Final = node_service_pb2.DESCRIPTOR.services_by_name["NodeService"]
+PEER: Final = peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]
 SIDE: Final = (
     health_pb2.DESCRIPTOR.services_by_name["Health"],
     reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"],
@@ -100,6 +103,8 @@ class Secured:
 
 def suited(method: MethodDescriptor | None) -> str:
     """Return an identity that may call a method; None stands for metrics."""
+    if method is not None and method.containing_service is PEER:
+        return "node"
     if method is None or method.containing_service.name != "Health":
         return "reader" if method is not None and is_about_a_store(method) else "operator"
     return "health"
@@ -110,11 +115,11 @@ def is_about_a_store(method: MethodDescriptor) -> bool:
 
 
 def unsuited(method: MethodDescriptor | None) -> str:
-    return {"reader": "operator", "operator": "reader"}[suited(method)]
+    return {"reader": "operator", "operator": "reader", "node": "operator"}[suited(method)]
 
 
 def services_of(server: str) -> tuple[ServiceDescriptor, ...]:
-    return (QUERY, FLEET if server.startswith("router") else NODE, *SIDE)
+    return (QUERY, *((FLEET,) if server.startswith("router") else (NODE, PEER)), *SIDE)
 
 
 def methods_of(server: str, kind: str) -> list[MethodDescriptor]:

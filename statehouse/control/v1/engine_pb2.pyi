@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from statehouse.control.v1 import files_pb2 as _files_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -101,6 +102,10 @@ class _EngineFaultKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Engin
     """The store would take more memory than it may."""
     ENGINE_FAULT_KIND_MOMENT_GONE: _EngineFaultKind.ValueType  # 7
     """The batch is not kept."""
+    ENGINE_FAULT_KIND_PEER: _EngineFaultKind.ValueType  # 8
+    """Another node can't be read from."""
+    ENGINE_FAULT_KIND_CHECKSUM: _EngineFaultKind.ValueType  # 9
+    """What another node has sent is not what its manifest says."""
 
 class EngineFaultKind(_EngineFaultKind, metaclass=_EngineFaultKindEnumTypeWrapper):
     """Kinds of what can be wrong."""
@@ -121,6 +126,10 @@ ENGINE_FAULT_KIND_MEMORY: EngineFaultKind.ValueType  # 6
 """The store would take more memory than it may."""
 ENGINE_FAULT_KIND_MOMENT_GONE: EngineFaultKind.ValueType  # 7
 """The batch is not kept."""
+ENGINE_FAULT_KIND_PEER: EngineFaultKind.ValueType  # 8
+"""Another node can't be read from."""
+ENGINE_FAULT_KIND_CHECKSUM: EngineFaultKind.ValueType  # 9
+"""What another node has sent is not what its manifest says."""
 Global___EngineFaultKind: _TypeAlias = EngineFaultKind  # noqa: Y015
 
 @_typing.final
@@ -143,6 +152,10 @@ class EngineOrder(_message.Message):
     MEASURE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    FETCH_FIELD_NUMBER: _builtins.int
+    ADOPT_FIELD_NUMBER: _builtins.int
+    FETCH_END_FIELD_NUMBER: _builtins.int
     SUM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___EngineStart:
@@ -201,6 +214,22 @@ class EngineOrder(_message.Message):
         """Tells what takes the data plane's processor time or memory."""
 
     @_builtins.property
+    def checkpoint(self) -> _files_pb2.EngineCheckpoint:
+        """Makes a checkpoint for another node."""
+
+    @_builtins.property
+    def fetch(self) -> _files_pb2.EngineFetch:
+        """Fetches a file of another node's."""
+
+    @_builtins.property
+    def adopt(self) -> _files_pb2.EngineAdopt:
+        """Makes what was fetched a store."""
+
+    @_builtins.property
+    def fetch_end(self) -> _files_pb2.EngineFetchEnd:
+        """Ends fetches."""
+
+    @_builtins.property
     def sum(self) -> Global___EngineSum:
         """Sums a view's entries."""
 
@@ -221,13 +250,17 @@ class EngineOrder(_message.Message):
         measure: Global___EngineMeasure | None = ...,
         tail: Global___EngineTail | None = ...,
         profile: Global___EngineProfile | None = ...,
+        checkpoint: _files_pb2.EngineCheckpoint | None = ...,
+        fetch: _files_pb2.EngineFetch | None = ...,
+        adopt: _files_pb2.EngineAdopt | None = ...,
+        fetch_end: _files_pb2.EngineFetchEnd | None = ...,
         sum: Global___EngineSum | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "sum", b"sum", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "checkpoint", b"checkpoint", "close", b"close", "count", b"count", "fetch", b"fetch", "fetch_end", b"fetch_end", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "sum", b"sum", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "count", b"count", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "sum", b"sum", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "checkpoint", b"checkpoint", "close", b"close", "count", b"count", "fetch", b"fetch", "fetch_end", b"fetch_end", "follow", b"follow", "get", b"get", "leave", b"leave", "measure", b"measure", "open", b"open", "order", b"order", "profile", b"profile", "save", b"save", "start", b"start", "sum", b"sum", "tail", b"tail", "unview", b"unview", "view", b"view", "walk", b"walk"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["start", "open", "follow", "leave", "save", "close", "get", "view", "walk", "unview", "count", "measure", "tail", "profile", "sum"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["start", "open", "follow", "leave", "save", "close", "get", "view", "walk", "unview", "count", "measure", "tail", "profile", "checkpoint", "fetch", "adopt", "fetch_end", "sum"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
@@ -252,6 +285,7 @@ class EngineStart(_message.Message):
     SCOPE_FIELD_NUMBER: _builtins.int
     BLOCK_CACHE_BYTES_FIELD_NUMBER: _builtins.int
     WRITE_BUFFER_BYTES_FIELD_NUMBER: _builtins.int
+    TRANSFER_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     """What brokers know the clients by."""
     is_encrypted: _builtins.bool
@@ -276,6 +310,8 @@ class EngineStart(_message.Message):
     """What blocks of files may take in memory."""
     write_buffer_bytes: _builtins.int
     """What entries that are not in files yet may take, of all stores."""
+    transfer_bytes_per_s: _builtins.int
+    """How many bytes a second go to and come from other nodes; 0: any number."""
     @_builtins.property
     def bootstrap(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Addresses, host:port."""
@@ -296,10 +332,11 @@ class EngineStart(_message.Message):
         scope: _builtins.str = ...,
         block_cache_bytes: _builtins.int = ...,
         write_buffer_bytes: _builtins.int = ...,
+        transfer_bytes_per_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_cache_bytes", b"block_cache_bytes", "bootstrap", b"bootstrap", "ca", b"ca", "certificate", b"certificate", "client_id", b"client_id", "is_encrypted", b"is_encrypted", "key", b"key", "mechanism", b"mechanism", "password", b"password", "scope", b"scope", "token_url", b"token_url", "user", b"user", "write_buffer_bytes", b"write_buffer_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_cache_bytes", b"block_cache_bytes", "bootstrap", b"bootstrap", "ca", b"ca", "certificate", b"certificate", "client_id", b"client_id", "is_encrypted", b"is_encrypted", "key", b"key", "mechanism", b"mechanism", "password", b"password", "scope", b"scope", "token_url", b"token_url", "transfer_bytes_per_s", b"transfer_bytes_per_s", "user", b"user", "write_buffer_bytes", b"write_buffer_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -801,11 +838,16 @@ class EngineAnswer(_message.Message):
     MEASURES_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    FETCHED_FIELD_NUMBER: _builtins.int
     SUMMED_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """A count."""
     profile: _builtins.bytes
     """A profile in pprof's format."""
+    engine: _builtins.str
+    """The engine, and its format."""
     @_builtins.property
     def fault(self) -> Global___EngineFault:
         """Why it failed; absent: it went well."""
@@ -835,6 +877,14 @@ class EngineAnswer(_message.Message):
         """Records."""
 
     @_builtins.property
+    def manifest(self) -> _files_pb2.EngineManifest:
+        """A checkpoint's files."""
+
+    @_builtins.property
+    def fetched(self) -> _files_pb2.EngineFetched:
+        """A file."""
+
+    @_builtins.property
     def summed(self) -> Global___EngineSummed:
         """Sums."""
 
@@ -850,13 +900,16 @@ class EngineAnswer(_message.Message):
         measures: Global___EngineMeasures | None = ...,
         records: Global___EngineRecords | None = ...,
         profile: _builtins.bytes = ...,
+        engine: _builtins.str = ...,
+        manifest: _files_pb2.EngineManifest | None = ...,
+        fetched: _files_pb2.EngineFetched | None = ...,
         summed: Global___EngineSummed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "engine", b"engine", "entries", b"entries", "fault", b"fault", "fetched", b"fetched", "manifest", b"manifest", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "entries", b"entries", "fault", b"fault", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "engine", b"engine", "entries", b"entries", "fault", b"fault", "fetched", b"fetched", "manifest", b"manifest", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures", "records", "profile", "summed"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures", "records", "profile", "engine", "manifest", "fetched", "summed"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 

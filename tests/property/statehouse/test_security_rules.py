@@ -29,7 +29,7 @@ from statehouse.security.rights import RIGHTS, stores_asked
 from statehouse.security.rules import matches
 from statehouse.security.shown import Shown
 from statehouse.serdes.wire import framed
-from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2, types_pb2
+from statehouse.v1 import fleet_service_pb2, node_service_pb2, peer_service_pb2, query_service_pb2, types_pb2
 from tests.support.bearer_tokens import AUDIENCE, ISSUER, TokenIssuer
 from tests.support.certificates import Authority
 
@@ -50,13 +50,21 @@ _NEEDED: Final = {
     "profile": "Profile",
     "verify": "SumStore",
     "restore": "RestoreReplica",
+    "files": "OfferStore ReadFile",
     "metrics": "metrics",
     "nothing that anybody has": "Steal",
 }
 _NEEDS: Final = {name: kind for kind, names in _NEEDED.items() for name in names.split()}
 UNKNOWN: Final = f"{QUERY}Steal"
 METHODS: Final = (*RIGHTS, UNKNOWN)
-_MODULES: Final = (query_service_pb2, fleet_service_pb2, node_service_pb2, health_pb2, reflection_pb2)
+_MODULES: Final = (
+    query_service_pb2,
+    fleet_service_pb2,
+    node_service_pb2,
+    peer_service_pb2,
+    health_pb2,
+    reflection_pb2,
+)
 REQUESTS: Final[Mapping[str, type[Any]]] = {
     f"/{service.full_name}/{method.name}": method.input_type._concrete_class
     for module in _MODULES

@@ -12,11 +12,18 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.requests import Unreadable
 from statehouse.security.rights import BATCH_ENTRIES_MAX, METRICS, RIGHTS, STORE_RIGHTS, Right, stores_asked
 from statehouse.serdes.wire import framed
-from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2, types_pb2
+from statehouse.v1 import fleet_service_pb2, node_service_pb2, peer_service_pb2, query_service_pb2, types_pb2
 
 QUERY: Final = "/statehouse.v1.QueryService/"
 FLEET: Final = "/statehouse.v1.FleetService/"
-MODULES: Final = (query_service_pb2, fleet_service_pb2, node_service_pb2, health_pb2, reflection_pb2)
+MODULES: Final = (
+    query_service_pb2,
+    fleet_service_pb2,
+    node_service_pb2,
+    peer_service_pb2,
+    health_pb2,
+    reflection_pb2,
+)
 HOPS: Final = types_pb2.Forwarding(epoch=3, hops=1)
 
 

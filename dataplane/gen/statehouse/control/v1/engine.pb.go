@@ -159,6 +159,10 @@ const (
 	EngineFaultKind_ENGINE_FAULT_KIND_MEMORY EngineFaultKind = 6
 	// The batch is not kept.
 	EngineFaultKind_ENGINE_FAULT_KIND_MOMENT_GONE EngineFaultKind = 7
+	// Another node can't be read from.
+	EngineFaultKind_ENGINE_FAULT_KIND_PEER EngineFaultKind = 8
+	// What another node has sent is not what its manifest says.
+	EngineFaultKind_ENGINE_FAULT_KIND_CHECKSUM EngineFaultKind = 9
 )
 
 // Enum value maps for EngineFaultKind.
@@ -172,6 +176,8 @@ var (
 		5: "ENGINE_FAULT_KIND_LOST",
 		6: "ENGINE_FAULT_KIND_MEMORY",
 		7: "ENGINE_FAULT_KIND_MOMENT_GONE",
+		8: "ENGINE_FAULT_KIND_PEER",
+		9: "ENGINE_FAULT_KIND_CHECKSUM",
 	}
 	EngineFaultKind_value = map[string]int32{
 		"ENGINE_FAULT_KIND_UNSPECIFIED": 0,
@@ -182,6 +188,8 @@ var (
 		"ENGINE_FAULT_KIND_LOST":        5,
 		"ENGINE_FAULT_KIND_MEMORY":      6,
 		"ENGINE_FAULT_KIND_MOMENT_GONE": 7,
+		"ENGINE_FAULT_KIND_PEER":        8,
+		"ENGINE_FAULT_KIND_CHECKSUM":    9,
 	}
 )
 
@@ -233,6 +241,10 @@ type EngineOrder struct {
 	//	*EngineOrder_Measure
 	//	*EngineOrder_Tail
 	//	*EngineOrder_Profile
+	//	*EngineOrder_Checkpoint
+	//	*EngineOrder_Fetch
+	//	*EngineOrder_Adopt
+	//	*EngineOrder_FetchEnd
 	//	*EngineOrder_Sum
 	Order         isEngineOrder_Order `protobuf_oneof:"order"`
 	unknownFields protoimpl.UnknownFields
@@ -402,6 +414,42 @@ func (x *EngineOrder) GetProfile() *EngineProfile {
 	return nil
 }
 
+func (x *EngineOrder) GetCheckpoint() *EngineCheckpoint {
+	if x != nil {
+		if x, ok := x.Order.(*EngineOrder_Checkpoint); ok {
+			return x.Checkpoint
+		}
+	}
+	return nil
+}
+
+func (x *EngineOrder) GetFetch() *EngineFetch {
+	if x != nil {
+		if x, ok := x.Order.(*EngineOrder_Fetch); ok {
+			return x.Fetch
+		}
+	}
+	return nil
+}
+
+func (x *EngineOrder) GetAdopt() *EngineAdopt {
+	if x != nil {
+		if x, ok := x.Order.(*EngineOrder_Adopt); ok {
+			return x.Adopt
+		}
+	}
+	return nil
+}
+
+func (x *EngineOrder) GetFetchEnd() *EngineFetchEnd {
+	if x != nil {
+		if x, ok := x.Order.(*EngineOrder_FetchEnd); ok {
+			return x.FetchEnd
+		}
+	}
+	return nil
+}
+
 func (x *EngineOrder) GetSum() *EngineSum {
 	if x != nil {
 		if x, ok := x.Order.(*EngineOrder_Sum); ok {
@@ -485,9 +533,29 @@ type EngineOrder_Profile struct {
 	Profile *EngineProfile `protobuf:"bytes,14,opt,name=profile,proto3,oneof"`
 }
 
+type EngineOrder_Checkpoint struct {
+	// Makes a checkpoint for another node.
+	Checkpoint *EngineCheckpoint `protobuf:"bytes,15,opt,name=checkpoint,proto3,oneof"`
+}
+
+type EngineOrder_Fetch struct {
+	// Fetches a file of another node's.
+	Fetch *EngineFetch `protobuf:"bytes,16,opt,name=fetch,proto3,oneof"`
+}
+
+type EngineOrder_Adopt struct {
+	// Makes what was fetched a store.
+	Adopt *EngineAdopt `protobuf:"bytes,17,opt,name=adopt,proto3,oneof"`
+}
+
+type EngineOrder_FetchEnd struct {
+	// Ends fetches.
+	FetchEnd *EngineFetchEnd `protobuf:"bytes,18,opt,name=fetch_end,json=fetchEnd,proto3,oneof"`
+}
+
 type EngineOrder_Sum struct {
 	// Sums a view's entries.
-	Sum *EngineSum `protobuf:"bytes,17,opt,name=sum,proto3,oneof"`
+	Sum *EngineSum `protobuf:"bytes,19,opt,name=sum,proto3,oneof"`
 }
 
 func (*EngineOrder_Start) isEngineOrder_Order() {}
@@ -517,6 +585,14 @@ func (*EngineOrder_Measure) isEngineOrder_Order() {}
 func (*EngineOrder_Tail) isEngineOrder_Order() {}
 
 func (*EngineOrder_Profile) isEngineOrder_Order() {}
+
+func (*EngineOrder_Checkpoint) isEngineOrder_Order() {}
+
+func (*EngineOrder_Fetch) isEngineOrder_Order() {}
+
+func (*EngineOrder_Adopt) isEngineOrder_Order() {}
+
+func (*EngineOrder_FetchEnd) isEngineOrder_Order() {}
 
 func (*EngineOrder_Sum) isEngineOrder_Order() {}
 
@@ -549,8 +625,10 @@ type EngineStart struct {
 	BlockCacheBytes uint64 `protobuf:"varint,12,opt,name=block_cache_bytes,json=blockCacheBytes,proto3" json:"block_cache_bytes,omitempty"`
 	// What entries that are not in files yet may take, of all stores.
 	WriteBufferBytes uint64 `protobuf:"varint,13,opt,name=write_buffer_bytes,json=writeBufferBytes,proto3" json:"write_buffer_bytes,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// How many bytes a second go to and come from other nodes; 0: any number.
+	TransferBytesPerS uint64 `protobuf:"varint,14,opt,name=transfer_bytes_per_s,json=transferBytesPerS,proto3" json:"transfer_bytes_per_s,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *EngineStart) Reset() {
@@ -670,6 +748,13 @@ func (x *EngineStart) GetBlockCacheBytes() uint64 {
 func (x *EngineStart) GetWriteBufferBytes() uint64 {
 	if x != nil {
 		return x.WriteBufferBytes
+	}
+	return 0
+}
+
+func (x *EngineStart) GetTransferBytesPerS() uint64 {
+	if x != nil {
+		return x.TransferBytesPerS
 	}
 	return 0
 }
@@ -1658,6 +1743,9 @@ type EngineAnswer struct {
 	//	*EngineAnswer_Measures
 	//	*EngineAnswer_Records
 	//	*EngineAnswer_Profile
+	//	*EngineAnswer_Engine
+	//	*EngineAnswer_Manifest
+	//	*EngineAnswer_Fetched
 	//	*EngineAnswer_Summed
 	Answer        isEngineAnswer_Answer `protobuf_oneof:"answer"`
 	unknownFields protoimpl.UnknownFields
@@ -1780,6 +1868,33 @@ func (x *EngineAnswer) GetProfile() []byte {
 	return nil
 }
 
+func (x *EngineAnswer) GetEngine() string {
+	if x != nil {
+		if x, ok := x.Answer.(*EngineAnswer_Engine); ok {
+			return x.Engine
+		}
+	}
+	return ""
+}
+
+func (x *EngineAnswer) GetManifest() *EngineManifest {
+	if x != nil {
+		if x, ok := x.Answer.(*EngineAnswer_Manifest); ok {
+			return x.Manifest
+		}
+	}
+	return nil
+}
+
+func (x *EngineAnswer) GetFetched() *EngineFetched {
+	if x != nil {
+		if x, ok := x.Answer.(*EngineAnswer_Fetched); ok {
+			return x.Fetched
+		}
+	}
+	return nil
+}
+
 func (x *EngineAnswer) GetSummed() *EngineSummed {
 	if x != nil {
 		if x, ok := x.Answer.(*EngineAnswer_Summed); ok {
@@ -1833,6 +1948,21 @@ type EngineAnswer_Profile struct {
 	Profile []byte `protobuf:"bytes,9,opt,name=profile,proto3,oneof"`
 }
 
+type EngineAnswer_Engine struct {
+	// The engine, and its format.
+	Engine string `protobuf:"bytes,10,opt,name=engine,proto3,oneof"`
+}
+
+type EngineAnswer_Manifest struct {
+	// A checkpoint's files.
+	Manifest *EngineManifest `protobuf:"bytes,11,opt,name=manifest,proto3,oneof"`
+}
+
+type EngineAnswer_Fetched struct {
+	// A file.
+	Fetched *EngineFetched `protobuf:"bytes,12,opt,name=fetched,proto3,oneof"`
+}
+
 type EngineAnswer_Summed struct {
 	// Sums.
 	Summed *EngineSummed `protobuf:"bytes,17,opt,name=summed,proto3,oneof"`
@@ -1853,6 +1983,12 @@ func (*EngineAnswer_Measures) isEngineAnswer_Answer() {}
 func (*EngineAnswer_Records) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Profile) isEngineAnswer_Answer() {}
+
+func (*EngineAnswer_Engine) isEngineAnswer_Answer() {}
+
+func (*EngineAnswer_Manifest) isEngineAnswer_Answer() {}
+
+func (*EngineAnswer_Fetched) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Summed) isEngineAnswer_Answer() {}
 
@@ -2788,7 +2924,7 @@ var File_statehouse_control_v1_engine_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\"statehouse/control/v1/engine.proto\x12\x15statehouse.control.v1\"\x91\a\n" +
+	"\"statehouse/control/v1/engine.proto\x12\x15statehouse.control.v1\x1a!statehouse/control/v1/files.proto\"\x9a\t\n" +
 	"\vEngineOrder\x12:\n" +
 	"\x05start\x18\x01 \x01(\v2\".statehouse.control.v1.EngineStartH\x00R\x05start\x127\n" +
 	"\x04open\x18\x02 \x01(\v2!.statehouse.control.v1.EngineOpenH\x00R\x04open\x12=\n" +
@@ -2804,9 +2940,15 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05count\x18\v \x01(\v2\".statehouse.control.v1.EngineCountH\x00R\x05count\x12@\n" +
 	"\ameasure\x18\f \x01(\v2$.statehouse.control.v1.EngineMeasureH\x00R\ameasure\x127\n" +
 	"\x04tail\x18\r \x01(\v2!.statehouse.control.v1.EngineTailH\x00R\x04tail\x12@\n" +
-	"\aprofile\x18\x0e \x01(\v2$.statehouse.control.v1.EngineProfileH\x00R\aprofile\x124\n" +
-	"\x03sum\x18\x11 \x01(\v2 .statehouse.control.v1.EngineSumH\x00R\x03sumB\a\n" +
-	"\x05order\"\x8a\x03\n" +
+	"\aprofile\x18\x0e \x01(\v2$.statehouse.control.v1.EngineProfileH\x00R\aprofile\x12I\n" +
+	"\n" +
+	"checkpoint\x18\x0f \x01(\v2'.statehouse.control.v1.EngineCheckpointH\x00R\n" +
+	"checkpoint\x12:\n" +
+	"\x05fetch\x18\x10 \x01(\v2\".statehouse.control.v1.EngineFetchH\x00R\x05fetch\x12:\n" +
+	"\x05adopt\x18\x11 \x01(\v2\".statehouse.control.v1.EngineAdoptH\x00R\x05adopt\x12D\n" +
+	"\tfetch_end\x18\x12 \x01(\v2%.statehouse.control.v1.EngineFetchEndH\x00R\bfetchEnd\x124\n" +
+	"\x03sum\x18\x13 \x01(\v2 .statehouse.control.v1.EngineSumH\x00R\x03sumB\a\n" +
+	"\x05order\"\xbb\x03\n" +
 	"\vEngineStart\x12\x1c\n" +
 	"\tbootstrap\x18\x01 \x03(\tR\tbootstrap\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12!\n" +
@@ -2821,7 +2963,8 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	" \x01(\tR\btokenUrl\x12\x14\n" +
 	"\x05scope\x18\v \x01(\tR\x05scope\x12*\n" +
 	"\x11block_cache_bytes\x18\f \x01(\x04R\x0fblockCacheBytes\x12,\n" +
-	"\x12write_buffer_bytes\x18\r \x01(\x04R\x10writeBufferBytes\"\xba\x02\n" +
+	"\x12write_buffer_bytes\x18\r \x01(\x04R\x10writeBufferBytes\x12/\n" +
+	"\x14transfer_bytes_per_s\x18\x0e \x01(\x04R\x11transferBytesPerS\"\xba\x02\n" +
 	"\n" +
 	"EngineOpen\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x12\n" +
@@ -2900,7 +3043,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\"e\n" +
 	"\rEngineProfile\x12<\n" +
 	"\x04kind\x18\x01 \x01(\x0e2(.statehouse.control.v1.EngineProfileKindR\x04kind\x12\x16\n" +
-	"\x06millis\x18\x02 \x01(\rR\x06millis\"\xc8\x04\n" +
+	"\x06millis\x18\x02 \x01(\rR\x06millis\"\xe9\x05\n" +
 	"\fEngineAnswer\x128\n" +
 	"\x05fault\x18\x01 \x01(\v2\".statehouse.control.v1.EngineFaultR\x05fault\x12:\n" +
 	"\x05state\x18\x02 \x01(\v2\".statehouse.control.v1.EngineStateH\x00R\x05state\x12=\n" +
@@ -2910,7 +3053,11 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05count\x18\x06 \x01(\x03H\x00R\x05count\x12C\n" +
 	"\bmeasures\x18\a \x01(\v2%.statehouse.control.v1.EngineMeasuresH\x00R\bmeasures\x12@\n" +
 	"\arecords\x18\b \x01(\v2$.statehouse.control.v1.EngineRecordsH\x00R\arecords\x12\x1a\n" +
-	"\aprofile\x18\t \x01(\fH\x00R\aprofile\x12=\n" +
+	"\aprofile\x18\t \x01(\fH\x00R\aprofile\x12\x18\n" +
+	"\x06engine\x18\n" +
+	" \x01(\tH\x00R\x06engine\x12C\n" +
+	"\bmanifest\x18\v \x01(\v2%.statehouse.control.v1.EngineManifestH\x00R\bmanifest\x12@\n" +
+	"\afetched\x18\f \x01(\v2$.statehouse.control.v1.EngineFetchedH\x00R\afetched\x12=\n" +
 	"\x06summed\x18\x11 \x01(\v2#.statehouse.control.v1.EngineSummedH\x00R\x06summedB\b\n" +
 	"\x06answer\"c\n" +
 	"\vEngineFault\x12:\n" +
@@ -2998,7 +3145,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x1fENGINE_PROFILE_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ENGINE_PROFILE_KIND_CPU\x10\x01\x12\x1c\n" +
 	"\x18ENGINE_PROFILE_KIND_HEAP\x10\x02\x12\"\n" +
-	"\x1eENGINE_PROFILE_KIND_GOROUTINES\x10\x03*\x89\x02\n" +
+	"\x1eENGINE_PROFILE_KIND_GOROUTINES\x10\x03*\xc5\x02\n" +
 	"\x0fEngineFaultKind\x12!\n" +
 	"\x1dENGINE_FAULT_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19ENGINE_FAULT_KIND_DAMAGED\x10\x01\x12\x1d\n" +
@@ -3007,7 +3154,9 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x18ENGINE_FAULT_KIND_CLOSED\x10\x04\x12\x1a\n" +
 	"\x16ENGINE_FAULT_KIND_LOST\x10\x05\x12\x1c\n" +
 	"\x18ENGINE_FAULT_KIND_MEMORY\x10\x06\x12!\n" +
-	"\x1dENGINE_FAULT_KIND_MOMENT_GONE\x10\aB\xd8\x01\n" +
+	"\x1dENGINE_FAULT_KIND_MOMENT_GONE\x10\a\x12\x1a\n" +
+	"\x16ENGINE_FAULT_KIND_PEER\x10\b\x12\x1e\n" +
+	"\x1aENGINE_FAULT_KIND_CHECKSUM\x10\tB\xd8\x01\n" +
 	"\x19com.statehouse.control.v1B\vEngineProtoP\x01Z8statehouse-dataplane/gen/statehouse/control/v1;controlv1\xa2\x02\x03SCX\xaa\x02\x15Statehouse.Control.V1\xca\x02\x15Statehouse\\Control\\V1\xe2\x02!Statehouse\\Control\\V1\\GPBMetadata\xea\x02\x17Statehouse::Control::V1b\x06proto3"
 
 var (
@@ -3025,40 +3174,46 @@ func file_statehouse_control_v1_engine_proto_rawDescGZIP() []byte {
 var file_statehouse_control_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_statehouse_control_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_statehouse_control_v1_engine_proto_goTypes = []any{
-	(EngineKind)(0),         // 0: statehouse.control.v1.EngineKind
-	(EngineProfileKind)(0),  // 1: statehouse.control.v1.EngineProfileKind
-	(EngineFaultKind)(0),    // 2: statehouse.control.v1.EngineFaultKind
-	(*EngineOrder)(nil),     // 3: statehouse.control.v1.EngineOrder
-	(*EngineStart)(nil),     // 4: statehouse.control.v1.EngineStart
-	(*EngineOpen)(nil),      // 5: statehouse.control.v1.EngineOpen
-	(*EngineFollow)(nil),    // 6: statehouse.control.v1.EngineFollow
-	(*EngineLeave)(nil),     // 7: statehouse.control.v1.EngineLeave
-	(*EngineSave)(nil),      // 8: statehouse.control.v1.EngineSave
-	(*EngineClose)(nil),     // 9: statehouse.control.v1.EngineClose
-	(*EngineGet)(nil),       // 10: statehouse.control.v1.EngineGet
-	(*EngineView)(nil),      // 11: statehouse.control.v1.EngineView
-	(*EngineWalk)(nil),      // 12: statehouse.control.v1.EngineWalk
-	(*EngineSum)(nil),       // 13: statehouse.control.v1.EngineSum
-	(*EngineUnview)(nil),    // 14: statehouse.control.v1.EngineUnview
-	(*EngineCount)(nil),     // 15: statehouse.control.v1.EngineCount
-	(*EngineMeasure)(nil),   // 16: statehouse.control.v1.EngineMeasure
-	(*EngineTail)(nil),      // 17: statehouse.control.v1.EngineTail
-	(*EngineProfile)(nil),   // 18: statehouse.control.v1.EngineProfile
-	(*EngineAnswer)(nil),    // 19: statehouse.control.v1.EngineAnswer
-	(*EngineFault)(nil),     // 20: statehouse.control.v1.EngineFault
-	(*EngineState)(nil),     // 21: statehouse.control.v1.EngineState
-	(*EngineValues)(nil),    // 22: statehouse.control.v1.EngineValues
-	(*EngineValue)(nil),     // 23: statehouse.control.v1.EngineValue
-	(*EngineViewed)(nil),    // 24: statehouse.control.v1.EngineViewed
-	(*EngineEntries)(nil),   // 25: statehouse.control.v1.EngineEntries
-	(*EngineSummed)(nil),    // 26: statehouse.control.v1.EngineSummed
-	(*EngineMeasures)(nil),  // 27: statehouse.control.v1.EngineMeasures
-	(*EngineRecords)(nil),   // 28: statehouse.control.v1.EngineRecords
-	(*EngineRecord)(nil),    // 29: statehouse.control.v1.EngineRecord
-	(*EngineReport)(nil),    // 30: statehouse.control.v1.EngineReport
-	(*EngineSkipped)(nil),   // 31: statehouse.control.v1.EngineSkipped
-	(*EngineMisplaced)(nil), // 32: statehouse.control.v1.EngineMisplaced
-	nil,                     // 33: statehouse.control.v1.EngineMeasures.MeasuresEntry
+	(EngineKind)(0),          // 0: statehouse.control.v1.EngineKind
+	(EngineProfileKind)(0),   // 1: statehouse.control.v1.EngineProfileKind
+	(EngineFaultKind)(0),     // 2: statehouse.control.v1.EngineFaultKind
+	(*EngineOrder)(nil),      // 3: statehouse.control.v1.EngineOrder
+	(*EngineStart)(nil),      // 4: statehouse.control.v1.EngineStart
+	(*EngineOpen)(nil),       // 5: statehouse.control.v1.EngineOpen
+	(*EngineFollow)(nil),     // 6: statehouse.control.v1.EngineFollow
+	(*EngineLeave)(nil),      // 7: statehouse.control.v1.EngineLeave
+	(*EngineSave)(nil),       // 8: statehouse.control.v1.EngineSave
+	(*EngineClose)(nil),      // 9: statehouse.control.v1.EngineClose
+	(*EngineGet)(nil),        // 10: statehouse.control.v1.EngineGet
+	(*EngineView)(nil),       // 11: statehouse.control.v1.EngineView
+	(*EngineWalk)(nil),       // 12: statehouse.control.v1.EngineWalk
+	(*EngineSum)(nil),        // 13: statehouse.control.v1.EngineSum
+	(*EngineUnview)(nil),     // 14: statehouse.control.v1.EngineUnview
+	(*EngineCount)(nil),      // 15: statehouse.control.v1.EngineCount
+	(*EngineMeasure)(nil),    // 16: statehouse.control.v1.EngineMeasure
+	(*EngineTail)(nil),       // 17: statehouse.control.v1.EngineTail
+	(*EngineProfile)(nil),    // 18: statehouse.control.v1.EngineProfile
+	(*EngineAnswer)(nil),     // 19: statehouse.control.v1.EngineAnswer
+	(*EngineFault)(nil),      // 20: statehouse.control.v1.EngineFault
+	(*EngineState)(nil),      // 21: statehouse.control.v1.EngineState
+	(*EngineValues)(nil),     // 22: statehouse.control.v1.EngineValues
+	(*EngineValue)(nil),      // 23: statehouse.control.v1.EngineValue
+	(*EngineViewed)(nil),     // 24: statehouse.control.v1.EngineViewed
+	(*EngineEntries)(nil),    // 25: statehouse.control.v1.EngineEntries
+	(*EngineSummed)(nil),     // 26: statehouse.control.v1.EngineSummed
+	(*EngineMeasures)(nil),   // 27: statehouse.control.v1.EngineMeasures
+	(*EngineRecords)(nil),    // 28: statehouse.control.v1.EngineRecords
+	(*EngineRecord)(nil),     // 29: statehouse.control.v1.EngineRecord
+	(*EngineReport)(nil),     // 30: statehouse.control.v1.EngineReport
+	(*EngineSkipped)(nil),    // 31: statehouse.control.v1.EngineSkipped
+	(*EngineMisplaced)(nil),  // 32: statehouse.control.v1.EngineMisplaced
+	nil,                      // 33: statehouse.control.v1.EngineMeasures.MeasuresEntry
+	(*EngineCheckpoint)(nil), // 34: statehouse.control.v1.EngineCheckpoint
+	(*EngineFetch)(nil),      // 35: statehouse.control.v1.EngineFetch
+	(*EngineAdopt)(nil),      // 36: statehouse.control.v1.EngineAdopt
+	(*EngineFetchEnd)(nil),   // 37: statehouse.control.v1.EngineFetchEnd
+	(*EngineManifest)(nil),   // 38: statehouse.control.v1.EngineManifest
+	(*EngineFetched)(nil),    // 39: statehouse.control.v1.EngineFetched
 }
 var file_statehouse_control_v1_engine_proto_depIdxs = []int32{
 	4,  // 0: statehouse.control.v1.EngineOrder.start:type_name -> statehouse.control.v1.EngineStart
@@ -3075,29 +3230,35 @@ var file_statehouse_control_v1_engine_proto_depIdxs = []int32{
 	16, // 11: statehouse.control.v1.EngineOrder.measure:type_name -> statehouse.control.v1.EngineMeasure
 	17, // 12: statehouse.control.v1.EngineOrder.tail:type_name -> statehouse.control.v1.EngineTail
 	18, // 13: statehouse.control.v1.EngineOrder.profile:type_name -> statehouse.control.v1.EngineProfile
-	13, // 14: statehouse.control.v1.EngineOrder.sum:type_name -> statehouse.control.v1.EngineSum
-	0,  // 15: statehouse.control.v1.EngineOpen.kind:type_name -> statehouse.control.v1.EngineKind
-	1,  // 16: statehouse.control.v1.EngineProfile.kind:type_name -> statehouse.control.v1.EngineProfileKind
-	20, // 17: statehouse.control.v1.EngineAnswer.fault:type_name -> statehouse.control.v1.EngineFault
-	21, // 18: statehouse.control.v1.EngineAnswer.state:type_name -> statehouse.control.v1.EngineState
-	22, // 19: statehouse.control.v1.EngineAnswer.values:type_name -> statehouse.control.v1.EngineValues
-	24, // 20: statehouse.control.v1.EngineAnswer.viewed:type_name -> statehouse.control.v1.EngineViewed
-	25, // 21: statehouse.control.v1.EngineAnswer.entries:type_name -> statehouse.control.v1.EngineEntries
-	27, // 22: statehouse.control.v1.EngineAnswer.measures:type_name -> statehouse.control.v1.EngineMeasures
-	28, // 23: statehouse.control.v1.EngineAnswer.records:type_name -> statehouse.control.v1.EngineRecords
-	26, // 24: statehouse.control.v1.EngineAnswer.summed:type_name -> statehouse.control.v1.EngineSummed
-	2,  // 25: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
-	23, // 26: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
-	33, // 27: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
-	29, // 28: statehouse.control.v1.EngineRecords.records:type_name -> statehouse.control.v1.EngineRecord
-	31, // 29: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
-	32, // 30: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
-	20, // 31: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	34, // 14: statehouse.control.v1.EngineOrder.checkpoint:type_name -> statehouse.control.v1.EngineCheckpoint
+	35, // 15: statehouse.control.v1.EngineOrder.fetch:type_name -> statehouse.control.v1.EngineFetch
+	36, // 16: statehouse.control.v1.EngineOrder.adopt:type_name -> statehouse.control.v1.EngineAdopt
+	37, // 17: statehouse.control.v1.EngineOrder.fetch_end:type_name -> statehouse.control.v1.EngineFetchEnd
+	13, // 18: statehouse.control.v1.EngineOrder.sum:type_name -> statehouse.control.v1.EngineSum
+	0,  // 19: statehouse.control.v1.EngineOpen.kind:type_name -> statehouse.control.v1.EngineKind
+	1,  // 20: statehouse.control.v1.EngineProfile.kind:type_name -> statehouse.control.v1.EngineProfileKind
+	20, // 21: statehouse.control.v1.EngineAnswer.fault:type_name -> statehouse.control.v1.EngineFault
+	21, // 22: statehouse.control.v1.EngineAnswer.state:type_name -> statehouse.control.v1.EngineState
+	22, // 23: statehouse.control.v1.EngineAnswer.values:type_name -> statehouse.control.v1.EngineValues
+	24, // 24: statehouse.control.v1.EngineAnswer.viewed:type_name -> statehouse.control.v1.EngineViewed
+	25, // 25: statehouse.control.v1.EngineAnswer.entries:type_name -> statehouse.control.v1.EngineEntries
+	27, // 26: statehouse.control.v1.EngineAnswer.measures:type_name -> statehouse.control.v1.EngineMeasures
+	28, // 27: statehouse.control.v1.EngineAnswer.records:type_name -> statehouse.control.v1.EngineRecords
+	38, // 28: statehouse.control.v1.EngineAnswer.manifest:type_name -> statehouse.control.v1.EngineManifest
+	39, // 29: statehouse.control.v1.EngineAnswer.fetched:type_name -> statehouse.control.v1.EngineFetched
+	26, // 30: statehouse.control.v1.EngineAnswer.summed:type_name -> statehouse.control.v1.EngineSummed
+	2,  // 31: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
+	23, // 32: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
+	33, // 33: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
+	29, // 34: statehouse.control.v1.EngineRecords.records:type_name -> statehouse.control.v1.EngineRecord
+	31, // 35: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
+	32, // 36: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
+	20, // 37: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_engine_proto_init() }
@@ -3105,6 +3266,7 @@ func file_statehouse_control_v1_engine_proto_init() {
 	if File_statehouse_control_v1_engine_proto != nil {
 		return
 	}
+	file_statehouse_control_v1_files_proto_init()
 	file_statehouse_control_v1_engine_proto_msgTypes[0].OneofWrappers = []any{
 		(*EngineOrder_Start)(nil),
 		(*EngineOrder_Open)(nil),
@@ -3120,6 +3282,10 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineOrder_Measure)(nil),
 		(*EngineOrder_Tail)(nil),
 		(*EngineOrder_Profile)(nil),
+		(*EngineOrder_Checkpoint)(nil),
+		(*EngineOrder_Fetch)(nil),
+		(*EngineOrder_Adopt)(nil),
+		(*EngineOrder_FetchEnd)(nil),
 		(*EngineOrder_Sum)(nil),
 	}
 	file_statehouse_control_v1_engine_proto_msgTypes[7].OneofWrappers = []any{}
@@ -3135,6 +3301,9 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineAnswer_Measures)(nil),
 		(*EngineAnswer_Records)(nil),
 		(*EngineAnswer_Profile)(nil),
+		(*EngineAnswer_Engine)(nil),
+		(*EngineAnswer_Manifest)(nil),
+		(*EngineAnswer_Fetched)(nil),
 		(*EngineAnswer_Summed)(nil),
 	}
 	file_statehouse_control_v1_engine_proto_msgTypes[18].OneofWrappers = []any{}

@@ -1,0 +1,222 @@
+package files
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	statehousev1 "statehouse-dataplane/gen/statehouse/v1"
+)
+
+// source is another node that has one file.
+type source struct {
+	content []byte
+	piece   int
+	// Breaks off before this offset of the file; -1: never.
+	breaksAt int
+	// Sends nothing from this offset on; -1: it does.
+	silentAt int
+	asked    []uint64
+}
+
+func (s *source) open(ctx context.Context, offset uint64) (Stream, error) {
+	s.asked = append(s.asked, offset)
+	return &sending{s, ctx, int(offset)}, nil
+}
+
+type sending struct {
+	*source
+	ctx context.Context
+	at  int
+}
+
+var errBroken = errors.New("the connection is gone")
+
+func (s *sending) Receive(take func([]byte) error) error {
+	if s.silentAt >= 0 && s.at >= s.silentAt {
+		<-s.ctx.Done()
+		return s.ctx.Err()
+	}
+	if s.breaksAt >= 0 && s.at >= s.breaksAt {
+		return errBroken
+	}
+	if s.at == len(s.content) {
+		return io.EOF
+	}
+	end := min(s.at+s.piece, len(s.content))
+	if s.breaksAt >= 0 {
+		end = min(end, s.breaksAt)
+	}
+	part := s.content[s.at:end]
+	s.at = end
+	return take(part)
+}
+
+func (s *sending) Close() {}
+
+func described(content []byte) *statehousev1.StoredFile {
+	sum := sha256.Sum256(content)
+	return &statehousev1.StoredFile{Name: "000012.sst", Size: uint64(len(content)), Sha256: sum[:]}
+}
+
+func someBytes(size int) []byte {
+	random, content := rand.New(rand.NewPCG(1, 2)), make([]byte, size)
+	for at := range content {
+		content[at] = byte(random.Uint32())
+	}
+	return content
+}
+
+func fetched(t *testing.T, from *source, file *statehousev1.StoredFile, directory string) (uint64, error) {
+	t.Helper()
+	return Fetch(context.Background(), from.open, file, directory, time.Second, NewLimit(0))
+}
+
+func assertWhole(t *testing.T, directory string, content []byte) {
+	t.Helper()
+	found, err := os.ReadFile(filepath.Join(directory, "000012.sst"))
+	if err != nil || !bytes.Equal(found, content) {
+		t.Fatalf("%d bytes, %v", len(found), err)
+	}
+	left, _ := os.ReadDir(directory)
+	if len(left) != 1 {
+		t.Fatalf("there is more: %v", left)
+	}
+}
+
+func TestAFileIsFetchedAndGoneOnWithWhereItEnded(t *testing.T) {
+	content, directory := someBytes(100_000), t.TempDir()
+	from := &source{content: content, piece: 7_000, breaksAt: 50_000, silentAt: -1}
+	var failed *PeerError
+	if _, err := fetched(t, from, described(content), directory); !errors.As(err, &failed) || !errors.Is(err, errBroken) {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(directory, "000012.sst")); err == nil {
+		t.Fatal("half a file looks whole")
+	}
+	from.breaksAt = -1
+	if found, err := fetched(t, from, described(content), directory); err != nil || found != 50_000 {
+		t.Fatal(found, err)
+	}
+	assertWhole(t, directory, content)
+	if found, err := fetched(t, from, described(content), directory); err != nil || found != 100_000 || len(from.asked) != 2 {
+		t.Fatal(found, err, from.asked)
+	}
+}
+
+func TestWhatIsNotAsTheManifestSaysIsRefused(t *testing.T) {
+	content := someBytes(100_000)
+	flipped := bytes.Clone(content)
+	flipped[70_000] ^= 4
+	for name, sent := range map[string][]byte{"a bit": flipped, "too much": append(bytes.Clone(content), 1)} {
+		t.Run(name, func(t *testing.T) {
+			directory := t.TempDir()
+			from := &source{content: sent, piece: 8_000, breaksAt: -1, silentAt: -1}
+			var differs *ChecksumError
+			if _, err := fetched(t, from, described(content), directory); !errors.As(err, &differs) {
+				t.Fatal(err)
+			}
+			if left, _ := os.ReadDir(directory); len(left) > 0 {
+				t.Fatalf("something is left: %v", left)
+			}
+			from.content = content
+			if _, err := fetched(t, from, described(content), directory); err != nil {
+				t.Fatal(err)
+			}
+			assertWhole(t, directory, content)
+		})
+	}
+	t.Run("too little", func(t *testing.T) {
+		from := &source{content: content[:90_000], piece: 8_000, breaksAt: -1, silentAt: -1}
+		var failed *PeerError
+		if _, err := fetched(t, from, described(content), t.TempDir()); !errors.As(err, &failed) {
+			t.Fatal(err)
+		}
+	})
+	t.Run("there before", func(t *testing.T) {
+		directory := t.TempDir()
+		if err := os.WriteFile(filepath.Join(directory, "000012.sst"), flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		from := &source{content: content, piece: 8_000, breaksAt: -1, silentAt: -1}
+		if _, err := fetched(t, from, described(content), directory); err != nil {
+			t.Fatal(err)
+		}
+		assertWhole(t, directory, content)
+	})
+}
+
+func TestASilentPeerIsLeft(t *testing.T) {
+	content := someBytes(10_000)
+	from := &source{content: content, piece: 1_000, breaksAt: -1, silentAt: 5_000}
+	_, err := Fetch(context.Background(), from.open, described(content), t.TempDir(), 20*time.Millisecond, NewLimit(0))
+	var failed *PeerError
+	if !errors.As(err, &failed) || err.Error() != "nothing has arrived for 20ms" {
+		t.Fatal(err)
+	}
+}
+
+func TestSentFromAnOffset(t *testing.T) {
+	content, path := someBytes(3*mostOfPiece+5), filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, offset := range []int{0, 1, mostOfPiece, len(content) - 1, len(content)} {
+		var sent []byte
+		err := Send(context.Background(), path, uint64(offset), mostOfPiece, NewLimit(0), func(piece mem.Buffer) error {
+			sent = append(sent, piece.ReadOnlyData()...)
+			piece.Free()
+			return nil
+		})
+		if err != nil || !bytes.Equal(sent, content[offset:]) {
+			t.Fatal(offset, len(sent), err)
+		}
+	}
+}
+
+func TestALimitIsSharedAndKeepsNothing(t *testing.T) {
+	limit, now := NewLimit(1_000), time.Now()
+	// What was left unused for long counts for a moment only.
+	if pause := limit.taken(200, now); pause != 100*time.Millisecond {
+		t.Fatal(pause)
+	}
+	if pause := limit.taken(500, now); pause != 600*time.Millisecond {
+		t.Fatal(pause)
+	}
+	if pause := limit.taken(0, now.Add(time.Hour)); pause != -mostAhead {
+		t.Fatal(pause)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	if err := limit.Wait(ctx, 1_000_000); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if NewLimit(0).Piece() != mostOfPiece || NewLimit(100_000).Piece() != 10_000 || NewLimit(1).Piece() != leastOfPiece {
+		t.Fatal("pieces")
+	}
+}
+
+func TestDescribed(t *testing.T) {
+	directory, content := t.TempDir(), someBytes(mostOfPiece+3)
+	for name, each := range map[string][]byte{"a": content, "b": {}, LockFile: {}} {
+		if err := os.WriteFile(filepath.Join(directory, name), each, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := Described(context.Background(), directory)
+	if err != nil || len(found) != 2 || found[0].Name != "a" || found[1].Size != 0 {
+		t.Fatal(found, err)
+	}
+	if !bytes.Equal(found[0].Sha256, described(content).Sha256) {
+		t.Fatal("another checksum")
+	}
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"statehouse-dataplane/files"
+	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	statehousev1 "statehouse-dataplane/gen/statehouse/v1"
+	"statehouse-dataplane/orders"
+)
+
+const (
+	readFile = "/statehouse.v1.PeerService/ReadFile"
+	// How many files are read by other nodes at the same time; further ones wait.
+	mostGiven = 8
+	// What a call may have of a file in memory: what was read last, and what waits to be written.
+	bytesOfGiven = 2 << 20
+	// The field of ReadFileResponse.
+	dataField = 1
+	// What may be on the way of a file, and of all files of a connection: by gRPC's default a file would come in pieces of
+	// 64 KiB, and the sender wait after each.
+	windowOfFile  = 4 << 20
+	windowOfFiles = 16 << 20
+	readOfFiles   = 256 << 10
+	mostOfAnswer  = 4 << 20
+)
+
+// Giving has other nodes read files of stores that are held here, and passes on all else. The server judges each call, as it
+// judges others, and says which file it is about; it never sees the bytes.
+func Giving(
+	upstream *grpc.ClientConn, requests *Requests, held *orders.Orders, maxMessageBytes int, forward grpc.StreamHandler,
+) grpc.StreamHandler {
+	places := make(chan struct{}, mostGiven)
+	return func(service any, caller grpc.ServerStream) error {
+		if method, _ := grpc.MethodFromServerStream(caller); method != readFile || !held.HasBegun() {
+			return forward(service, caller)
+		}
+		ctx := caller.Context()
+		grant, err := granted(ctx, upstream, requests, caller)
+		if err != nil {
+			return err
+		}
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		if !holdingIn(ctx).reserve(bytesOfGiven) {
+			return errTooMuch
+		}
+		err = files.Send(ctx, grant.Path, grant.Offset, maxMessageBytes-mostOfHead, held.Limit(), func(piece mem.Buffer) error {
+			head := protowire.AppendTag(nil, dataField, protowire.BytesType)
+			head = protowire.AppendVarint(head, uint64(piece.Len()))
+			return caller.SendMsg(mem.BufferSlice{mem.SliceBuffer(head), piece})
+		})
+		if _, isStatus := status.FromError(err); err == nil || isStatus {
+			return err
+		}
+		return status.Error(codes.Unavailable, err.Error())
+	}
+}
+
+// granted returns what the server lets a caller read.
+func granted(
+	ctx context.Context, upstream *grpc.ClientConn, requests *Requests, caller grpc.ServerStream,
+) (*controlv1.FileGrant, error) {
+	passedOn, err := metadataFor(ctx)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := requests.Of(caller)
+	if err != nil {
+		return nil, err
+	}
+	request, err := messages.Only(maxSingleBytes)
+	if err == io.EOF {
+		return nil, status.Error(codes.InvalidArgument, "the call has no request")
+	} else if err != nil {
+		return nil, err
+	}
+	defer request.free()
+	var answer message
+	if err := upstream.Invoke(metadata.NewOutgoingContext(ctx, passedOn), readFile, &message{data: request.data}, &answer); err != nil {
+		return nil, err
+	}
+	var response statehousev1.ReadFileResponse
+	var grant controlv1.FileGrant
+	if err := proto.Unmarshal(answer.data, &response); err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	if err := proto.Unmarshal(response.Data, &grant); err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return &grant, nil
+}
+
+// Fetches reads files of other nodes, over connections of their own: lookups don't wait for them.
+type Fetches struct{ calls *Calls }
+
+// NewFetches returns one that has its calls encrypted, or not, as all calls to other servers are.
+func NewFetches(transport credentials.TransportCredentials, with *Files) *Fetches {
+	return &Fetches{NewCalls(mostOfAnswer, transport, with,
+		grpc.WithInitialWindowSize(windowOfFile),
+		grpc.WithInitialConnWindowSize(windowOfFiles),
+		grpc.WithReadBufferSize(readOfFiles),
+	)}
+}
+
+var fileStream = &grpc.StreamDesc{ServerStreams: true}
+
+// Read asks another node for a file, with a serialized ReadFileRequest.
+func (f *Fetches) Read(ctx context.Context, address string, request []byte) (files.Stream, error) {
+	conn, err := f.calls.begin(address)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	ended := func() {
+		stop()
+		f.calls.end(conn)
+	}
+	stream, err := conn.NewStream(ctx, fileStream, readFile, grpc.ForceCodecV2(partsCodec{}))
+	if err == nil {
+		err = stream.SendMsg(mem.BufferSlice{mem.SliceBuffer(request)})
+	}
+	if err == nil {
+		err = stream.CloseSend()
+	}
+	if err != nil {
+		ended()
+		return nil, err
+	}
+	return &fetched{stream, ended}, nil
+}
+
+// partsCodec leaves messages in the parts in which they arrive.
+type partsCodec struct{ rawCodec }
+
+// Unmarshal has the receiver free the parts.
+func (partsCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	data.Ref()
+	*v.(*mem.BufferSlice) = data
+	return nil
+}
+
+// fetched is a file as it arrives.
+type fetched struct {
+	stream grpc.ClientStream
+	ended  func()
+}
+
+// Close ends the call.
+func (f *fetched) Close() { f.ended() }
+
+// Receive has `take` see the next bytes of the file.
+func (f *fetched) Receive(take func([]byte) error) error {
+	var parts mem.BufferSlice
+	if err := f.stream.RecvMsg(&parts); err != nil {
+		return err
+	}
+	defer parts.Free()
+	skipped, err := headBytesOf(parts)
+	if err != nil {
+		return err
+	}
+	for _, each := range parts {
+		data := each.ReadOnlyData()
+		part := data[min(skipped, len(data)):]
+		skipped -= len(data) - len(part)
+		if err := take(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mostOfHead is what a field's tag and length take.
+const mostOfHead = 1 + 10
+
+var errNoPart = status.Error(codes.Internal, "a part of a file can't be read")
+
+// headBytesOf returns how many bytes of a serialized ReadFileResponse stand before the file's.
+func headBytesOf(parts mem.BufferSlice) (int, error) {
+	if parts.Len() == 0 {
+		return 0, nil
+	}
+	head := make([]byte, 0, mostOfHead)
+	for _, each := range parts {
+		data := each.ReadOnlyData()
+		head = append(head, data[:min(len(data), mostOfHead-len(head))]...)
+	}
+	number, kind, tagBytes := protowire.ConsumeTag(head)
+	if tagBytes < 0 || number != dataField || kind != protowire.BytesType {
+		return 0, errNoPart
+	}
+	length, lengthBytes := protowire.ConsumeVarint(head[tagBytes:])
+	if lengthBytes < 0 || uint64(parts.Len()-tagBytes-lengthBytes) != length {
+		return 0, errNoPart
+	}
+	return tagBytes + lengthBytes, nil
+}

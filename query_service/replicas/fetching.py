@@ -1,0 +1,383 @@
+"""Brings stores from other nodes, as files, where that gets a replica to its log's end sooner.
+
+Belongs to the event loop. `states.sources` and `states.manifest` decide; what was brought is opened as any state on
+disk is, by the same rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+from query_service.dataplane.holding import FOLDER, holds
+from query_service.dataplane.orders import DataPlane
+from query_service.disk.directory import FETCHED_FOLDER
+from query_service.replicas.opening import FoundStore, StoreOpener
+from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
+from query_service.states.faults import Fault, FaultOutcome, TaskFault, fault_of
+from query_service.states.manifest import (
+    Manifest,
+    ManifestUnusable,
+    StoredFile,
+    accepted,
+    by_our_clock,
+    checked_checkpoint,
+    checked_files,
+)
+from query_service.states.sources import (
+    LeftToRead,
+    Peer,
+    Rates,
+    is_cheaper,
+    is_too_slow,
+    is_worth_asking,
+)
+from query_service.stores.engine import StoreUnusable
+from query_service.telemetry.metrics import NodeMetrics
+from statehouse.contract.topology import AnyTaskId
+from statehouse.control.v1 import engine_pb2, files_pb2
+from statehouse.errors import StatehouseError
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.runtime.clocks import process_clock
+from statehouse.settings import NodeSettings
+from statehouse.v1 import peer_service_pb2
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+FindPeers = Callable[[AnyTaskId, str, int], Awaitable[Sequence[Peer]]]
+"""Returns who can give a store's partition of a task, in the order in which they are asked."""
+
+_OFFER: Final = "/statehouse.v1.PeerService/OfferStore"
+# A peer reads all files of the store from end to end before it answers, and does so for one node after the other.
+_OFFER_S: Final = 600.0
+_AT_ONCE: Final = 3
+_TRIES: Final = 3
+_PAUSE_S: Final = 0.3
+_LOOKED_EVERY_S: Final = 0.5
+_SPARE_BYTES: Final = 64 * 1024 * 1024
+"""What stays free on a disk that files are fetched to."""
+
+
+class NotWanted(StatehouseError):
+    """The node shall no longer have the task."""
+
+
+@dataclass(slots=True)
+class Brought:
+    """What a store's state came from: `disk`, `peer` with its name, or `log`; and what was passed over, and why."""
+
+    source: str
+    passed_over: list[str] = field(default_factory=list)
+    peer: str = ""
+    is_anew: bool = False
+    """Whether what was found on the disk is no longer what is there, or no longer open."""
+
+
+class FileRestores:
+    """Brings stores from other nodes."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        plane: DataPlane,
+        opener: StoreOpener,
+        peers: FindPeers,
+        metrics: NodeMetrics,
+    ) -> None:
+        self._after_s = settings.peers_asked_after_ms / 1000
+        self._silence_ms = settings.peer_silence_ms
+        self._plane, self._opener, self._peers, self._metrics = plane, opener, peers, metrics
+        assumed = Rates(settings.assumed_log_records_per_s)
+        limit = settings.peer_bytes_per_s or assumed.file_bytes_s
+        self._rates = replace(assumed, file_bytes_s=min(assumed.file_bytes_s, limit))
+        self._restoring: dict[StoreReplica, tuple[int, float]] = {}
+        self._from: dict[Path, str] = {}  # whose files a store had last
+        self._distrusted: set[tuple[Path, str]] = set()
+
+    # What the log takes.
+
+    def reads(self, replica: StoreReplica) -> None:
+        """Note that a replica begins to read its log."""
+        self._restoring[replica] = replica.position, time.monotonic()
+
+    def has_read(self, replica: StoreReplica) -> None:
+        """Note that a replica has read its log to the end."""
+        if (began := self._restoring.pop(replica, None)) is not None:
+            position, at = began
+            self._rates = self._rates.read(replica.position - position, time.monotonic() - at)
+
+    def forget(self, replica: StoreReplica) -> None:
+        """Forget a replica that is closed."""
+        self._restoring.pop(replica, None)
+
+    # Files.
+
+    def passed_over(self, found: FoundStore, brought: Brought, peer: str, fault: Fault, reason: str) -> None:
+        """Note why a peer's files weren't taken."""
+        log.warning("peer passed over", **found.facts, peer=peer, fault=fault.value, reason=reason)
+        self._metrics.fault(fault, FaultOutcome.PASSED_OVER)
+        brought.passed_over.append(f"{peer}: {fault}: {reason}")
+
+    async def bring(self, found: FoundStore, is_wanted: Callable[[], bool]) -> Brought:
+        """Bring a store's files if that is cheaper. If so, they are in the store's folder, and nothing of it is open.
+
+        `is_wanted`: whether the node shall still have the task.
+        """
+        brought = Brought("log" if found.kept is None else "disk")
+        spec, changelog = found.spec, found.changelog
+        if not (spec.is_persistent and holds(spec)):
+            return brought
+        own = changelog.first_offset if found.kept is None else found.kept[1].position
+        left = LeftToRead(own, changelog.end_offset)
+        if found.fault is Fault.CORRUPT_STORE and (last := self._from.pop(found.path, None)) is not None:
+            self._distrusted.add((found.path, last))
+        if not is_worth_asking(left, self._rates, self._after_s):
+            return brought
+        for peer in await self._peers(spec.task_id(found.partition), spec.name, found.partition):
+            if (found.path, peer.name) in self._distrusted:
+                self.passed_over(found, brought, peer.name, Fault.CORRUPT_STORE, "its files were damaged before")
+                continue
+            try:
+                if not await self._brought_from(peer, found, left, is_wanted):
+                    break
+            except NotWanted:
+                return brought  # what was fetched stays: it may be wanted again
+            except (TaskFault, OSError) as error:
+                self.passed_over(found, brought, peer.name, fault_of(error), str(error))
+            else:
+                self._from[found.path] = peer.name
+                brought.source, brought.peer, brought.is_anew = f"peer {peer.name}", peer.name, True
+                return brought
+        await asyncio.to_thread(shutil.rmtree, found.path / FETCHED_FOLDER, ignore_errors=True)
+        brought.is_anew = found.kept is None  # that took its time, and the log has gone on
+        return brought
+
+    async def _brought_from(
+        self, peer: Peer, found: FoundStore, left: LeftToRead, is_wanted: Callable[[], bool]
+    ) -> bool:
+        """Bring a store's files from a peer; return whether they are there. If not, the log is cheaper.
+
+        Raises:
+            TaskFault: the peer can't give them, or they can't be used.
+
+        """
+        manifest, checkpoint = await self._offered(peer, found, is_wanted)
+        # The peer may have read what was written since the log's end was asked for.
+        needed = await asyncio.to_thread(self._opener.needed_now, found)
+        left = LeftToRead(left.start, needed.changelog.end_offset)
+        start = accepted(manifest, needed, monotonic_and_wall_ms()[1])
+        if start.position is None:
+            raise TaskFault(start.reason, start.fault)
+        folder = found.path / FETCHED_FOLDER
+        there = await asyncio.to_thread(_cleared, folder, manifest.files)
+        missing = max(0, manifest.size - there)
+        if not is_cheaper(missing, start.position, left, self._rates):
+            log.info("no files fetched: the log is faster", **found.facts, peer=peer.name, size_bytes=manifest.size)
+            return False
+        await asyncio.to_thread(_refuse_full, folder, missing)
+        began = time.monotonic()
+        log.info(
+            "files are fetched",
+            **found.facts,
+            peer=peer.name,
+            files=len(manifest.files),
+            size_bytes=manifest.size,
+            there_bytes=there,
+            position=start.position,
+        )
+        fetch = _Fetch(self._plane, peer, checkpoint, manifest, folder, self._silence_ms)
+        await fetch.run(lambda took_s, size: self._go_on(is_wanted, took_s, size - there, manifest.size - size, left))
+        took_s = time.monotonic() - began
+        self._rates = self._rates.fetched(missing, took_s)
+        self._metrics.fetched_bytes.labels(found.spec.name).inc(missing)
+        await self._adopt(found, manifest, folder)
+        log.info("files were fetched", **found.facts, peer=peer.name, size_bytes=missing, took_s=round(took_s, 3))
+        return True
+
+    def _go_on(
+        self, is_wanted: Callable[[], bool], took_s: float, fetched: int, missing: int, left: LeftToRead
+    ) -> None:
+        """Say by an error that a transfer is to end."""
+        if not is_wanted():
+            raise NotWanted
+        if is_too_slow(fetched, missing, took_s, left, self._rates):
+            raise TaskFault(
+                f"{fetched} bytes came within {took_s:.1f} s and {missing} are missing: the log is faster",
+                Fault.PEER_SLOW,
+            )
+
+    async def _offered(self, peer: Peer, found: FoundStore, is_wanted: Callable[[], bool]) -> tuple[Manifest, str]:
+        """Ask a peer for a store; return its manifest, with its time by our clock, and its checkpoint's name."""
+        request = peer_service_pb2.OfferStoreRequest(store=found.spec.name, partition=found.partition)
+        asked_at_ms, clock = monotonic_and_wall_ms()[1], process_clock()
+        try:
+            call = self._plane.call(peer.address, _OFFER, request.SerializeToString(), _OFFER_S)
+            answer = await _while(is_wanted, asyncio.ensure_future(call))
+            offered = peer_service_pb2.OfferStoreResponse.FromString(answer)
+            told = offered.manifest
+            files = checked_files([StoredFile(each.name, each.size, each.sha256) for each in told.files])
+            checkpoint = checked_checkpoint(told.checkpoint)
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            raise TaskFault(f"{failure.reason.name}: {failure.message}", Fault.PEER_FAILED) from error
+        except DecodeError as error:
+            raise TaskFault(f"its answer can't be read: {error}", Fault.PEER_FAILED) from error
+        except ManifestUnusable as error:
+            raise TaskFault(str(error), error.fault) from error
+        checkpoint = by_our_clock(checkpoint, offered.now_ms, asked_at_ms, clock.boot_id, clock.offset_ms)
+        return Manifest(told.store, told.partition, told.engine, checkpoint, files), offered.checkpoint
+
+    async def _adopt(self, found: FoundStore, manifest: Manifest, folder: Path) -> None:
+        """Have the files take the place of the store's own."""
+        await asyncio.to_thread(found.close)
+        await asyncio.to_thread(_empty, found.path)
+        adopt = files_pb2.EngineAdopt(
+            fetched=str(folder),
+            path=str(found.path / FOLDER),
+            at_end_ms=manifest.checkpoint.at_end_ms,
+            boot_id=manifest.checkpoint.boot_id,
+            offset_ms=manifest.checkpoint.offset_ms,
+        )
+        try:
+            await asyncio.wrap_future(self._plane.begin(engine_pb2.EngineOrder(adopt=adopt)))
+        except StoreUnusable as error:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            raise TaskFault(str(error), error.fault) from error
+
+
+class _Fetch:
+    """The fetching of all files of a manifest into a folder."""
+
+    def __init__(
+        self, plane: DataPlane, peer: Peer, checkpoint: str, manifest: Manifest, folder: Path, silence_ms: int
+    ) -> None:
+        self._plane, self._peer, self._checkpoint, self._folder = plane, peer, checkpoint, folder
+        self._silence_ms = silence_ms
+        # The largest first: the last ones then end together.
+        self._left = sorted(manifest.files, key=lambda each: each.size)
+
+    async def run(self, go_on: Callable[[float, int], None]) -> None:
+        """Return once all files are there.
+
+        `go_on(took_s, size)` is called now and then, and raises an error to end it: after so many seconds there are so
+        many bytes in the folder.
+
+        Raises:
+            TaskFault: a file can't be fetched.
+
+        """
+        began = time.monotonic()
+        workers = [asyncio.create_task(self._work()) for _ in range(_AT_ONCE)]
+        try:
+            pending = set(workers)
+            while pending:
+                done, pending = await asyncio.wait(
+                    pending, timeout=_LOOKED_EVERY_S, return_when=asyncio.FIRST_EXCEPTION
+                )
+                for each in done:
+                    each.result()
+                if pending:
+                    go_on(time.monotonic() - began, await asyncio.to_thread(_size_in, self._folder))
+        finally:
+            self._left.clear()
+            if not all(each.done() for each in workers):
+                end = files_pb2.EngineFetchEnd(directory=str(self._folder))
+                await asyncio.wrap_future(self._plane.begin(engine_pb2.EngineOrder(fetch_end=end)))
+            # None of them may write to the folder any more.
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while self._left:
+            await self._file(self._left.pop())
+
+    async def _file(self, file: StoredFile) -> None:
+        fetch = files_pb2.EngineFetch(
+            address=self._peer.address,
+            asked=peer_service_pb2.ReadFileRequest(checkpoint=self._checkpoint, file=file.name),
+            file=peer_service_pb2.StoredFile(name=file.name, size=file.size, sha256=file.sha256),
+            directory=str(self._folder),
+            silence_ms=self._silence_ms,
+        )
+        for left in reversed(range(_TRIES)):
+            try:
+                await asyncio.wrap_future(self._plane.begin(engine_pb2.EngineOrder(fetch=fetch)))
+            except TaskFault as error:
+                # It goes on where it ended; a damaged file begins anew, and is damaged again if its source is.
+                if not left or error.fault not in {Fault.PEER_FAILED, Fault.FILE_DAMAGED}:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
+
+
+async def _while(is_wanted: Callable[[], bool], work: asyncio.Future[T]) -> T:
+    """Return what comes of work.
+
+    Raises:
+        NotWanted: it isn't wanted any more, and was cancelled.
+
+    """
+    try:
+        while not (await asyncio.wait({work}, timeout=_LOOKED_EVERY_S))[0]:
+            if not is_wanted():
+                raise NotWanted
+        return work.result()
+    finally:
+        work.cancel()
+
+
+def _empty(path: Path) -> None:
+    """Remove what a store's folder has of an older state: another engine's files may be among it."""
+    for each in path.iterdir():
+        if each.name != FETCHED_FOLDER:
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+
+def _cleared(folder: Path, files: Sequence[StoredFile]) -> int:
+    """Make a folder, remove what isn't of these files, and return how many bytes of them are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {each.name: each.size for each in files}
+    parts = {f"{each.name}.{each.sha256[:8].hex()}.part": each.size for each in files}
+    there = 0
+    for each in folder.iterdir():
+        most = names.get(each.name, parts.get(each.name))
+        if most is None:
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        else:
+            there += min(each.stat().st_size, most)
+    return there
+
+
+def _size_in(folder: Path) -> int:
+    """Return the bytes of a folder's files; some may get other names meanwhile."""
+    size = 0
+    for each in os.scandir(folder):
+        try:
+            size += each.stat().st_size
+        except FileNotFoundError:
+            continue
+    return size
+
+
+def _refuse_full(folder: Path, missing: int) -> None:
+    """Refuse to fetch what the disk can't take.
+
+    Raises:
+        TaskFault: DISK_FULL.
+
+    """
+    free = shutil.disk_usage(folder).free
+    if free < missing + _SPARE_BYTES:
+        raise TaskFault(f"{folder} has {free} bytes free, and {missing} are to be fetched", Fault.DISK_FULL)

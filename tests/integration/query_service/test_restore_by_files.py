@@ -1,0 +1,290 @@
+"""A store that is brought from another node, as files: whole and right, or not at all; then the log is read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from query_service.disk.directory import FETCHED_FOLDER, GIVEN_FOLDER
+from query_service.states.faults import Fault
+from statehouse.contract.assignment import TaskAssignment
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
+from statehouse.v1 import node_service_pb2, peer_service_pb2, query_service_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.lying_peer import NAME as LIAR
+from tests.support.lying_peer import Offer, Send, lying_peer, offer_of, wait_told, whole
+from tests.support.metrics import scrape
+from tests.support.polling import poll_until
+from tests.support.small_disk import small_disk
+
+SLOW_LOG: Final = 10
+"""Records a second: so the files of a few records are worth it."""
+ENTRIES: Final = {f"key-{number:04}": f"{number:0100}" for number in range(2_000)}
+PAGE: Final = 1_000
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet:
+        yield fleet
+
+
+def node(fleet: Fleet, name: str, **options: Any) -> ServerProcess:
+    return fleet.node(name, **{"engine": "go", "assumed_log_records_per_s": SLOW_LOG, **options})
+
+
+def giver(fleet: Fleet, **options: object) -> ServerProcess:
+    """Return n1, which holds the entries."""
+    fleet.put({**ENTRIES, "gone": "1"})
+    fleet.put({"gone": None})
+    first = node(fleet, "n1", **options)
+    fleet.assign(TaskAssignment("n1"))
+    fleet.wait_running([first])
+    wait_told(fleet)
+    return first
+
+
+def joined(fleet: Fleet, *standbys: str, **options: object) -> ServerProcess:
+    """Return n2, which has begun with nothing, once it has the store; `standbys`: others that have it."""
+    second = node(fleet, "n2", **options)
+    fleet.reassign(0, standbys=(*standbys, "n2"))
+    fleet.wait_running([second], 60)
+    return second
+
+
+def store_of(node: ServerProcess) -> node_service_pb2.StoreReplica:
+    ((store,),) = (task.stores for task in node.node().tasks)
+    return store
+
+
+def content(node: ServerProcess) -> dict[str, str]:
+    """Return all entries."""
+    request = query_service_pb2.ScanRequest(store=STORE, partition=0, page_size=PAGE)
+    found: dict[str, str] = {}
+    while True:
+        page = node.call(node.query.Scan, request)
+        found |= {entry.key.text: entry.value.text for entry in page.entries}
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+def folder(fleet: Fleet, name: str) -> Path:
+    """Return where a node keeps the store."""
+    return fleet.directory / name / fleet.application_id / "0_0" / STORE
+
+
+def given(fleet: Fleet, name: str = "n1") -> list[Path]:
+    """Return the checkpoints that a node has for others."""
+    return list((folder(fleet, name) / GIVEN_FOLDER).glob("*"))
+
+
+def assert_right(fleet: Fleet, node: ServerProcess) -> None:
+    """Assert that a node has the store, whatever it came from, and reads on."""
+    assert content(node) == ENTRIES
+    fleet.put({"key-0000": "new", "late": "1"})
+    poll_until(lambda: node.get("late").found, 20, "the node to read on")
+    assert content(node) == {**ENTRIES, "key-0000": "new", "late": "1"}
+    assert not (folder(fleet, node.name) / FETCHED_FOLDER).exists()
+
+
+def assert_from_log(node: ServerProcess, peer: str, fault: Fault, words: str = "") -> None:
+    """Assert that a node has read its log, and says why not a peer's files."""
+    store = store_of(node)
+    assert store.restored_by == "log"
+    assert [each for each in store.passed_over if each.startswith(f"{peer}: {fault}: ") and words in each]
+    assert "peer passed over" in node.log
+    assert fault in node.log
+
+
+@pytest.mark.feature("store-files-peer")
+def test_an_empty_node_gets_its_store_by_files(fleet: Fleet) -> None:
+    first = giver(fleet)
+    second = joined(fleet, metrics_port=(port := free_port()))
+    store = store_of(second)
+    assert (store.restored_by, list(store.passed_over)) == ("peer n1", [])
+    assert store.restored_records == 0, "the files had all of the log"
+    found = scrape(port)
+    assert found.value("statehouse_node_fetched_bytes_total", store=STORE) > sum(map(len, ENTRIES.values())) / 10
+    assert found.value("statehouse_node_opened_stores_total", store=STORE, source="peer") == 1
+    assert_right(fleet, second)
+    count = query_service_pb2.CountRequest(store=STORE, partition=0, exact=False)
+    assert second.call(second.query.Count, count).count == len(ENTRIES) + 1
+
+    # It is the node's own from now on.
+    assert second.stop(signal.SIGINT) == 0
+    second.start()
+    fleet.wait_running([second])
+    assert store_of(second).restored_by == "disk"
+    assert content(second) == {**ENTRIES, "key-0000": "new", "late": "1"}
+
+    # What was given goes with a restart.
+    assert given(fleet)
+    assert first.stop(signal.SIGINT) == 0
+    first.start()
+    fleet.wait_running([first])
+    assert not given(fleet)
+    assert content(first) == content(second)
+
+
+def other_topic(offer: peer_service_pb2.OfferStoreResponse) -> None:
+    checkpoint = json.loads(offer.manifest.checkpoint)
+    offer.manifest.checkpoint = json.dumps({**checkpoint, "topic_id": "AAAAAAAAAAAAAAAAAAAAAA"}).encode()
+
+
+def other_layout(offer: peer_service_pb2.OfferStoreResponse) -> None:
+    checkpoint = json.loads(offer.manifest.checkpoint)
+    offer.manifest.checkpoint = json.dumps({**checkpoint, "layout": "window/60000"}).encode()
+
+
+def ahead_of_the_log(offer: peer_service_pb2.OfferStoreResponse) -> None:
+    checkpoint = json.loads(offer.manifest.checkpoint)
+    offer.manifest.checkpoint = json.dumps({**checkpoint, "position": 10**9}).encode()
+
+
+def long_ago(offer: peer_service_pb2.OfferStoreResponse) -> None:
+    offer.now_ms += 7 * 24 * 3_600_000
+
+
+def other_engine(offer: peer_service_pb2.OfferStoreResponse) -> None:
+    offer.manifest.engine = "pebble/1000"
+
+
+def other_format(offer: peer_service_pb2.OfferStoreResponse) -> None:
+    checkpoint = json.loads(offer.manifest.checkpoint)
+    offer.manifest.checkpoint = json.dumps({**checkpoint, "format_version": 1}).encode()
+
+
+def way_out(offer: peer_service_pb2.OfferStoreResponse) -> None:
+    offer.manifest.files[0].name = "../../../../escaped"
+
+
+def flipped(part: bytes) -> Iterator[bytes]:
+    yield part[:-1] + bytes([part[-1] ^ 1]) if len(part) > 1_000 else part
+
+
+def half(part: bytes) -> Iterator[bytes]:
+    yield part[: len(part) // 2]
+
+
+@pytest.mark.parametrize(
+    ("offer", "send", "fault"),
+    [
+        (other_topic, whole, Fault.TOPIC_RECREATED),
+        (other_layout, whole, Fault.UNKNOWN_FORMAT),
+        (other_format, whole, Fault.UNKNOWN_FORMAT),
+        (other_engine, whole, Fault.UNKNOWN_FORMAT),
+        (ahead_of_the_log, whole, Fault.LOG_TRUNCATED),
+        (long_ago, whole, Fault.CHECKPOINT_TOO_OLD),
+        (way_out, whole, Fault.CORRUPT_STORE),
+        (lambda _offer: None, flipped, Fault.FILE_DAMAGED),
+        (lambda _offer: None, half, Fault.PEER_FAILED),
+    ],
+    ids=["topic", "layout", "format", "engine", "position", "age", "name", "bit", "half"],
+)
+def test_what_a_peer_may_not_give_comes_from_the_next_one(fleet: Fleet, offer: Offer, send: Send, fault: Fault) -> None:
+    first = giver(fleet)
+    with lying_peer(fleet, first, offer, send) as peer:
+        second = joined(fleet, LIAR)
+        store = store_of(second)
+        assert store.restored_by == "peer n1"
+        (why,) = store.passed_over
+        assert why.startswith(f"{LIAR}: {fault}: ")
+        assert bool(peer.reads) == (fault in {Fault.FILE_DAMAGED, Fault.PEER_FAILED})
+        assert_right(fleet, second)
+    assert not list(fleet.directory.rglob("escaped"))
+
+
+@pytest.mark.feature("store-files-peer")
+def test_a_flipped_bit_on_the_peers_disk_is_no_part_of_the_store(fleet: Fleet) -> None:
+    first = giver(fleet)
+    offer_of(first)
+    (checkpoint,) = given(fleet)
+    (table, *_) = sorted(checkpoint.glob("*.sst"), key=lambda each: -each.stat().st_size)
+    # It is a link: the node's own file stays as it is.
+    shutil.copy(table, copy := table.with_suffix(".copy"))
+    content = bytearray(copy.read_bytes())
+    content[len(content) // 2] ^= 16
+    copy.write_bytes(content)
+    copy.replace(table)
+    second = joined(fleet)
+    assert_from_log(second, "n1", Fault.FILE_DAMAGED)
+    assert_right(fleet, second)
+
+
+@pytest.mark.feature("store-files-peer")
+def test_a_peer_that_is_killed_half_way_is_followed_by_the_log(fleet: Fleet) -> None:
+    first = giver(fleet, peer_bytes_per_s=20_000)
+    second = node(fleet, "n2")
+    fleet.reassign(0, standbys=("n2",))
+    parts = folder(fleet, "n2") / FETCHED_FOLDER
+    poll_until(lambda: list(parts.glob("*.part")), 30, "a part of a file")
+    first.kill()
+    fleet.wait_running([second], 60)
+    assert_from_log(second, "n1", Fault.PEER_FAILED)
+    assert_right(fleet, second)
+
+
+@pytest.mark.feature("store-files-peer")
+def test_half_of_the_files_are_fetched_on_after_a_restart(fleet: Fleet) -> None:
+    giver(fleet, peer_bytes_per_s=50_000)
+    second = node(fleet, "n2")
+    fleet.reassign(0, standbys=("n2",))
+    parts = folder(fleet, "n2") / FETCHED_FOLDER
+    poll_until(lambda: sum(each.stat().st_size for each in parts.glob("*")) > 20_000, 30, "a part of the files")
+    second.kill()
+    second.start()
+    fleet.wait_running([second], 60)
+    assert store_of(second).restored_by == "peer n1"
+    (there,) = [bytes_there(line) for line in second.log.splitlines() if "files are fetched" in line][1:]
+    assert there > 10_000
+    assert_right(fleet, second)
+
+
+def bytes_there(line: str) -> int:
+    """Return how many bytes were there, by a log line."""
+    found = re.search(r"there_bytes\W+(\d+)", line)
+    assert found is not None, line
+    return int(found[1])
+
+
+def test_a_slow_peer_is_left_for_the_log(fleet: Fleet) -> None:
+    giver(fleet, peer_bytes_per_s=1_000)
+    second = joined(fleet, assumed_log_records_per_s=500)
+    assert_from_log(second, "n1", Fault.PEER_SLOW)
+    assert_right(fleet, second)
+
+
+@pytest.mark.feature("store-files-peer")
+def test_a_full_disk_is_left_for_the_log(fleet: Fleet) -> None:
+    giver(fleet)
+    with small_disk(fleet.directory / "n2", 32):
+        second = joined(fleet)
+        assert_from_log(second, "n1", Fault.DISK_FULL)
+        assert_right(fleet, second)
+        second.kill()
+
+
+@pytest.mark.parametrize("options", [{"engine": "python"}, {"proxy": "none", "engine": "python"}])
+def test_a_node_without_the_program_gives_nothing(fleet: Fleet, options: dict[str, Any]) -> None:
+    giver(fleet, **options)
+    second = joined(fleet)
+    assert_from_log(second, "n1", Fault.PEER_FAILED, "INVALID_REQUEST")
+    assert_right(fleet, second)
+
+
+def test_what_the_log_gives_sooner_is_read_from_it(fleet: Fleet) -> None:
+    first = giver(fleet)
+    second = joined(fleet, assumed_log_records_per_s=500_000)
+    assert (store_of(second).restored_by, list(store_of(second).passed_over)) == ("log", [])
+    assert not given(fleet)
+    assert_right(fleet, second)
+    assert content(first) == content(second)
