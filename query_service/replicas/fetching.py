@@ -137,7 +137,8 @@ class FileRestores:
         """
         brought = Brought("log" if found.kept is None else "disk")
         spec, changelog = found.spec, found.changelog
-        if not (spec.is_persistent and holds(spec)):
+        # A replica that differed is compared with the log alone: a peer's may be wrong, too.
+        if found.fault is Fault.DIFFERED or not (spec.is_persistent and holds(spec)):
             return brought
         own = changelog.first_offset if found.kept is None else found.kept[1].position
         left = LeftToRead(own, changelog.end_offset)
