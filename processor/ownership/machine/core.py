@@ -158,7 +158,7 @@ class OwnershipCore:
         self._sessions.sighted(sighting)
 
     def watched(self) -> frozenset[NodeAddress]:
-        """Return the active nodes' addresses: whether they refuse connections is to be told by `sighted`."""
+        """Return the active nodes' addresses; `sighted` is to be called with what becomes of connections to them."""
         if not self.is_started or not self._acts:
             return frozenset()
         return self._sessions.watched({holders.active or "" for holders in self.assignment.tasks.values()})
