@@ -16,7 +16,7 @@ import structlog
 from processor.ownership.connections import NodeConnections
 from processor.ownership.machine.core import OwnershipCore
 from processor.ownership.machine.figures import OwnershipFigures
-from processor.ownership.machine.refusals import Sighting
+from processor.ownership.machine.refusals import Seen, Sighting
 from processor.ownership.machine.takeover import ControllerRecord
 from processor.ownership.settings import OwnershipSettings
 from processor.ownership.topics.assignment_log import AssignmentLog
@@ -172,7 +172,7 @@ class ActingController:
         self._core.act()
         self._calls.on_state(ControllerState.RUNNING)
         self._own_log.start()
-        self._connections = NodeConnections(self._name, self._sightings.put, self._connections_broke)
+        self._connections = NodeConnections(self._name, self._note_sighting, self._connections_broke)
         self._connections.start()
         heartbeat_s = self._fleet.settings.heartbeat_interval_s
         tick_s = min(TICK_S, heartbeat_s / 4)
@@ -183,10 +183,10 @@ class ActingController:
             now = time.monotonic()
             if now >= self._record_at:
                 self._say_it_acts()
-            if now < tick_at:
+            has_lost = self._take_sightings()
+            if now < tick_at and not has_lost:
                 continue
             self._calls.on_state(ControllerState.RUNNING if self._fleet.note_contact() else ControllerState.SUSPENDED)
-            self._take_sightings()
             plans_before = self._core.plans
             proposed = self._core.tick(now)
             took_s = time.monotonic() - now
@@ -223,11 +223,18 @@ class ActingController:
         self._publisher.close()
         self._own_log.stop()
 
-    def _take_sightings(self) -> None:
+    def _note_sighting(self, sighting: Sighting) -> None:
+        """Take what became of a connection, on its thread."""
+        self._sightings.put(sighting)
+        if sighting.seen is Seen.REFUSED:
+            self._fleet.members.wake()
+
+    def _take_sightings(self) -> bool:
+        """Hand on what became of connections; return whether a node has ended by that."""
         if self._broken is not None:
             raise self._broken
-        for _ in range(self._sightings.qsize()):
-            self._core.sighted(self._sightings.get())
+        lost = [self._core.sighted(self._sightings.get()) for _ in range(self._sightings.qsize())]
+        return any(lost)
 
     def _connections_broke(self, error: Exception) -> None:
         self._broken = error

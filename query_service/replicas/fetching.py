@@ -178,7 +178,10 @@ class FileRestores:
         # The peer may have read what was written since the log's end was asked for.
         needed = await asyncio.to_thread(self._opener.needed_now, found)
         left = LeftToRead(left.start, needed.changelog.end_offset)
-        start = accepted(manifest, needed, monotonic_and_wall_ms()[1])
+        try:
+            start = accepted(manifest, needed, monotonic_and_wall_ms()[1])
+        except ManifestUnusable as error:
+            raise TaskFault(str(error), error.fault) from error
         if start.position is None:
             raise TaskFault(start.reason, start.fault)
         folder = found.path / FETCHED_FOLDER

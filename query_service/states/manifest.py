@@ -149,11 +149,14 @@ def accepted(manifest: Manifest, needed: Needed, now_ms: int) -> RestoreStart:
     """Decide whether another node's store may take the place of ours: by the rule for a store on our own disk.
 
     `manifest`: its checkpoint has its time by our clock.
+
+    Raises:
+        ManifestUnusable: it is of something else, or nothing here reads its files.
+
     """
     if (manifest.store, manifest.partition) != (needed.store, needed.partition):
-        other = f"manifest is of partition {manifest.partition} of store {manifest.store}"
-        return RestoreStart(None, Fault.CORRUPT_STORE, other)
+        raise ManifestUnusable(f"manifest is of partition {manifest.partition} of store {manifest.store}")
     if manifest.engine != needed.engine:
         written = f"files were written by {manifest.engine}, and {needed.engine} is to read them"
-        return RestoreStart(None, Fault.UNKNOWN_FORMAT, written)
+        raise ManifestUnusable(written, Fault.UNKNOWN_FORMAT)
     return kept_from(manifest.checkpoint, needed, now_ms)

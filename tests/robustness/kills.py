@@ -12,9 +12,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -33,7 +34,7 @@ from tests.support.proxy import PROXY
 from tests.upgrades.builds import last_release
 
 KILL, FREEZE, CUT = "kill", "freeze", "cut"
-_SHAPE: Final = ClusterShape(nodes=5, partitions=10, nice=0, starting_nice=10)
+_SHAPE: Final = ClusterShape(nodes=5, partitions=10, nice=0, starting_nice=0)
 _OF_A_NODE: Final = 3
 """How often each node of a cluster is killed: one that ends more often is held back."""
 _LOOKUPS_S: Final = 40
@@ -49,6 +50,7 @@ class Trial:
 
     Attributes:
         gap_s: from the kill until each of the node's keys was answered by another active; 0 for other kinds.
+        noticed_s: from the kill until the controller said that the node has ended; 0 likewise, or if it didn't.
         named_s: from the kill until the epoch was read that names the last of these; 0 likewise.
         epochs: published meanwhile.
 
@@ -58,12 +60,13 @@ class Trial:
     kind: str
     node: str
     gap_s: float
+    noticed_s: float
     named_s: float
     epochs: int
 
 
 class Trials:
-    """A cluster of a build in which nodes end, or fall silent, one after the other; a context manager."""
+    """A cluster of a build in which nodes end, or fall silent, one after the other."""
 
     def __init__(self, directory: Path, build: Build, kind: str) -> None:
         self._build, self._kind = build, kind
@@ -86,8 +89,8 @@ class Trials:
             with cluster:
                 yield cluster
 
-    def __iter__(self) -> Iterator[Trial]:
-        """Start the cluster, and yield trials as long as it can be used."""
+    def begin(self) -> Generator[Trial, None, None]:
+        """Start the cluster, and yield trials as long as it can be used; it ends with the generator."""
         with self._cluster() as cluster:
             keys = _keys(cluster)
             records = ((partition, key.encode(), b"1", 0) for partition, key in keys.items())
@@ -110,7 +113,7 @@ class Trials:
         known = len(self._epochs)
         with LookupLoad(router.target, STORE, keys, _LOOKUPS_S * len(keys), active_only=True) as load:
             load.await_more(_LOOKUPS_S)
-            killed_at = time.monotonic()
+            killed_at, wall_s, read = time.monotonic(), time.time(), len(cluster.controller.log)
             cluster.kill(name)
 
             def gap_s() -> float | None:
@@ -129,7 +132,8 @@ class Trials:
             (at for at, epoch in self._epochs[known:] if all(task.active != name for task in epoch.tasks.values())),
             killed_at,
         )
-        return Trial(self._build.name, KILL, name, gap, named_at - killed_at, len(self._epochs) - known)
+        noticed_s = _noticed_at_s(cluster.controller.log[read:], wall_s) - wall_s
+        return Trial(self._build.name, KILL, name, gap, noticed_s, named_at - killed_at, len(self._epochs) - known)
 
     def _silenced(self, cluster: RobustCluster, router: ServerProcess, name: str, keys: list[str]) -> Trial:
         node, known = cluster.nodes[name], len(self._epochs)
@@ -147,7 +151,15 @@ class Trials:
         finally:
             end()
         _wait_answered(router, keys)
-        return Trial(self._build.name, self._kind, name, 0.0, 0.0, len(self._epochs) - known)
+        return Trial(self._build.name, self._kind, name, 0.0, 0.0, 0.0, len(self._epochs) - known)
+
+
+def _noticed_at_s(log: str, default_s: float) -> float:
+    """Return when a controller said that a node has ended, in seconds of the wall clock."""
+    for line in log.splitlines():
+        if "a node has ended" in line:
+            return datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp()
+    return default_s
 
 
 def _wait_answered(router: ServerProcess, keys: list[str]) -> None:
@@ -172,8 +184,11 @@ def played(file: Path, kind: str, times: int, build: Build = THIS) -> list[Trial
     done = [Trial(**json.loads(line)) for line in lines]
     done = [trial for trial in done if (trial.kind, trial.build) == (kind, build.name)]
     while len(done) < times:
-        with tempfile.TemporaryDirectory(prefix="kills-") as directory:
-            for trial in islice(Trials(Path(directory), build, kind), times - len(done)):
+        with (
+            tempfile.TemporaryDirectory(prefix="kills-") as directory,
+            closing(Trials(Path(directory), build, kind).begin()) as trials,
+        ):
+            for trial in islice(trials, times - len(done)):
                 done.append(trial)
                 with file.open("a") as added:
                     added.write(json.dumps(asdict(trial)) + "\n")
@@ -185,8 +200,8 @@ def summary(trials: list[Trial]) -> str:
     if any(trial.kind != KILL for trial in trials):
         return f"{len(trials)} times: {sum(trial.epochs for trial in trials)} epochs"
     parts = [f"{len(trials)} times"]
-    for what, found in (("gap", [each.gap_s for each in trials]), ("named", [each.named_s for each in trials])):
-        ordered = sorted(found)
+    for what in ("gap", "noticed", "named"):
+        ordered = sorted(getattr(each, f"{what}_s") for each in trials)
         shares = ", ".join(f"p{share:g} {percentile(ordered, share / 100):.3f}" for share in (50, 90, 99, 100))
         parts.append(f"{what} in s: {shares}")
     return "; ".join(parts)

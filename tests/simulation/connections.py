@@ -70,7 +70,7 @@ def _hold(world: World, process: SimulatedNode, connection: SimulatedConnection,
     is_told = False
 
     def tell() -> None:
-        # What is lost is sent again.
+        # Where a link loses it, it is sent again.
         if not connection.closed.done() and not process.is_host_gone:
             world.net.send(process.machine, caller, lambda: settle(connection.closed, None))
             world.loop.call_later(_SENT_AGAIN_S, tell)

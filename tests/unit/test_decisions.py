@@ -116,6 +116,12 @@ DECISIONS: Final = (
         "start = RestoreStart(None, Fault.NO_STATE, 'too old')",
     ),
     Decision(
+        "restore from files or the log",
+        "query_service/states/sources.py",
+        compares("files_s", "log_s"),
+        "if rates.files_s(size) < rates.log_s(records): fetch()",
+    ),
+    Decision(
         "a changelog's settings",
         "processor/topics/settings.py",
         writes("min.compaction.lag.ms", "segment.ms"),

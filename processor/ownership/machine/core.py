@@ -153,12 +153,12 @@ class OwnershipCore:
         if change is not None and self.is_started:  # those before the start change nothing
             self._note(change)
 
-    def sighted(self, sighting: Sighting) -> None:
-        """Record what became of a connection to a member's address."""
-        self._sessions.sighted(sighting)
+    def sighted(self, sighting: Sighting) -> bool:
+        """Record what became of a connection to a member's address; return whether `tick` has something to do now."""
+        return self._sessions.sighted(sighting)
 
     def watched(self) -> frozenset[NodeAddress]:
-        """Return the active nodes' addresses: whether they refuse connections is to be told by `sighted`."""
+        """Return the active nodes' addresses; `sighted` is to be called with what becomes of connections to them."""
         if not self.is_started or not self._acts:
             return frozenset()
         return self._sessions.watched({holders.active or "" for holders in self.assignment.tasks.values()})

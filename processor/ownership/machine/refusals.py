@@ -74,7 +74,7 @@ class Refusals:
         self._last_at = at
 
     def doubt(self, at: float) -> None:
-        """Take a sign of life, or a time of which nothing is known: what was refused up to `at` proves nothing."""
+        """Take a sign of life at `at`, or the end of a time without news: earlier refusals prove nothing."""
         self._doubted_at = max(self._doubted_at, at)
         self._count = 0
 

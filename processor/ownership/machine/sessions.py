@@ -240,11 +240,16 @@ class MemberSessions:
         sessions = (self._sessions[name] for name in sorted(names) if name in self._sessions)
         return frozenset(islice((session.address for session in sessions if session.is_judged), _WATCHED_MAX))
 
-    def sighted(self, sighting: Sighting) -> None:
-        """Take what became of a connection to a member; of a process that was replaced it says nothing."""
+    def sighted(self, sighting: Sighting) -> bool:
+        """Take what became of a connection to a member; of a process that was replaced it says nothing.
+
+        Returns whether the member has ended by all that is known.
+        """
         session = self._sessions.get(sighting.of.name)
-        if session is not None and session.address == sighting.of:
-            session.refusals.see(sighting.seen, sighting.at)
+        if session is None or session.address != sighting.of:
+            return False
+        session.refusals.see(sighting.seen, sighting.at)
+        return session.is_judged and session.refusals.prove_end
 
     @property
     def refusing(self) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -34,7 +35,7 @@ class MembersReader:
         on_unsigned: OnUnsigned,
     ) -> None:
         """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error."""
-        self._records: queue.Queue[tuple[bytes | None, bytes | None, int]] = queue.Queue(_QUEUE_MAX)
+        self._records: queue.Queue[tuple[bytes | None, bytes | None, int] | None] = queue.Queue(_QUEUE_MAX)
         self._record_at: float | None = None
         self._again_since_ms: float | None = None
         self._on_unreadable = on_unreadable
@@ -73,12 +74,18 @@ class MembersReader:
         ages = [self._reader.seconds_since_contact(), None if self._record_at is None else now - self._record_at]
         return min((age for age in ages if age is not None), default=0.0)
 
+    def wake(self) -> None:
+        """Have `drain` return, on any thread; a full queue needs no waking."""
+        with suppress(queue.Full):
+            self._records.put_nowait(None)
+
     def drain(self, core: OwnershipCore, wait_s: float) -> None:
-        """Feed the queued records to the core; waits at most `wait_s` seconds for the first one."""
+        """Feed the queued records to the core; waits at most `wait_s` seconds for the first one, or for `wake`."""
         try:
             record = self._records.get(timeout=wait_s) if wait_s > 0 else self._records.get_nowait()
             for _ in range(_QUEUE_MAX):
-                self._feed(core, *record)
+                if record is not None:
+                    self._feed(core, *record)
                 record = self._records.get_nowait()
         except queue.Empty:
             return

@@ -18,7 +18,7 @@ asks = st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abc")), max_size=
 
 @given(events)
 def test_only_an_unbroken_row_of_refusals_since_all_else_proves_an_end(came: list[tuple[float, object, float]]) -> None:
-    """Each event: when it is told of, after the one before; what it is; how much earlier it happened."""
+    """Each event: how long after the one before it is known; what it is; how much earlier it happened."""
     refusals = Refusals()
     now, heard_at, was_open, row = 0.0, -math.inf, False, list[float]()
     for after_s, event, late_s in came:

@@ -87,7 +87,8 @@ def test_a_state_is_never_taken_for_younger_than_it_is(
 def test_another_partition_or_another_engine_is_never_taken(checkpoint: Checkpoint, needed: Needed) -> None:
     good = Manifest("counts", 3, "pebble/1", checkpoint, FILES)
     for other in (replace(good, store="other"), replace(good, partition=4), replace(good, engine="pebble/2")):
-        assert accepted(other, needed, NOW).position is None
+        with pytest.raises(ManifestUnusable):
+            accepted(other, needed, NOW)
 
 
 @given(checkpoints)

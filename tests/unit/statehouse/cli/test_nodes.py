@@ -42,6 +42,7 @@ class FakeNode(node_service_pb2_grpc.NodeServiceServicer):
         self.drains: list[node_service_pb2.DrainRequest] = []
         self.profiles: list[node_service_pb2.ProfileRequest] = []
         self.failing_ms: int | None = None
+        self.tasks: list[node_service_pb2.TaskReplica] = []
         self.asked = 0
         self._server = grpc.server(ThreadPoolExecutor(2))
         node_service_pb2_grpc.add_NodeServiceServicer_to_server(self, self._server)
@@ -58,7 +59,7 @@ class FakeNode(node_service_pb2_grpc.NodeServiceServicer):
 
     def GetNode(self, _request: node_service_pb2.GetNodeRequest, _context: Any) -> node_service_pb2.GetNodeResponse:  # noqa: N802 - the service's name
         self.asked += 1
-        return node_service_pb2.GetNodeResponse(heartbeats_failing_ms=self.failing_ms)
+        return node_service_pb2.GetNodeResponse(heartbeats_failing_ms=self.failing_ms, tasks=self.tasks)
 
     def stop(self) -> None:
         self._server.stop(0).wait()
@@ -138,6 +139,32 @@ def test_status_says_whose_heartbeats_fail(
     node.failing_ms = None
     shown, failing = status()
     assert ("reached Kafka" in shown, failing) == (False, {})
+
+
+@pytest.mark.feature("store-files-peer")
+def test_status_says_why_a_store_is_not_restored_from_a_peer(
+    router: FakeRouter, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STATEHOUSE_ROUTER", router.target)
+    store = node_service_pb2.StoreReplica(
+        store="counts", partition=3, restored_by="log", passed_over=["node-b: file_damaged: a bit"]
+    )
+    node.tasks = [node_service_pb2.TaskReplica(task="0_3", state="restoring", stores=[store])]
+    why = "counts/3 is restored from log, not from node-b: file_damaged: a bit"
+
+    def status(*options: str) -> str:
+        shown = CliRunner().invoke(app, ["status", *options])
+        assert shown.exit_code == ExitCode.DONE
+        return shown.stdout
+
+    assert why not in status()
+    assert why in status("-o", "wide")
+    restores = info(node.port)
+    restores.state = "REBALANCING"
+    router.nodes = [restores]
+    assert why in status()
+    assert json.loads(status("-o", "json"))["passed_over"] == {"node-a": [why]}
 
 
 @pytest.mark.feature("clean-stop-hands")

@@ -11,7 +11,7 @@ TABLE = {
     "reader": "lookup scan watch query health",
     "operator": "fleet drain profile verify restore metrics health reflection",
     "router": "lookup scan watch query forward fleet verify health",
-    "node": "fleet health",
+    "node": "fleet files health",
     "health": "health metrics",
     "processor": "health",
 }

@@ -94,6 +94,7 @@ LATER: Final = {
     "http_max_watches_per_address": "callers behind a load balancer share its address",
     "max_watches_per_address": "callers behind a load balancer share its address",
     "verify_interval_ms": "it reads all replicas, and takes disk: only the operator knows whether that is wanted",
+    "peer_bytes_per_s": "only the operator knows what the network and the disks have left",
     "require_signed_records": "only the operator knows when each process signs",
 }
 
