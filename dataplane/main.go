@@ -204,7 +204,8 @@ func run(given options) error {
 	go func() { ended <- link.Run() }()
 	select {
 	case err = <-ended:
-		server.Stop() // nothing is answered without the server, and its port is free for the next one
+		// Nothing is answered without the server. All connections end with this process, and its port is free for the next
+		// one. To stop gRPC's server would wait for connections over which nothing has come yet.
 		return err
 	case <-stopped:
 		if !held.HasBegun() {

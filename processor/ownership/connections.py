@@ -18,7 +18,8 @@ from statehouse.runtime.backoff import Backoff, BackoffPolicy
 
 _QUICK_S: Final = 0.05
 _QUICK_MAX: Final = 20
-"""After so many refusals in a row the address is tried at leisure."""
+"""After so many refusals in a row the address is tried less often, as the controller didn't act on them."""
+_STEADY_S: Final = 0.25
 _LEISURE: Final = BackoffPolicy("connect_to_node", first_s=0.5, longest_s=5.0)
 _BRIEF_S: Final = 1.0
 """If two connections in a row end within this time, they are turned away: they must not be made again and again."""
@@ -49,22 +50,23 @@ Dial = Callable[[Place], Awaitable[OpenConnection]]
 async def watch(node: NodeAddress, dial: Dial, note: Callable[[Sighting], None], clock: Callable[[], float]) -> None:
     """Hold a connection to a node, and tell of each attempt to make one, until cancelled."""
     named = place = (node.host, node.port)
-    leisure, refusals, was_brief = Backoff(_LEISURE), _QUICK_MAX, False
+    leisure, refusals, was_open, was_brief = Backoff(_LEISURE), 0, False, False
     while True:
+        pause_s: float | None = None
         try:
             connection = await dial(place)
         except ConnectionRefusedError:
             note(Sighting(node, Seen.REFUSED, clock()))
             refusals += 1
-            is_quick = refusals < _QUICK_MAX
+            if was_open:
+                pause_s = _QUICK_S if refusals < _QUICK_MAX else _STEADY_S
         except (OSError, TimeoutError):
             note(Sighting(node, Seen.NOTHING, clock()))
-            is_quick = False
         else:
             opened_at = clock()
             leisure.succeeded()
             # A name may stand for another address by now: only what has accepted connections can refuse them.
-            place, refusals = connection.place, 0
+            place, refusals, was_open = connection.place, 0, True
             try:
                 note(Sighting(node, Seen.ACCEPTED, opened_at))
                 await connection.ended()
@@ -75,9 +77,9 @@ async def watch(node: NodeAddress, dial: Dial, note: Callable[[Sighting], None],
                 await asyncio.sleep(_BRIEF_S)
             was_brief = is_brief
             continue
-        if not is_quick:
-            place = named
-        await asyncio.sleep(_QUICK_S if is_quick else leisure.failed())
+        if pause_s is None:
+            place, was_open, pause_s = named, False, leisure.failed()
+        await asyncio.sleep(pause_s)
 
 
 class Watches:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import LOOPBACK
 from tests.support.fleet import Fleet, ServerProcess, is_answered_by_active
 from tests.support.polling import poll_until
 from tests.support.proxy import PROXY, children_of, proxy_of
@@ -45,6 +48,18 @@ def test_a_killed_node_leaves_nothing_and_comes_back_on_its_port(fleet: Fleet) -
     assert proxy_of(node.pid) != proxy
     assert node.stop(signal.SIGINT) == 0
     assert "ended by itself" not in node.log
+
+
+def test_a_connection_over_which_nothing_comes_ends_with_its_node(fleet: Fleet) -> None:
+    """So a controller knows of the end; the proxy waits for 10 s for what a caller has to say."""
+    node = fleet.node("n1", proxy=PROXY)
+    fleet.wait_running([node])
+    with socket.create_connection((LOOPBACK, node.port)) as silent:
+        silent.settimeout(8.0)
+        node.kill()
+        with suppress(ConnectionResetError):
+            while silent.recv(4_096):
+                pass
 
 
 def test_a_node_does_not_go_on_without_its_proxy(fleet: Fleet) -> None:
