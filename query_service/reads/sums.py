@@ -145,6 +145,7 @@ class SumHandler:
         async with self._opened(admitted, wanted, of_log=request.of_log) as go_on:
             await send(verification_pb2.SumStoreResponse(stamp=admitted.stamp))
             while True:
+                part_began = time.monotonic()
                 part = await go_on()
                 entries, size = entries + part.entries, size + part.size
                 for message in _listed(part.listed):
@@ -156,7 +157,7 @@ class SumHandler:
                     sent_at = now
                     progress = verification_pb2.SumProgress(entries=entries, bytes=size)
                     await send(verification_pb2.SumStoreResponse(progress=progress))
-                await asyncio.sleep(pace.pause_s(part.size, now))
+                await asyncio.sleep(pace.pause_s(part.size, now - part_began, now))
         sums = verification_pb2.StoreSums(counts=part.sums.counts, sums=part.sums.packed(), entries=entries, bytes=size)
         await send(verification_pb2.SumStoreResponse(sums=sums))
 

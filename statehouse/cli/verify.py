@@ -84,7 +84,12 @@ def verify(
         bool, typer.Option("--log/--no-log", help="Also replay the changelog, which says what is right.")
     ] = True,
     rate: Annotated[
-        float, typer.Option(min=0.0, metavar="MB", help="Megabytes a second that each node reads at most; 0: no bound.")
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="MB",
+            help="Megabytes a second that each node reads at most; 0: no bound.",
+        ),
     ] = _RATE_MB,
     buckets: Annotated[
         int, typer.Option(min=1, max=BUCKETS_MAX, metavar="N", help="Buckets that keys are divided into.")

@@ -26,6 +26,8 @@ LISTED_MAX: Final = 64
 DIGEST_BYTES: Final = 16
 LOG: Final = "log"
 """The copy that the changelog is; no node has this name."""
+_REST: Final = 3
+"""For so many times as long as a part was read, nothing is."""
 _MODULUS: Final = 1 << (8 * DIGEST_BYTES)
 _KEY_SIZE: Final = struct.Struct(">I")
 _TIME: Final = struct.Struct(">q")
@@ -191,18 +193,22 @@ def _wrong(found: SummedEntry | None, right: SummedEntry | None) -> Wrong:
 
 @dataclass(slots=True)
 class Pace:
-    """How fast something is read: so many bytes a second on average since `began`, in seconds; 0: without a bound."""
+    """How fast something is read: so many bytes a second on average since `began`, in seconds; 0: without a bound.
+
+    Where there is one, reading also takes a quarter of the time at most. A machine that has much to do is slow, so what
+    is behind must not try to catch up.
+    """
 
     bytes_per_second: int
     began: float
     _bytes: int = field(default=0, init=False)
 
-    def pause_s(self, read: int, now: float) -> float:
-        """Note that so many bytes more were read by now. Return for how long nothing is to be read."""
+    def pause_s(self, read: int, took_s: float, now: float) -> float:
+        """Note that so many bytes more were read by now, and for how long. Return how long nothing is to be read."""
         self._bytes += read
         if self.bytes_per_second <= 0:
             return 0.0
-        return max(0.0, self.began + self._bytes / self.bytes_per_second - now)
+        return max(_REST * took_s, self.began + self._bytes / self.bytes_per_second - now)
 
 
 def _pieces(data: bytes, size: int) -> Sequence[bytes]:

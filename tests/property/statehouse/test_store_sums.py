@@ -110,7 +110,11 @@ def test_sums_of_other_numbers_of_buckets_are_not_compared() -> None:
 
 def test_a_pace_is_kept_on_average() -> None:
     pace = Pace(1_000, began=50.0)
-    assert pace.pause_s(500, now=50.1) == pytest.approx(0.4)
-    assert pace.pause_s(500, now=52.0) == 0.0
-    assert pace.pause_s(2_000, now=52.0) == pytest.approx(1.0)
-    assert Pace(0, began=0.0).pause_s(10**9, now=0.0) == 0.0
+    assert pace.pause_s(500, 0.1, now=50.1) == pytest.approx(0.4)
+    assert pace.pause_s(500, 0.0, now=52.0) == 0.0
+    assert pace.pause_s(2_000, 0.1, now=52.0) == pytest.approx(1.0)
+    assert Pace(0, began=0.0).pause_s(10**9, 1.0, now=0.0) == 0.0
+
+
+def test_what_is_behind_does_not_catch_up() -> None:
+    assert Pace(1_000_000, began=0.0).pause_s(1, 0.5, now=100.0) == pytest.approx(1.5)
