@@ -247,6 +247,7 @@ def oracle(who: list[Person], asking: Asking) -> bool:
     allowed_to = {
         "drain": {"operator"},
         "profile": {"operator"},
+        "files": {"node"},
         "reflection": {"operator"},
         "metrics": {"operator", "health"},
     }
