@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,7 +30,7 @@ import (
 )
 
 // judging is a server behind a proxy, which lets a file be read, or refuses.
-func judging(t *testing.T, path string, refusal error) *grpc.ClientConn {
+func judging(t testing.TB, path string, refusal error) *grpc.ClientConn {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,7 +62,7 @@ func judging(t *testing.T, path string, refusal error) *grpc.ClientConn {
 }
 
 // giver is a proxy that gives files to others; it returns its address.
-func giver(t *testing.T, behind *grpc.ClientConn, maxMessageBytes int) (string, *Quotas) {
+func giver(t testing.TB, behind *grpc.ClientConn, maxMessageBytes int) (string, *Quotas) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -191,4 +193,33 @@ func TestAnErrorOfTheReceiverComesBackAsItIs(t *testing.T) {
 	if err := stream.Receive(func([]byte) error { return nil }); !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
+}
+
+// A file goes from one proxy to another, both in this process: what both take of processors is told, too.
+func BenchmarkAFileGoesFromOneProxyToAnother(b *testing.B) {
+	const size = 256 << 20
+	random, content := rand.New(rand.NewPCG(3, 4)), make([]byte, size)
+	for at := 0; at < size; at += 8 {
+		binary.LittleEndian.PutUint64(content[at:], random.Uint64())
+	}
+	path := filepath.Join(b.TempDir(), "file")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	sum := sha256.Sum256(content)
+	file := &statehousev1.StoredFile{Name: "f", Size: size, Sha256: sum[:]}
+	address, _ := giver(b, judging(b, path, nil), 16<<20)
+	b.SetBytes(size)
+	var before, after syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+	for b.Loop() {
+		directory := b.TempDir()
+		if _, err := files.Fetch(context.Background(), fetchesOf(address), file, directory, time.Minute, files.NewLimit(0)); err != nil {
+			b.Fatal(err)
+		}
+		_ = os.RemoveAll(directory)
+	}
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+	used := time.Duration(after.Utime.Nano()+after.Stime.Nano()-before.Utime.Nano()-before.Stime.Nano()) / time.Duration(b.N)
+	b.ReportMetric(used.Seconds()*float64(1<<30)/size, "processor-s/GB")
 }

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -23,6 +24,7 @@ import (
 const (
 	mostOfPiece  = 1 << 20
 	leastOfPiece = 4 << 10
+	summedAtOnce = 256 << 10
 	// LockFile is no part of a checkpoint: who opens one makes it.
 	LockFile = "LOCK"
 	// Ends the name of a file that is not whole yet. Part of its checksum stands before: what is there is surely of it.
@@ -80,7 +82,7 @@ func added(ctx context.Context, sum hash.Hash, path string) (int64, error) {
 }
 
 func addedOf(ctx context.Context, sum hash.Hash, file io.Reader) (int64, error) {
-	buffer := mem.DefaultBufferPool().Get(mostOfPiece)
+	buffer := mem.DefaultBufferPool().Get(summedAtOnce)
 	defer mem.DefaultBufferPool().Put(buffer)
 	for size := int64(0); ; {
 		if err := ctx.Err(); err != nil {
@@ -89,6 +91,7 @@ func addedOf(ctx context.Context, sum hash.Hash, file io.Reader) (int64, error) 
 		read, err := file.Read(*buffer)
 		_, _ = sum.Write((*buffer)[:read]) // it never fails
 		size += int64(read)
+		runtime.Gosched() // lookups don't wait for all of it
 		if errors.Is(err, io.EOF) {
 			return size, nil
 		} else if err != nil {

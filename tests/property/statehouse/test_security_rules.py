@@ -251,6 +251,7 @@ def oracle(who: list[Person], asking: Asking) -> bool:
         "profile": {"operator"},
         "verify": {"operator", "router"},
         "restore": {"operator"},
+        "files": {"node"},
         "reflection": {"operator"},
         "metrics": {"operator", "health"},
     }
