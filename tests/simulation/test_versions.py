@@ -28,8 +28,8 @@ from tests.simulation.run import run_seed, settles, stays_settled
 from tests.simulation.settings import SimulationSettings
 from tests.simulation.world import Process, World
 
-SEEDS = 8
-LONG_SEEDS = 300
+SEEDS = 2
+LONG_SEEDS = 100
 CAUGHT_WITHIN = 20
 COMES_UP_S = 4.0
 READS_EVERY_S = 0.1

@@ -64,6 +64,7 @@ routers = ["127.0.0.1:7100"]
 # What they print depends on settings, disks or Kafka; their own tests see to them.
 ELSEWHERE = {
     "assign",
+    "compare",
     "attach",
     "config show controller",
     "config show node",
@@ -75,6 +76,7 @@ ELSEWHERE = {
     "send",
     "size",
     "state",
+    "versions",
     "topics",
 }
 
