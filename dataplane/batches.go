@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"slices"
-	"time"
 
 	"statehouse-dataplane/wire"
 )
@@ -46,7 +45,7 @@ func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization strin
 	if s := e.now(ctx); s != nil && !query.isLarge() {
 		b := e.split(s, e.judged(s, who, authorization, batchGet), lookups)
 		if b.isDecided() && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
-			data, err := e.answer(ctx, who, authorization, microseconds(s.BatchLateAfterUs), b)
+			data, err := e.answer(ctx, who, authorization, s, b)
 			if err != nil || data != nil {
 				return data, err, true
 			}
@@ -122,7 +121,7 @@ func (b *batch) answerBytes(most int) int {
 // answer asks the nodes, and then the router for what they didn't answer and for the rest. If there is no room for all
 // results, or the caller may no longer have them, there is no answer: nil, and the router says which it has.
 func (e *Express) answer(
-	ctx context.Context, who *Caller, authorization string, late time.Duration, b *batch,
+	ctx context.Context, who *Caller, authorization string, s *snapshot, b *batch,
 ) ([]byte, error) {
 	inner, end := inTime(ctx)
 	defer end()
@@ -131,7 +130,7 @@ func (e *Express) answer(
 		calls[i] = &g.sent
 		e.begin(inner, &g.sent, batchGetPath, g.request, g.answerBytes(e.calls.maxMessageBytes), done)
 	}
-	if err := e.await(inner, len(b.lookups), calls, late, done); err != nil {
+	if err := e.await(inner, len(b.lookups), calls, microseconds(s.BatchLateAfterUs), done); err != nil {
 		return nil, err
 	}
 	if calls, places := e.unanswered(b); len(places) > 0 && b.room >= 0 {
@@ -142,7 +141,7 @@ func (e *Express) answer(
 		for i, place := range places {
 			lookups[i], b.stores[place] = b.lookups[place], nil
 		}
-		data, err := e.link.Hand(ctx, who, authorization, batchGet, calls, done, wire.Framed(lookups))
+		data, err := e.link.Hand(ctx, who, authorization, batchGet, s, calls, done, wire.Framed(lookups))
 		if err != nil {
 			return nil, err
 		}

@@ -143,7 +143,7 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, qu
 	}
 	e.pauseIfRefused(s, to, asked.came)
 	asked.isWhole = by.permits == nil && !to.isOfBatch
-	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, query.data)
+	data, err := e.link.Hand(ctx, who, authorization, get, s, calls, asked.done, query.data)
 	return data, err, true
 }
 

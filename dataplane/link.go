@@ -27,7 +27,7 @@ import (
 // are big-endian. The other end is statehouse/link/link.py.
 const (
 	// Each end gives its own in its first frame, and is alone when they differ.
-	linkVersion = 12
+	linkVersion = 13
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
@@ -380,11 +380,12 @@ func (l *Link) Waiting() int {
 	return len(l.waiting)
 }
 
-// Hand has a request answered that nodes have been asked for. What comes of those calls later will be in `done`.
+// Hand has a request answered that nodes have been asked for by a snapshot. What comes of those calls later will be in `done`.
 func (l *Link) Hand(
-	ctx context.Context, who *Caller, authorization string, kind byte, calls []*sent, done <-chan ended, lookups []byte,
+	ctx context.Context, who *Caller, authorization string, kind byte, by *snapshot, calls []*sent, done <-chan ended,
+	lookups []byte,
 ) ([]byte, error) {
-	told, room := &controlv1.HandedRequest{}, mostKnown
+	told, room := &controlv1.HandedRequest{Snapshot: by.Number}, mostKnown
 	for _, each := range calls {
 		each.number = l.numbers.Add(1)
 		if len(each.came.content) > room {

@@ -76,7 +76,7 @@ func (e *Express) Page(ctx context.Context, who *Caller, authorization string, q
 		return data, nil, true
 	}
 	p.learn(most)
-	data, err := e.link.Hand(ctx, who, authorization, scan, calls, done, query.data)
+	data, err := e.link.Hand(ctx, who, authorization, scan, s, calls, done, query.data)
 	return data, err, true
 }
 
@@ -96,6 +96,7 @@ func (s *snapshot) decidePage(request []byte) *page {
 	if !ok {
 		return nil
 	}
+	asked.Version = s.Version
 	found, ok := s.byName[string(asked.Store)]
 	if !ok || !found.Pages || !asked.IsRouted(found.KeyForm) {
 		return nil

@@ -97,7 +97,7 @@ class ResetTo(StrEnum):
     EARLIEST = "earliest"
 
 
-@takes_settings(ProcessorSettings, *KAFKA_SETTINGS, "checkpoint_dir")
+@takes_settings(ProcessorSettings, *KAFKA_SETTINGS, "checkpoint_dir", "application_version")
 def reset(
     loaded: LoadedSettings[ProcessorSettings],
     app: Annotated[
@@ -122,7 +122,7 @@ def reset(
     # Spark is slow to import, and the other commands don't need it.
     from processor.application.topology import Topology  # noqa: PLC0415
 
-    topology = Topology.load(app)
+    topology = Topology.load(app).of_version(settings.application_version)
     check_login(settings.brokers, f"{topology.application_id}-reset", timeout)
     with failures_told(settings.brokers):
         plan = plan_reset(settings.brokers, topology.application_id, settings.checkpoint_dir, timeout)

@@ -22,6 +22,7 @@ from statehouse.contract.membership import Member
 from statehouse.contract.placement import NO_PLACEMENTS, FleetPlacements, StorePlacement
 from statehouse.contract.processor_reports import ProcessorReports, ReportTimes, decode_commit
 from statehouse.contract.topology import assignment_topic, commits_topic, members_topic
+from statehouse.contract.version_names import store_at, version_in, wire_version
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.observability.unreadable_records import UnreadableRecords
@@ -64,6 +65,7 @@ class ControlTopics:
         on_thread_defect: Callable[[Exception], None],
         on_report: Callable[[str], None],
     ) -> None:
+        self._version = wire_version(version_in(settings.application_id))
         self.members_known = asyncio.Event()
         self.reports = ProcessorReports()
         self.batch_spans = BatchSpans()
@@ -186,6 +188,7 @@ class ControlTopics:
             return
         try:
             commit = decode_commit(key, value)
+            commit.query_id = store_at(commit.query_id, self._version)
         except ContractError as error:
             self._skipped.note("commits", key, error)
             return

@@ -33,6 +33,7 @@ from query_service.watches.log_reader import LogReader
 from query_service.watches.watch_handler import WatchHandler
 from statehouse.contract.assignment import AssignmentReader
 from statehouse.contract.topology import AnyTaskId
+from statehouse.contract.version_names import version_in, wire_version
 from statehouse.kafka.partitioner import partitioner
 from statehouse.link.proxy import proxy_for
 from statehouse.observability.denials import counted_gate
@@ -115,6 +116,7 @@ def new_reads(
         partitioner(),
         first_batches,
         ReplicaMoments(control.moments),
+        wire_version(version_in(settings.application_id)),
     )
     open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
     lookups = LookupHandler(

@@ -17,6 +17,8 @@ from statehouse.contract.assignment import CONTROLLER_KEY, AssignmentReader, rea
 from statehouse.contract.membership import decode_member
 from statehouse.contract.processor_reports import ReportTimes, decode_commit, record_age_s, written_at_s
 from statehouse.contract.topology import assignment_topic, commits_topic, members_topic
+from statehouse.contract.version_names import store_at, version_in, wire_version
+from statehouse.contract.versions import VERSIONS_KEY, Versions, decode_versions
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.observability.unreadable_records import UnreadableRecords
@@ -31,7 +33,8 @@ class ControlTopicReaders:
     """The readers of the control topics: their threads decode records and hand them to the event loop.
 
     `on_broken(error)` is called on the event loop when a defect has ended a reader, or what a record leads to has one:
-    a router that lacks a record would only look healthy.
+    a router that lacks a record would only look healthy. `on_versions` takes the record of versions, from where the
+    topic was read to its end.
     """
 
     def __init__(
@@ -44,7 +47,12 @@ class ControlTopicReaders:
         skipped: UnreadableRecords,
         loop: asyncio.AbstractEventLoop,
         on_broken: Callable[[Exception], None],
+        *,
+        on_versions: Callable[[Versions], None] | None = None,
     ) -> None:
+        self._version = wire_version(version_in(settings.application_id))
+        self._on_versions, self._versions = on_versions, Versions()
+        self._is_read = False
         self._tracker, self._inputs, self._queries, self._loop = tracker, inputs, queries, loop
         self._controller, self._on_broken = controller, on_broken
         self._assignments = AssignmentReader(partial(skipped.note, "assignment"))
@@ -75,7 +83,7 @@ class ControlTopicReaders:
             assignment_topic(name),
             self._on_assignment_record,
             self._on_assignments_read,
-            self._assignments.begin,
+            self._begin_anew,
         )
         self._assignments.begin()
         self._member_log = reader(
@@ -105,11 +113,35 @@ class ControlTopicReaders:
         if key == CONTROLLER_KEY:
             self._on_controller_record(value, timestamp_ms)
             return
+        if key == VERSIONS_KEY:
+            self._on_versions_record(value)
+            return
         assignment = self._assignments.feed(key, value)
         if assignment is not None:
             self._call_on_loop(self._tracker.on_assignment, assignment)
 
+    def _begin_anew(self) -> None:
+        self._assignments.begin()
+        self._versions, self._is_read = Versions(), False
+
+    def _on_versions_record(self, value: bytes | None) -> None:
+        try:
+            self._versions = Versions() if value is None else decode_versions(value)
+        except ContractError as error:
+            self._skipped.note("assignment", VERSIONS_KEY, error)
+            return
+        if self._is_read:
+            self._tell_versions()
+
+    def _tell_versions(self) -> None:
+        if self._on_versions is not None:
+            self._call_on_loop(self._on_versions, self._versions)
+
     def _on_assignments_read(self) -> None:
+        if not self._is_read:
+            # Those before it in the log are of the past.
+            self._is_read = True
+            self._tell_versions()
         assignment = self._assignments.end_reached()
         if assignment is not None:
             self._call_on_loop(self._tracker.on_first_assignment, assignment)
@@ -149,6 +181,7 @@ class ControlTopicReaders:
             return
         try:
             commit = decode_commit(key, value)
+            commit.query_id = store_at(commit.query_id, self._version)
         except ContractError as error:
             self._skipped.note("commits", key, error)
             return

@@ -10,28 +10,21 @@ import grpc.aio
 import structlog
 
 from router.calls.channels import QUERY_SERVICE
+from router.calls.express_way import ExpressWay
 from router.calls.liveness import show_liveness
 from router.control_topics import ControlTopicReaders
-from router.fleet.current_table import CurrentTable
 from router.fleet.readiness import is_ready
 from router.fleet.table import RoutingTable
-from router.fleet.tracker import FleetTracker
-from router.fleet_api.inputs import Inputs
-from router.fleet_api.queries import ControllerReport, ProcessorQueries
-from router.lookups.explain import Explainer
-from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
+from router.lookups.overload import LookupLimit
+from router.service import FLEET_SERVICE
+from router.switched import SwitchedFleet, SwitchedQueries
 from router.telemetry.collector import TableCollector
 from router.telemetry.metrics import RouterMetrics
+from router.version_core import FleetReaders, Surroundings, VersionCore
+from router.version_switch import VersionSwitch
 from router.web import WebProcess
-from router.wiring import (
-    new_calls,
-    new_express_door,
-    new_express_way,
-    new_lookups,
-    new_verifier,
-    new_watches,
-    request_times,
-)
+from router.wiring import new_verifier
+from statehouse.contract.version_names import FIRST
 from statehouse.link.proxy import proxy_for
 from statehouse.observability import logs
 from statehouse.observability.denials import counted_gate
@@ -44,15 +37,20 @@ from statehouse.runtime.background import BackgroundWork
 from statehouse.runtime.stop_deadline import CLOSE_S, StopDeadline, end_threads
 from statehouse.runtime.waiting import StopSignals, is_set_within, stop_signals
 from statehouse.settings import RouterSettings
-from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
+from statehouse.v1 import fleet_service_pb2_grpc
 
 log = structlog.get_logger(__name__)
 
 _READINESS_JUDGED_EVERY_S: Final = 0.5
+# The proxy acts on a snapshot for three seconds at most after it was last said to hold: no more switches fit there.
+_WAYS_KEPT: Final = 16
 
 
 class RouterServer:
-    """A router. `ControlTopicReaders` feeds `tracker`, `inputs`, `queries` and `controller` from the control topics."""
+    """A router. Its cores, one for each version of the application, are fed from the control topics.
+
+    Those of the first version that a reader of its topics feeds, are attributes: `tables`, `tracker`, ….
+    """
 
     def __init__(
         self, settings: RouterSettings, on_broken: Callable[[Exception], None], *, share_port: bool = False
@@ -65,7 +63,6 @@ class RouterServer:
         self._settings = settings
         self.metrics = metrics = RouterMetrics()
         self.skipped = UnreadableRecords(metrics.registry, "statehouse_router")
-        self.tables = CurrentTable()
         bind = f"{settings.bind_host}:{settings.router_port}"
         self._tracing = tracing_for("router")
         self._proxy = proxy_for(
@@ -77,54 +74,29 @@ class RouterServer:
             server_name=settings.tls_node_name,
         )
         self._background = BackgroundWork()
-        self._express = new_express_door(settings, has_proxy=self._proxy is not None)
-        self._calls = calls = new_calls(settings, self._proxy, metrics, self._express.refresh)
-        self.channels, self.health, self.coalescer = calls.channels, calls.health, calls.coalescer
-        self.tracker = FleetTracker(
-            self.tables,
-            self._on_table,
-            session_timeout_s=settings.session_timeout_ms / 1_000,
-            rack=settings.router_rack,
-            on_defect=on_broken,
-        )
-        self.inputs, self.queries, self.controller = Inputs(), ProcessorQueries(), ControllerReport()
-        self._lookups = lookups = new_lookups(
-            settings,
-            self.tables,
-            calls,
-            metrics,
-            self._tracing,
-            self._express.lookups_elsewhere,
-            self.queries.newest_moment,
-        )
-        self.watches = new_watches(settings, self.tables, calls, lookups.dispatcher, metrics)
-        self._handlers = QueryHandlers(self.tables, lookups, self.watches, metrics, request_times(settings))
-        self.fleet = FleetServicer(
-            settings.application_id,
-            self.tables,
-            self.tracker,
-            self.health,
-            self.inputs,
-            self.queries,
-            self.controller,
-            Explainer(
-                self.tables, lookups.limit, lookups.keys, self.health, calls.answer_times, self._express.obstacle_to
-            ),
-            served_by=self._served_by,
-            times=request_times(settings),
-            max_watches=settings.max_watches,
-            max_watches_per_address=settings.max_watches_per_address,
-        )
-        metrics.open_fleet_watches.set_function(lambda: self.fleet.watches.streams.open)
+        limit = LookupLimit(settings.max_lookups, self._lookups_elsewhere)
+        self._around = Surroundings(self._proxy, metrics, self._tracing, limit, on_broken)
+        self._follow: Callable[[VersionCore], FleetReaders | None] = lambda _core: None
+        first = self.first = VersionCore(FIRST, settings, self._around, self._on_table)
+        self.tables, self.tracker, self.health = first.tables, first.tracker, first.calls.health
+        self.channels, self.coalescer, self.watches = first.calls.channels, first.calls.coalescer, first.watches
+        self.inputs, self.queries, self.controller = first.inputs, first.queries, first.controller
+        self.versions = VersionSwitch(first, self._new_core, self._on_switch)
+        self._ways: list[tuple[int, VersionCore]] = []
+        """The cores whose snapshots the proxy was given, and the numbers of the snapshots before."""
+        self._way: tuple[ExpressWay, asyncio.Task[None]] | None = None
+        self._queries = SwitchedQueries(self.versions, self._core_of_snapshot)
+        self.fleet = SwitchedFleet(self.versions)
+        self._collector: TableCollector | None = None
+        self._show_sums(limit)
         self._is_serving = self._was_ready = False
-        self._silence_s: Callable[[], float | None] = lambda: None
         self._rpc = RpcServer(
             bind,
             (QUERY_SERVICE, FLEET_SERVICE),
             self._register,
             settings=settings,
             proxy=self._proxy,
-            proxied=self._handlers.proxied,
+            proxied=self._queries.proxied,
             max_batch_entries=settings.router_max_batch_entries,
             lasting_calls=settings.max_lookups + 2 * settings.max_watches,
             share_port=share_port,
@@ -136,23 +108,24 @@ class RouterServer:
         """The port it listens on."""
         return self._rpc.port
 
-    async def start(self, silence_s: Callable[[], float | None] = lambda: None) -> None:
-        """Accept calls; they fail with ROUTING_NOT_READY until the first table.
+    def follow(self, readers: Callable[[VersionCore], FleetReaders]) -> None:
+        """Have the control topics of each version read by what `readers` makes; begin with the first version's."""
+        self._follow = readers
+        self.first.readers = readers(self.first)
 
-        `silence_s()`: seconds since what the table is made of was last known to be read to its end; None if never.
-        """
-        self._silence_s = silence_s
+    async def start(self) -> None:
+        """Accept calls; they fail with ROUTING_NOT_READY until the first table."""
         await self._rpc.start()
         self._background.start(self._judge_readiness(), "judge readiness")
-        if (verifier := new_verifier(self._settings, self.fleet, self.metrics)) is not None:
+        if (verifier := new_verifier(self._settings, lambda: self.versions.serving.fleet, self.metrics)) is not None:
             self._background.start(verifier.run(), "compare replicas")
         if self._proxy is not None:
             self._background.start(show_liveness(self._proxy.link), "show liveness")
-            if self._express.obstacle is None:
+            if self.first.express.obstacle is None:
                 self._rpc.give_permits()
-                way = new_express_way(self._settings, self._proxy, self.tables, self._calls, self.metrics)
-                self._express.open(way, self._proxy.link)
-                self._background.start(way.run(), "express way")
+                self._open_way(self.versions.serving)
+        if self.first.readers is not None:
+            self.first.readers.start()
         log.info("router listens", address=f"{self._settings.bind_host}:{self.port}")
 
     def leave(self) -> None:
@@ -163,40 +136,84 @@ class RouterServer:
         """Refuse new calls, let those under way end within `grace_s` (default: `stop_grace_ms`), close connections."""
         if grace_s is None:
             grace_s = self._settings.stop_grace_ms / 1_000
-        self.tracker.close()
-        self.watches.streams.stop()
-        self.fleet.watches.streams.stop()
+        for core in self.versions:
+            core.tracker.close()
+            core.end_watches()
         await self._rpc.stop(grace_s)
         await self._background.cancel()
-        await self.health.close()
-        await self.channels.close()
+        await self.versions.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 
-    def collect(self, kafka_silence_s: Callable[[], float | None]) -> None:
-        """Have the metrics that are read at each scrape collected; `kafka_silence_s` is as for `TableCollector`."""
-        self.metrics.registry.register(TableCollector(self.tables, self.health.suspects, kafka_silence_s))
+    def collect(self) -> None:
+        """Have the metrics that are read at each scrape collected."""
+        self._collector = TableCollector(self.tables, self.health.suspects, self._silence_s)
+        self.metrics.registry.register(self._collector)
         self.metrics.registry.register(ProxyCollector("statehouse_router", self._rpc.proxy_sums, has_express=True))
 
     def _register(self, server: grpc.aio.Server) -> None:
-        self._handlers.register(server)
+        self._queries.register(server)
         fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(self.fleet, server)
 
-    @property
-    def _served_by(self) -> fleet_service_pb2.ServedBy.ValueType:
-        if self._proxy is None:
-            return fleet_service_pb2.SERVED_BY_GRPCIO
-        if self._express.obstacle is not None:
-            return fleet_service_pb2.SERVED_BY_PROXY
-        return fleet_service_pb2.SERVED_BY_PROXY_WITH_EXPRESS_WAY
+    def _show_sums(self, limit: LookupLimit) -> None:
+        """Have the metrics show what all versions have together."""
+        metrics = self.metrics
+        metrics.open_lookups.set_function(lambda: limit.under_way)
+        metrics.max_lookups.set(self._settings.max_lookups)
+        metrics.held.set_function(lambda: sum(core.lookups.holds.held for core in tuple(self.versions)))
+        metrics.open_watches.set_function(lambda: sum(core.watches.streams.open for core in tuple(self.versions)))
+        metrics.open_fleet_watches.set_function(
+            lambda: sum(core.fleet.watches.streams.open for core in tuple(self.versions))
+        )
 
-    def _on_table(self, table: RoutingTable) -> None:
-        self.channels.retain(table.nodes)
-        self.health.retain(table.nodes)
-        self._calls.answer_times.retain(table.nodes.keys(), table.stores.keys())
-        self._lookups.holds.retain(table.stores.keys())
-        self._express.refresh()
-        if not self._is_serving:
+    def _lookups_elsewhere(self) -> int:
+        """Return how many lookups are under way that the proxy has sent to nodes on its own."""
+        return 0 if self._way is None or self._proxy is None else self._proxy.link.elsewhere
+
+    def _silence_s(self) -> float | None:
+        """Return seconds since what the table is made of was last known to be read to its end; None if never."""
+        readers = self.versions.serving.readers
+        return None if readers is None else readers.silence_s()
+
+    def _new_core(self, version: str) -> VersionCore:
+        core = VersionCore(version, self._settings, self._around, self._on_table)
+        core.readers = self._follow(core)
+        if core.readers is not None:
+            core.readers.start()
+        return core
+
+    def _open_way(self, core: VersionCore) -> None:
+        """Give the proxy the snapshots of a core from now on."""
+        if self._proxy is None:
+            return
+        after = 0
+        if self._way is not None:
+            way, running = self._way
+            after = way.number
+            running.cancel()
+        way = core.new_way(self._proxy, after)
+        core.express.open(way, self._proxy.link)
+        self._ways.append((after, core))
+        way.refresh()
+        self._way = way, self._background.start(way.run(), "express way")
+
+    def _core_of_snapshot(self, number: int) -> VersionCore:
+        """Return the core by whose snapshot the proxy has made calls."""
+        return next((core for after, core in reversed(self._ways) if number > after), self.versions.serving)
+
+    def _on_switch(self, before: VersionCore, after: VersionCore) -> None:
+        if self._way is not None:
+            before.express.close()
+            self._open_way(after)
+            del self._ways[:-_WAYS_KEPT]
+        if self._collector is not None:
+            self._collector.show(after.tables, after.calls.health.suspects, self._silence_s)
+        self._is_serving = after.is_routed
+        self._tell_health()
+
+    def _on_table(self, core: VersionCore, table: RoutingTable) -> None:
+        self.versions.go_on()
+        if core is self.versions.serving and not self._is_serving:
             self._is_serving = True
             log.info("router is ready", epoch=table.epoch, stores=sorted(table.stores), nodes=sorted(table.nodes))
         self._tell_health()
@@ -233,21 +250,24 @@ async def serve(settings: RouterSettings, stop: StopSignals, *, share_port: bool
         stop.now()
 
     server = RouterServer(settings, stop_by, share_port=share_port)
-    follower = ControlTopicReaders(
-        settings,
-        server.tracker,
-        server.inputs,
-        server.queries,
-        server.controller,
-        server.skipped,
-        asyncio.get_running_loop(),
-        stop_by,
+    loop = asyncio.get_running_loop()
+    server.follow(
+        lambda core: ControlTopicReaders(
+            core.settings,
+            core.tracker,
+            core.inputs,
+            core.queries,
+            core.controller,
+            server.skipped,
+            loop,
+            stop_by,
+            on_versions=server.versions.take if core is server.first else None,
+        )
     )
-    server.collect(follower.silence_s)
+    server.collect()
     metrics_server = serve_metrics(server.metrics.registry, settings, server.metrics.security.denied)
     web = WebProcess(settings, server.port)
-    await server.start(follower.silence_s)
-    follower.start()
+    await server.start()
     web.start()
     try:
         await stop.asked.wait()
@@ -257,11 +277,9 @@ async def serve(settings: RouterSettings, stop: StopSignals, *, share_port: bool
             await is_set_within(stop.at_once, settings.lame_duck_ms / 1_000)
     finally:
         log.info("router stops")
-        left = "calls that are under way, and the web process"
+        left = "calls that are under way, the web process and the readers of topics"
         bound = StopDeadline(settings.stop_grace_ms / 1_000 + CLOSE_S, lambda: left)
         await asyncio.gather(web.stop(), server.stop())
-        left = "the readers of topics"
-        await follower.stop()
         left = "metrics"
         if metrics_server is not None:
             metrics_server.close()

@@ -8,12 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
-import grpc
-import grpc.aio
-
-from router.calls.channels import QUERY_SERVICE
 from router.calls.express_way import why_handed, why_page_handed
 from router.calls.health import NodeHealth
 from router.choice.attempt_log import AttemptLog
@@ -35,20 +31,21 @@ from router.lookups.overload import LookupLimit
 from router.lookups.scatter import Scatter
 from router.telemetry.metrics import RouterMetrics
 from router.watches.fleet_watch import FleetWatch
-from router.watches.watch_relay import WatchRelay
+from router.watches.watch_relay import SendResponse, WatchRelay
 from statehouse.contract.paging import RangeRequest
 from statehouse.contract.topology import Role
+from statehouse.contract.version_names import version_in, wire_version
 from statehouse.errors import LookupFailure
 from statehouse.link.handed import HandedLookup
-from statehouse.link.link import CALLS, LinkContext, LinkHandler
+from statehouse.link.link import LinkContext
 from statehouse.rpc.authorized import address_of
 from statehouse.rpc.deadline import Deadline, HasTime, RequestTimes
 from statehouse.rpc.requests import parsed, refuse_unreadable
-from statehouse.rpc.status import Context, failing_cleanly, send_to
-from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
+from statehouse.rpc.status import Context
+from statehouse.v1 import fleet_service_pb2, query_service_pb2
 
 # Their requests begin with the fields of GetRequest, and the router needs no other.
-_KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf", "GetHistory", "QueryStore")
+KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf", "GetHistory", "QueryStore")
 _PAGES: Final[Mapping[str, type[RangeRequest]]] = MappingProxyType(
     {
         "Scan": query_service_pb2.ScanRequest,
@@ -57,6 +54,8 @@ _PAGES: Final[Mapping[str, type[RangeRequest]]] = MappingProxyType(
     }
 )
 FLEET_SERVICE = "statehouse.v1.FleetService"
+UNARY_METHODS: Final = (*KEYED_METHODS, "BatchGet", *_PAGES, "Count")
+UnaryHandler = Callable[[bytes, HasTime], Awaitable[bytes]]
 
 Request = TypeVar(
     "Request",
@@ -83,7 +82,7 @@ class LookupParts:
 
 @dataclass(frozen=True, slots=True)
 class QueryHandlers:
-    """QueryService for all partitions. `times`: how long requests may take."""
+    """QueryService of a version of the application, for all partitions. `times`: how long requests may take."""
 
     tables: CurrentTable
     lookups: LookupParts
@@ -91,31 +90,30 @@ class QueryHandlers:
     metrics: RouterMetrics
     times: RequestTimes
 
-    def register(self, server: grpc.aio.Server) -> None:
-        """Add the service to a server; by hand, because the generated code would parse every message."""
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            **{
-                method: grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_keyed(method)), self))
-                for method in _KEYED_METHODS
-            },
-            "BatchGet": grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_batch_get), self)),
-            **{
-                method: grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_page(method)), self))
-                for method in _PAGES
-            },
-            "Count": grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_count), self)),
-            "Watch": grpc.unary_stream_rpc_method_handler(
-                partial(_watch, self), query_service_pb2.WatchRequest.FromString
-            ),
-        }
-        server.add_registered_method_handlers(QUERY_SERVICE, handlers)
-
-    @property
-    def proxied(self) -> Mapping[str, LinkHandler]:
-        """The handlers for calls that the proxy sends over the link."""
-        keyed = {method: partial(_keyed(method), self) for method in _KEYED_METHODS if method in CALLS.values()}
+    def unary(self) -> Mapping[str, UnaryHandler]:
+        """Return the handlers of all methods that answer with one message, by their names."""
+        keyed = {method: partial(_keyed(method), self) for method in KEYED_METHODS}
         pages = {method: partial(_page(method), self) for method in _PAGES}
         return {**keyed, "BatchGet": partial(_batch_get, self), **pages, "Count": partial(_count, self)}
+
+    async def watch(
+        self,
+        request: query_service_pb2.WatchRequest,
+        send: SendResponse,
+        address: str,
+        reached: dict[int, int] | None = None,
+    ) -> None:
+        """Answer a Watch of a caller at this address, for as long as the caller stays; `reached` as for `WatchRelay`.
+
+        Raises:
+            LookupFailure: as `WatchRelay.watch`.
+
+        """
+        try:
+            await self.watches.watch(request, send, address, reached)
+        except LookupFailure as failure:
+            self.observe(request.store, failure.reason.name, None, None)
+            raise
 
     def observe(self, store: str, outcome: str, role: Role | None, started_at: float | None) -> None:
         """Count a lookup; a store that is not in the assignment has an empty label.
@@ -205,16 +203,6 @@ async def _count(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
     return (await _counted(self, "Count", self.lookups.scatter.count, request, context)).SerializeToString()
 
 
-@failing_cleanly
-async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, context: Context) -> None:
-    """Answer a Watch, for as long as the caller stays."""
-    try:
-        await self.watches.watch(request, send_to(context), address_of(context))
-    except LookupFailure as failure:
-        self.observe(request.store, failure.reason.name, None, None)
-        raise
-
-
 async def _counted(
     self: QueryHandlers,
     method: str,
@@ -238,8 +226,11 @@ async def _counted(
     return response
 
 
-class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
-    """FleetService. `served_by`: what takes the router's calls; `times`: how long requests may take."""
+class FleetHandlers:
+    """FleetService of a version of the application.
+
+    `served_by`: what takes the router's calls; `times`: how long requests may take.
+    """
 
     def __init__(
         self,
@@ -253,6 +244,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         explainer: Explainer,
         *,
         served_by: fleet_service_pb2.ServedBy.ValueType,
+        version: str,
         times: RequestTimes,
         max_watches: int,
         max_watches_per_address: int | None,
@@ -261,6 +253,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         self._tracker, self._health = tracker, health
         self._inputs, self._queries, self._explainer = inputs, queries, explainer
         self._controller, self._served_by, self._times = controller, served_by, times
+        self._version = version
         self.watches = FleetWatch(
             tables, self._describe, max_watches=max_watches, max_watches_per_address=max_watches_per_address
         )
@@ -285,7 +278,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         return fleet_service_pb2.ListPartitionsResponse(partitions=partitions)
 
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
-        return describe_fleet(
+        fleet = describe_fleet(
             self._application_id,
             table,
             self._tracker,
@@ -293,8 +286,10 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             self._queries.is_not_built,
             self._queries.newest_batch,
         )
+        fleet.version = self._version
+        return fleet
 
-    async def _get_fleet(
+    async def get_fleet(
         self, _request: fleet_service_pb2.GetFleetRequest, _context: Context
     ) -> fleet_service_pb2.GetFleetResponse:
         """Describe the fleet, the processor's queries, and who assigns."""
@@ -307,48 +302,50 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             response.controller.CopyFrom(controller)
         return response
 
-    async def _list_stores(
+    async def list_stores(
         self, _request: fleet_service_pb2.ListStoresRequest, _context: Context
     ) -> fleet_service_pb2.ListStoresResponse:
+        """Return the stores."""
         table = self._tables.current()
         return fleet_service_pb2.ListStoresResponse(
             epoch=table.epoch, stores=describe_stores(table, self._queries.is_not_built, self._queries.newest_batch)
         )
 
-    async def _list_nodes(
+    async def list_nodes(
         self, _request: fleet_service_pb2.ListNodesRequest, _context: Context
     ) -> fleet_service_pb2.ListNodesResponse:
+        """Return the nodes."""
         table = self._tables.current()
         nodes = describe_nodes(table, self._tracker, self._health.suspects)
         return fleet_service_pb2.ListNodesResponse(epoch=table.epoch, nodes=nodes)
 
-    async def _list_partitions(
+    async def list_partitions(
         self, request: fleet_service_pb2.ListPartitionsRequest, _context: Context
     ) -> fleet_service_pb2.ListPartitionsResponse:
+        """Return who holds a store's partitions."""
         return self.known_partitions(request.store)
 
-    async def _list_changelogs(
+    async def list_changelogs(
         self, _request: fleet_service_pb2.ListChangelogsRequest, _context: Context
     ) -> fleet_service_pb2.ListChangelogsResponse:
+        """Return the changelogs, as the processor compared them."""
         stores = self._tables.current().assignment.stores
         return fleet_service_pb2.ListChangelogsResponse(changelogs=self._queries.changelogs(stores, time.monotonic()))
 
-    async def _get_moment(
+    async def get_moment(
         self, request: fleet_service_pb2.GetMomentRequest, _context: Context
     ) -> fleet_service_pb2.GetMomentResponse:
+        """Return what the processor has told of a batch."""
         store = self._tables.current().store(request.store)
         return self._inputs.moment(store.spec, named(request.moments))
 
-    async def _locate_key(
+    async def locate_key(
         self, request: fleet_service_pb2.LocateKeyRequest, _context: Context
     ) -> fleet_service_pb2.LocateKeyResponse:
+        """Return where a key is."""
         return describe_key(self._tables.current(), request, self._health.suspects)
 
-    async def _watch_fleet(self, request: fleet_service_pb2.WatchFleetRequest, context: Context) -> None:
-        """Describe the fleet, for as long as the caller stays."""
-        await self.watches.watch(request, send_to(context), address_of(context))
-
-    async def _await_input(
+    async def await_input(
         self, request: fleet_service_pb2.AwaitInputRequest, context: Context
     ) -> fleet_service_pb2.AwaitInputResponse:
         """Wait for the processor."""
@@ -356,21 +353,11 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         records = latest(request.records)
         deadline = self._times.deadline(context)
         token = await self._inputs.processed(store.spec.name, records, deadline, request.ByteSize())
-        return fleet_service_pb2.AwaitInputResponse(at_least=token.to_proto())
+        named = token.named_by(wire_version(version_in(self._application_id)))
+        return fleet_service_pb2.AwaitInputResponse(at_least=named.to_proto())
 
-    async def _explain_get(
+    async def explain_get(
         self, request: fleet_service_pb2.ExplainGetRequest, context: Context
     ) -> fleet_service_pb2.ExplainGetResponse:
         """Look a key up and return each step."""
         return await self._explainer.explain_get(request, self._times.deadline(context))
-
-    GetFleet = failing_cleanly(_get_fleet)
-    ListStores = failing_cleanly(_list_stores)
-    ListNodes = failing_cleanly(_list_nodes)
-    ListPartitions = failing_cleanly(_list_partitions)
-    ListChangelogs = failing_cleanly(_list_changelogs)
-    GetMoment = failing_cleanly(_get_moment)
-    LocateKey = failing_cleanly(_locate_key)
-    ExplainGet = failing_cleanly(_explain_get)
-    WatchFleet = failing_cleanly(_watch_fleet)
-    AwaitInput = failing_cleanly(_await_input)

@@ -23,7 +23,7 @@ from router.lookups.keyed import KeyLookups
 from router.lookups.observed import LookupObserver
 from router.lookups.overload import LookupLimit
 from router.lookups.scatter import Scatter
-from router.service import FleetServicer, LookupParts
+from router.service import FleetHandlers, LookupParts
 from router.telemetry.metrics import RouterMetrics
 from router.watches.watch_relay import WatchRelay
 from statehouse.link.proxy import Proxy
@@ -61,16 +61,32 @@ def new_express_door(settings: RouterSettings, *, has_proxy: bool) -> ExpressDoo
 
 
 def new_express_way(
-    settings: RouterSettings, proxy: Proxy, tables: CurrentTable, calls: NodeCalls, metrics: RouterMetrics
+    settings: RouterSettings,
+    proxy: Proxy,
+    tables: CurrentTable,
+    calls: NodeCalls,
+    metrics: RouterMetrics,
+    version: str,
+    after: int,
 ) -> ExpressWay:
-    """Return the express way over a proxy that has been started."""
+    """Return the express way over a proxy that has been started; `version`, `after`: as for `ExpressCompiler`."""
     bounds = ExpressLimits(
         settings.max_lookups,
         settings.router_max_batch_entries,
         settings.attempt_timeout_ms / 1_000,
         needs_permits=bool(gates_named(settings)),
     )
-    return ExpressWay(proxy.link, tables, calls.health, calls.answer_times, calls.budget, metrics, bounds=bounds)
+    return ExpressWay(
+        proxy.link,
+        tables,
+        calls.health,
+        calls.answer_times,
+        calls.budget,
+        metrics,
+        bounds=bounds,
+        version=version,
+        after=after,
+    )
 
 
 def new_calls(
@@ -111,12 +127,12 @@ def new_lookups(
     calls: NodeCalls,
     metrics: RouterMetrics,
     tracing: Tracing | None,
-    lookups_elsewhere: Callable[[], int],
+    limit: LookupLimit,
     newest_moment: Callable[[str], tuple[str, int] | None],
 ) -> LookupParts:
     """Return the parts that answer lookups.
 
-    `lookups_elsewhere`: how many the proxy has under way on its own. `newest_moment`: as `ProcessorQueries` has it.
+    `limit`: on those of all versions. `newest_moment`: as `ProcessorQueries` has it.
     """
     attempt_timeout_s = settings.attempt_timeout_ms / 1_000
     lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
@@ -130,7 +146,6 @@ def new_lookups(
         tables, calls.attempts, calls.budget, metrics, attempt_timeout_s=attempt_timeout_s, holds=holds
     )
     keys = KeyLookups(tables, dispatcher)
-    limit = LookupLimit(settings.max_lookups, lookups_elsewhere)
     groups = GroupCalls(tables, calls.attempts, calls.budget, metrics, attempt_timeout_s=attempt_timeout_s)
     batches = BatchGetter(
         tables,
@@ -150,9 +165,6 @@ def new_lookups(
         max_message_bytes=settings.max_message_bytes,
         newest_moment=newest_moment,
     )
-    metrics.held.set_function(lambda: holds.held)
-    metrics.open_lookups.set_function(lambda: limit.under_way)
-    metrics.max_lookups.set(settings.max_lookups)
     return LookupParts(holds, dispatcher, keys, limit, batches, scatter, observer)
 
 
@@ -160,7 +172,7 @@ def new_watches(
     settings: RouterSettings, tables: CurrentTable, calls: NodeCalls, dispatcher: Dispatcher, metrics: RouterMetrics
 ) -> WatchRelay:
     """Return the part that passes watches on."""
-    watches = WatchRelay(
+    return WatchRelay(
         tables,
         calls.health,
         calls.channels.stream,
@@ -172,12 +184,15 @@ def new_watches(
         max_watches_per_address=settings.max_watches_per_address,
         max_partitions=settings.max_watched_partitions,
     )
-    metrics.open_watches.set_function(lambda: watches.streams.open)
-    return watches
 
 
-def new_verifier(settings: RouterSettings, fleet: FleetServicer, metrics: RouterMetrics) -> BackgroundVerifier | None:
-    """Return what compares stores in the background; None if the settings don't want it."""
+def new_verifier(
+    settings: RouterSettings, serving: Callable[[], FleetHandlers], metrics: RouterMetrics
+) -> BackgroundVerifier | None:
+    """Return what compares stores in the background; None if the settings don't want it.
+
+    `serving`: returns the fleet of the version that serves.
+    """
     if not settings.verify_interval_ms:
         return None
     # It needs the client, which most routers can start without.
@@ -186,8 +201,8 @@ def new_verifier(settings: RouterSettings, fleet: FleetServicer, metrics: Router
     return BackgroundVerifier(
         settings.verify_interval_ms / 1_000,
         settings.verify_bytes_per_second,
-        fleet.known_fleet,
-        fleet.known_partitions,
+        lambda: serving().known_fleet(),
+        lambda store: serving().known_partitions(store),
         metrics,
         _tls_for_nodes(settings),
     )

@@ -84,6 +84,7 @@ type Snapshot[R Held] struct {
 	MostEntries int
 	// Whether only those are answered who have a permit.
 	NeedsPermits bool
+	version      string
 	stores       map[string]*Store[R]
 }
 
@@ -93,7 +94,7 @@ func New[R Held](
 ) *Snapshot[R] {
 	s := &Snapshot[R]{
 		Number: decided.Number, epoch: decided.Epoch, MostEntries: int(decided.MaxBatchEntries),
-		NeedsPermits: decided.NeedsPermits, stores: map[string]*Store[R]{},
+		NeedsPermits: decided.NeedsPermits, version: decided.Version, stores: map[string]*Store[R]{},
 	}
 	for _, each := range decided.Stores {
 		if each.PartitionCount == 0 || each.PartitionCount > placement.MostPartitions {
@@ -125,6 +126,9 @@ func (s *Snapshot[R]) store(terms *Terms, of kinds) (*Store[R], controlv1.Servin
 	}
 	if terms.epoch != 0 && terms.epoch != s.epoch {
 		return nil, epoch
+	}
+	if !terms.moment.isOf(s.version) {
+		return nil, moment
 	}
 	return store, none
 }

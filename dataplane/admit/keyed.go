@@ -40,6 +40,7 @@ func (s *Snapshot[R]) Admit(asked *Asked, now int64, granted *Granted[R]) contro
 	if asked.method.isPaged {
 		prefix := ordered.Append(nil, serialized)
 		granted.Entries = asked.entries()
+		asked.Version = s.version
 		var walk Moment
 		if granted.Start, granted.Stop, walk, isRead = asked.left(asked, prefix, keys.After(prefix)); !isRead {
 			return keyObstacle
@@ -62,7 +63,7 @@ func (s *Snapshot[R]) Admit(asked *Asked, now int64, granted *Granted[R]) contro
 }
 
 // Token returns the token of the page that follows an entry's key, in a walk that is of a batch if one is set.
-func (a *Asked) Token(last []byte, shown Moment) string { return token(a, last, shown) }
+func (a *Asked) Token(last []byte, shown Moment) string { return a.tokenFor(a, last, shown) }
 
 func (a *Asked) identity() []byte {
 	identity := appendStore([]byte(a.method.request), a.Store)

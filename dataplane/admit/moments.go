@@ -2,6 +2,7 @@ package admit
 
 import (
 	"math"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
@@ -101,6 +102,19 @@ func areMoments(data []byte) bool {
 			return false
 		}
 		data = rest
+	}
+	return true
+}
+
+// isOf says whether all batches that are named are of queries of a version of the application: those of another one are Python's
+// to refuse. Ids of queries end with the version, as statehouse/contract/version_names.py has it.
+func (m *momentBound) isOf(version string) bool {
+	for data := m.named; len(data) > 0; {
+		query, _, rest, _ := nextMoment(data)
+		_, theirs, _ := strings.Cut(string(query), "@")
+		if data = rest; theirs != version {
+			return false
+		}
 	}
 	return true
 }

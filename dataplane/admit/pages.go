@@ -132,6 +132,7 @@ func (s *Snapshot[R]) AdmitPage(page *Page, now int64) (*GrantedPage[R], control
 		return nil, keyObstacle
 	}
 	granted.Gaps = gaps
+	page.Version = s.version
 	var walk Moment
 	if granted.Start, granted.Stop, walk, isRead = page.left(page, start, stop); !isRead {
 		return nil, keyObstacle
@@ -221,7 +222,7 @@ func (p *Page) numbers(form controlv1.KeyForm) (start, stop []byte, gaps [][2][]
 }
 
 // Token returns the token of the page that follows a key, in a walk that is of a batch if one is set.
-func (p *Page) Token(last []byte, shown Moment) string { return token(p, last, shown) }
+func (p *Page) Token(last []byte, shown Moment) string { return p.tokenFor(p, last, shown) }
 
 func (p *Page) identity() []byte {
 	identity := appendStore([]byte("ScanRequest"), p.Store)

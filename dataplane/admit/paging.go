@@ -15,6 +15,8 @@ import (
 // Paging is what a request says of the page that it wants.
 type Paging struct {
 	Reverse bool
+	// Version is the version of the application that is asked, as tokens have it. Its caller sets it.
+	Version string
 
 	size  uint64
 	token []byte
@@ -25,7 +27,7 @@ const (
 	usualEntries, mostEntries = 100, 1_000
 
 	// Fields of PageToken.
-	tokenLastKey, tokenFingerprint, tokenQuery, tokenBatch = 1, 2, 4, 5
+	tokenLastKey, tokenFingerprint, tokenQuery, tokenBatch, tokenVersion = 1, 2, 4, 5, 6
 )
 
 func (p *Paging) takeSize(found wire.Field) bool {
@@ -58,8 +60,9 @@ func (p *Paging) left(of identified, start, stop []byte) (from, to []byte, shown
 		return start, stop, Moment{}, true
 	}
 	last, shown, isRead := tokenOf(p.token)
-	if !isRead || token(of, last, shown) != string(p.token) {
-		return nil, nil, Moment{}, false // damaged, of another scan, of a later format, or not as anybody writes it
+	if !isRead || p.tokenFor(of, last, shown) != string(p.token) {
+		// Damaged, of another scan or version, of a later format, or not as anybody writes it.
+		return nil, nil, Moment{}, false
 	}
 	if p.Reverse {
 		if stop == nil || bytes.Compare(last, stop) < 0 {
@@ -75,8 +78,8 @@ func (p *Paging) left(of identified, start, stop []byte) (from, to []byte, shown
 // as they are serialized.
 type identified interface{ identity() []byte }
 
-// token returns the token of the page that follows a key, in a walk that is of a batch if one is set.
-func token(of identified, last []byte, shown Moment) string {
+// tokenFor returns the token of the page that follows a key, in a walk that is of a batch if one is set.
+func (p *Paging) tokenFor(of identified, last []byte, shown Moment) string {
 	var data []byte
 	if len(last) > 0 {
 		data = protowire.AppendBytes(protowire.AppendTag(data, tokenLastKey, protowire.BytesType), last)
@@ -86,6 +89,9 @@ func token(of identified, last []byte, shown Moment) string {
 	}
 	if shown.IsSet {
 		data = appendMoment(data, tokenQuery, tokenBatch, shown.query, shown.Batch)
+	}
+	if p.Version != "" {
+		data = protowire.AppendString(protowire.AppendTag(data, tokenVersion, protowire.BytesType), p.Version)
 	}
 	return base64.URLEncoding.EncodeToString(data)
 }

@@ -19,21 +19,22 @@ STORE = "leader-boards"
 
 PROFILE = {"id": FieldType.INTEGER, "name": FieldType.TEXT}
 
-HIGH_SCORES = TopN(
-    3,
-    by="score",
-    fields={
-        "playerId": "player_id",
-        "productId": "product_id",
-        "playerName": "player_name",
-        "gameName": "game_name",
-        "score": "score",
-    },
-)
+FIELDS = {
+    "playerId": "player_id",
+    "productId": "product_id",
+    "playerName": "player_name",
+    "gameName": "game_name",
+    "score": "score",
+}
 
 
 def build(app: Application) -> None:
     """Declare the sources, the query and the store."""
+    declare_boards(app, 3)
+
+
+def declare_boards(app: Application, places: int) -> None:
+    """Declare boards with so many places."""
     scores = parse_json(
         app.stream(SCORES),
         {"score": FieldType.NUMBER, "product_id": FieldType.INTEGER, "player_id": FieldType.INTEGER},
@@ -47,6 +48,6 @@ def build(app: Application) -> None:
     boards = global_table_aggregate(
         with_players,
         JoinedTable(products, "product_id", {"game_name": "name"}, "unknown_product", PRODUCTS),
-        HIGH_SCORES,
+        TopN(places, by="score", fields=FIELDS),
     )
     app.store(STORE, boards)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from processor.application.declared import Application
 from processor.spark.mistakes import TopologyError, mistake_of
+from statehouse.contract.version_names import application_of
+from statehouse.contract.versions import VersionRefused, checked_version
 from statehouse.errors import ConfigurationError
 
 
@@ -42,6 +44,18 @@ class Topology:
         if not isinstance(found[0], str) or not callable(found[1]):
             raise ConfigurationError(f"module {module_name} must define application_id (a string) and build(app)")
         return cls(found[0], found[1])
+
+    def of_version(self, version: str) -> Topology:
+        """Return it as a version of its application.
+
+        Raises:
+            ConfigurationError: this can't name a version.
+
+        """
+        try:
+            return replace(self, application_id=application_of(self.application_id, checked_version(version)))
+        except VersionRefused as error:
+            raise ConfigurationError(str(error)) from error
 
     def declare(self, app: Application) -> None:
         """Fill an application, and check it as a whole.

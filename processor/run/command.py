@@ -22,7 +22,9 @@ log = structlog.get_logger(__name__)
 
 def run(topology_module: str, settings: ProcessorSettings) -> int:
     """Run an application until SIGINT or SIGTERM; return the exit code: 0, or 1 after saying why."""
-    return run_until_asked(lambda: Processor(Topology.load(topology_module), settings))
+    return run_until_asked(
+        lambda: Processor(Topology.load(topology_module).of_version(settings.application_version), settings)
+    )
 
 
 def run_until_asked(make: Callable[[], Processor]) -> int:

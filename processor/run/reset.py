@@ -210,7 +210,7 @@ def carry_out(brokers: Brokers | str, plan: ResetPlan, timeout_s: float) -> None
         doomed = plan.checkpoints.with_name(f".{plan.application_id}.reset-{uuid.uuid4().hex[:8]}")
         plan.checkpoints.rename(doomed)
         shutil.rmtree(doomed)
-    _delete_topics(admin, list(plan.topics))
+    delete_topics(admin, list(plan.topics))
     # The commit records say how far the sources are processed; that is no longer true.
     _forget(brokers, plan)
 
@@ -238,7 +238,13 @@ def _held(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> dict[s
     }
 
 
-def _delete_topics(admin: AdminClient, topics: list[str]) -> None:
+def delete_topics(admin: AdminClient, topics: list[str]) -> None:
+    """Delete topics, those that are there, and wait until the brokers know.
+
+    Raises:
+        KafkaException: the brokers can't be reached, or refuse the request.
+
+    """
     if not topics:
         return
     for topic, future in admin.delete_topics(topics, operation_timeout=_DELETE_TIMEOUT_S).items():

@@ -74,7 +74,7 @@ def topics(
     from processor.application.topology import Topology  # noqa: PLC0415
     from processor.topics.declared import declared_topics  # noqa: PLC0415
 
-    topology = Topology.load(app)
+    topology = Topology.load(app).of_version(settings.application_version)
     client_id = f"{topology.application_id}-topics"
     check_login(settings.brokers, client_id)
     with failures_told(settings.brokers):

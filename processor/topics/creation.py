@@ -15,6 +15,7 @@ from processor.ownership.topics.control_topics import control_topics, warn_of_un
 from processor.settings import ProcessorSettings
 from processor.topics.settings import ANY_TIMESTAMP, DEAD_LETTERS_CONFIG, check_compaction_lags, output_topic_config
 from statehouse.contract.topology import control_topic_names, dead_letters_topic
+from statehouse.contract.version_names import FIRST
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_group, check_rights
@@ -83,6 +84,7 @@ def prepared_topics(app: Application, settings: ProcessorSettings) -> Applicatio
 
     """
     admin = clients.admin(settings.brokers, f"{app.application_id}-processor")
+    refuse_shared_outputs(app, settings.application_version)
     sources = foreign_sources(app)
     if settings.create_sources:
         create_missing_sources(admin, app, settings.create_sources)
@@ -92,6 +94,23 @@ def prepared_topics(app: Application, settings: ProcessorSettings) -> Applicatio
     check_rights(admin, written_topics(app), (AclOperation.WRITE,))
     check_group(admin, f"{app.application_id}-sink")  # as the groups of the queries' markers begin
     return topics
+
+
+def refuse_shared_outputs(app: Application, version: str) -> None:
+    """Refuse output topics that several versions of an application would write.
+
+    Raises:
+        ConfigurationError: this is a later version than the first, and one of its topics isn't named after it.
+
+    """
+    if version == FIRST:
+        return
+    shared = [each.topic for each in app.outputs if each.declaration is None and app.application_id not in each.topic]
+    if shared:
+        raise ConfigurationError(
+            f"version {version} would write {', '.join(shared)} beside the version before it: have the names begin "
+            "with app.application_id, so that each version has its own"
+        )
 
 
 def create_missing_sources(admin: AdminClient, app: Application, partitions: int) -> None:
@@ -137,7 +156,8 @@ def wanted_topics(
 ) -> list[TopicSpec]:
     """Return what the application's topics are to be: its outputs, dead letters and control topics.
 
-    If an output's code names no partition count, its topic's count is taken; without a topic, the largest source's.
+    If an output's code names no partition count, its topic's count is taken; without a topic, that of the settings, or
+    the largest source's.
 
     Raises:
         ConfigurationError: settings of a topic contradict each other.
@@ -145,7 +165,7 @@ def wanted_topics(
     """
     dead_letters = dead_letters_topic(app.application_id)
     existing = partition_counts(admin, [*(output.topic for output in app.outputs), dead_letters])
-    largest = _largest(app.sources, source_counts)
+    largest = settings.store_partitions or _largest(app.sources, source_counts)
     counts = {output.topic: output.partitions or existing[output.topic] or largest for output in app.outputs}
     dead_letters_count = existing[dead_letters] or max(counts.values(), default=1)
     specs = [

@@ -22,6 +22,7 @@ from statehouse.contract.partitioning import partition_for
 from statehouse.contract.placement import Claim, refusal
 from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, TaskId
+from statehouse.contract.version_names import of_other_version
 from statehouse.errors import LookupFailure, Reason, unknown_store
 from statehouse.kafka.partitioner import Partitioner
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
@@ -52,6 +53,7 @@ class Admission:
     `host` is this node as others reach it. `is_confirmed` returns whether the node has been in touch with Kafka within
     the session timeout. `reports` has what the processor last reported, by store. `partition_of` does what
     `partition_for` does. `first_batches` tells which stores are built, `moments` which batch a replica shows.
+    `version`: of the application, as stamps have it.
     """
 
     def __init__(
@@ -63,7 +65,10 @@ class Admission:
         partition_of: Partitioner = partition_for,
         first_batches: FirstBatches | None = None,
         moments: ReplicaMoments | None = None,
+        version: str = "",
     ) -> None:
+        self.version = version
+        """The node's version of the application, as stamps have it."""
         self.view = FleetView()
         self._host = host
         self._replicas = replicas
@@ -91,7 +96,11 @@ class Admission:
         else:
             partition = self._partition_of(key, served.spec.partition_count)
         self.prove(served, claim, forwarding)
-        return served, key, self.admit(served, partition, request.freshness, forwarding, _of_page(request))
+        return (
+            served,
+            key,
+            self.admit(served, partition, request.freshness, forwarding, _of_page(request, self.version)),
+        )
 
     def prove(self, served: ServedStore, claim: Claim, forwarding: types_pb2.Forwarding) -> None:
         """Refuse to claim of a key what its partition doesn't prove, as records of the store may be elsewhere.
@@ -224,7 +233,7 @@ class Admission:
         if forwarding.hops > _MAX_HOPS:
             raise LookupFailure(Reason.HOP_LIMIT, f"the request has passed {forwarding.hops} routers")
         try:
-            bound = Freshness.from_proto(freshness)
+            bound = Freshness.from_proto(freshness).in_version(served.spec.name, self.version)
         except ValueError as error:
             raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from error
         assignment = self.view.assignment
@@ -291,6 +300,7 @@ class Admission:
             role=types_pb2.ReplicaRole.ValueType(role),
             ephemeral=ephemeral,
             since_ms=since_ms,
+            version=self.version,
         ).SerializeToString()
 
     def _outside(
@@ -346,14 +356,22 @@ class Admission:
         return types_pb2.Host(instance_id=instance_id, host=member.host, port=member.port)
 
 
-def _of_page(request: KeyedRequest) -> MomentBound | None:
-    """Return the batch that a page of one key's entries is to show; None if it may be any."""
+def _of_page(request: KeyedRequest, version: str) -> MomentBound | None:
+    """Return the batch that a page of one key's entries is to show; None if it may be any.
+
+    Raises:
+        LookupFailure: VERSION_CHANGED, its token is of another version than this.
+
+    """
     if not isinstance(request, _PAGED) or not request.page_token:
         return None
     try:
-        return paging.bound_of_page(request)
+        theirs, bound = paging.version_of_page(request), paging.bound_of_page(request)
     except LookupFailure:
         return None  # a wrong token is refused where the page begins, after a wrong kind of store
+    if theirs != version:
+        raise of_other_version("page token", theirs, version)
+    return bound
 
 
 def _topic_changed(replica: StoreReplica) -> LookupFailure:

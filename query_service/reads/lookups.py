@@ -299,7 +299,7 @@ class LookupHandler:
         page = within_message(response, response.windows, page, self._max_message_bytes)
         if page.more:
             response.next_page_token = paging.next_page_token(
-                request, page.entries[-1][0].to_entry_key(), moment_in(stamp)
+                request, page.entries[-1][0].to_entry_key(), moment_in(stamp), stamp.version
             )
         return response
 
@@ -332,7 +332,7 @@ class LookupHandler:
         page = within_message(response, response.sessions, page, self._max_message_bytes)
         if page.more:
             response.next_page_token = paging.next_page_token(
-                request, page.entries[-1][0].to_entry_key(), moment_in(stamp)
+                request, page.entries[-1][0].to_entry_key(), moment_in(stamp), stamp.version
             )
         return response
 
@@ -402,7 +402,7 @@ class LookupHandler:
         page = within_message(response, response.versions, page, self._max_message_bytes)
         if page.more:
             last = version_entry_key(key, page.entries[-1].timestamp_ms)
-            response.next_page_token = paging.next_page_token(request, last, moment_in(stamp))
+            response.next_page_token = paging.next_page_token(request, last, moment_in(stamp), stamp.version)
         return response
 
     async def query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:

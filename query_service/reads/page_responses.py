@@ -96,7 +96,7 @@ async def serialized_page(
         entries.append(written)
         keys.append(key)
     if page.more or len(entries) < len(page.entries):
-        response.next_page_token = next_page_token(request, keys[-1], moment_in(stamps[0]))
+        response.next_page_token = next_page_token(request, keys[-1], moment_in(stamps[0]), stamps[0].version)
     response.entries.extend(entries)
     if with_keys:
         response.entry_keys.extend(keys)

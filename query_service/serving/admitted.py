@@ -138,7 +138,9 @@ def admitted(  # noqa: C901, PLR0911 - each return is an obstacle
         return serving_pb2.SERVING_OBSTACLE_KIND
     if request.forwarding.epoch not in {0, snapshot.epoch}:
         return serving_pb2.SERVING_OBSTACLE_EPOCH
-    asked = _asked(store, request)
+    if bound.moment is not None and not bound.moment.is_of(snapshot.version):
+        return serving_pb2.SERVING_OBSTACLE_MOMENT
+    asked = _asked(store, request, snapshot.version)
     if not isinstance(asked, Admitted):
         return asked
     partitions = _partitions(store, request, asked.key)
@@ -183,6 +185,8 @@ def _bound(request: ReadRequest) -> Freshness | None:
     bound = request.freshness
     if not _is_plain(request) or bound.HasField("max_value_age_ms") or len(bound.at_least.positions) > _POSITIONS_MAX:
         return None
+    if any(each.version for each in bound.at_least.positions):
+        return None
     try:
         return Freshness.from_proto(request.freshness)
     except ValueError:
@@ -220,8 +224,8 @@ def _refuses_times(request: KeyedRequest) -> bool:
     return isinstance(request, _REFUSES_EXCHANGED) and times != sorted(times)
 
 
-def _asked(store: serving_pb2.ServingStore, request: ReadRequest) -> Admitted | Obstacle:
-    """Return what a read is of, without replicas."""
+def _asked(store: serving_pb2.ServingStore, request: ReadRequest, version: str) -> Admitted | Obstacle:
+    """Return what a read is of, without replicas; `version`: the node's."""
     try:
         if isinstance(request, _UNPAGED):
             moment = MomentBound.from_proto(request.freshness.moment) if request.freshness.HasField("moment") else None
@@ -234,14 +238,16 @@ def _asked(store: serving_pb2.ServingStore, request: ReadRequest) -> Admitted | 
     form = serving_pb2.VALUE_FORM_RAW if request.raw else store.value_form
     try:
         if isinstance(request, query_service_pb2.ScanRequest):
-            asked = Admitted((), form, None, _left(_keys(store.key_form, request), request), page_size(request), moment)
+            asked = Admitted(
+                (), form, None, _left(_keys(store.key_form, request), request, version), page_size(request), moment
+            )
         else:
             key = _serialized(store.key_form, request.key)
             asked = Admitted((), form, key, moment=moment)
             if not isinstance(request, query_service_pb2.GetRequest | query_service_pb2.GetAsOfRequest):
                 prefix = ordered_keys.escaped(key)
                 entries = KeyRange(prefix, after_prefix(prefix), request.reverse)
-                asked = Admitted((), form, key, _left(entries, request), page_size(request), moment)
+                asked = Admitted((), form, key, _left(entries, request, version), page_size(request), moment)
     except (ValueError, LookupFailure):
         return serving_pb2.SERVING_OBSTACLE_KEY
     return serving_pb2.SERVING_OBSTACLE_VALUE if form == serving_pb2.VALUE_FORM_UNSPECIFIED else asked
@@ -284,7 +290,7 @@ def _keys(form: express_pb2.KeyForm.ValueType, request: query_service_pb2.ScanRe
     return keys
 
 
-def _left(keys: KeyRange, request: PagedRequest) -> KeyRange:
+def _left(keys: KeyRange, request: PagedRequest, version: str) -> KeyRange:
     """Return the part of a range that the token leaves to read.
 
     Raises:
@@ -293,7 +299,7 @@ def _left(keys: KeyRange, request: PagedRequest) -> KeyRange:
     """
     if request.page_token:
         last = after_page(KeyRange(), request).start[:-1]
-        if next_page_token(request, last, moment_of_walk(request)) != request.page_token:
+        if next_page_token(request, last, moment_of_walk(request), version) != request.page_token:
             raise ValueError
     return after_page(keys, request)
 

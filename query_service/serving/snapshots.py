@@ -46,6 +46,7 @@ class SnapshotCompiler:
             max_batch_entries=self._max_batch_entries,
             read_bounds_us=_READ_BOUNDS_US,
             needs_permits=self._needs_permits,
+            version=self._admission.version,
         )
         replicas: dict[int, StoreReplica] = {}
         view = self._admission.view

@@ -60,7 +60,7 @@ class ExpressWay:
     """Keeps a proxy's snapshot as the router's table and health are. Lives on the event loop.
 
     `bounds`: as the router has them. A batch is late, and so is an answer where there is nobody else to ask, when the
-    router would give a call up.
+    router would give a call up. `version`, `after`: as for `ExpressCompiler`.
     """
 
     def __init__(
@@ -73,12 +73,19 @@ class ExpressWay:
         metrics: RouterMetrics,
         *,
         bounds: ExpressLimits,
+        version: str = "",
+        after: int = 0,
     ) -> None:
         self._link, self._tables, self._health = link, tables, health
         self._answer_times, self._budget, self._metrics = answer_times, budget, metrics
         self._attempt_timeout_s = bounds.batch_late_after_s
-        self._compiler = ExpressCompiler(self._late_after_s, bounds)
+        self._compiler = ExpressCompiler(self._late_after_s, bounds, version=version, after=after)
         link.on_sums = self._take_sums
+
+    @property
+    def number(self) -> int:
+        """The number of the last snapshot."""
+        return self._compiler.latest.number
 
     def refresh(self) -> None:
         """Give the proxy another snapshot, if anything has changed."""
@@ -166,6 +173,10 @@ class ExpressDoor:
     def open(self, way: ExpressWay, link: Link) -> None:
         """Use the way, over this link, from now on."""
         self._way, self._link = way, link
+
+    def close(self) -> None:
+        """Use no way from now on: the proxy is given another one's snapshots."""
+        self._way = None
 
     def refresh(self) -> None:
         """Give the proxy another snapshot, if there is a way and anything has changed."""

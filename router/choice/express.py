@@ -142,10 +142,13 @@ class ExpressCompiler:
     `late_after_s(store)`: after how long an answer is late. `bounds`: the snapshot's fields that never change.
     """
 
-    def __init__(self, late_after_s: Callable[[StoreRoutes], float], bounds: ExpressLimits) -> None:
-        self._late_after_s, self._bounds = late_after_s, bounds
-        self.latest = express_pb2.ExpressSnapshot()
-        """The last snapshot; the first has the number 1."""
+    def __init__(
+        self, late_after_s: Callable[[StoreRoutes], float], bounds: ExpressLimits, *, version: str = "", after: int = 0
+    ) -> None:
+        """`version`: as the wire has it. `after`: the number of the last snapshot that the proxy was given."""
+        self._late_after_s, self._bounds, self._version = late_after_s, bounds, version
+        self.latest = express_pb2.ExpressSnapshot(number=after)
+        """The last snapshot; without any before it the first has the number 1."""
 
     def changed(
         self, table: RoutingTable | None, suspects: Mapping[str, Suspicion]
@@ -157,6 +160,7 @@ class ExpressCompiler:
             max_batch_entries=self._bounds.max_batch_entries,
             batch_late_after_us=_rounded(self._bounds.batch_late_after_s * _MICROSECONDS),
             needs_permits=self._bounds.needs_permits,
+            version=self._version,
             spread=express_pb2.ExpressSpread(
                 percent=_HOT_PERCENT,
                 least=_HOT_LEAST,

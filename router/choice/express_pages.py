@@ -16,7 +16,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from statehouse.contract.moments import Asked
-from statehouse.contract.paging import bound_of_page
+from statehouse.contract.paging import bound_of_page, version_of_page
 from statehouse.contract.scan_ranges import key_range
 from statehouse.control.v1 import express_pb2
 from statehouse.errors import LookupFailure
@@ -41,7 +41,7 @@ def decided_page(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> list[
     """Return what nodes are asked for, for a serialized ScanRequest; None if that is for the router to say."""
     asked = _plain(request)
     store = None if asked is None else next((each for each in snapshot.stores if each.name == asked.store), None)
-    if asked is None or store is None or not store.pages or not _is_readable(asked, store.key_form):
+    if asked is None or store is None or not store.pages or not _is_readable(asked, store.key_form, snapshot.version):
         return None
     partitions = [asked.partition] if asked.HasField("partition") else range(len(store.first))
     if partitions[-1] >= len(store.first):
@@ -82,10 +82,11 @@ def _plain(request: bytes) -> query_service_pb2.ScanRequest | None:
     return asked if known == asked and names <= _PLAIN else None
 
 
-def _is_readable(asked: query_service_pb2.ScanRequest, form: express_pb2.KeyForm.ValueType) -> bool:
+def _is_readable(asked: query_service_pb2.ScanRequest, form: express_pb2.KeyForm.ValueType, version: str) -> bool:
     """Whether the proxy can read the range, and the router wouldn't refuse it. Only text has the order of its bytes.
 
-    A page of one batch that is named, by its token or the request, is the router's: it keeps that batch for the walk.
+    A token of another version is the router's to refuse. A page of one batch that is named, by its token or the
+    request, is the router's: it keeps that batch for the walk.
     """
     bounds = [getattr(asked, name) for name in ("from_key", "to_key", "prefix") if asked.HasField(name)]
     is_text = form == express_pb2.KEY_FORM_TEXT
@@ -94,6 +95,8 @@ def _is_readable(asked: query_service_pb2.ScanRequest, form: express_pb2.KeyForm
     try:
         key_range(asked, StringSerde() if is_text else BytesSerde())
         bound = bound_of_page(asked)
+        if asked.page_token and version_of_page(asked) != version:
+            return False
     except LookupFailure:
         return False
     return bound is None or bound.asked is not Asked.EXACTLY

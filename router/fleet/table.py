@@ -156,6 +156,8 @@ class StoreRoutes:
     partitions: tuple[PartitionRoutes, ...]
     has_standbys: bool
     """Whether any of its partitions has a second replica."""
+    version: str = ""
+    """The version of the application, as stamps have it."""
 
     def partition(self, number: int) -> PartitionRoutes:
         """Return a partition.
@@ -247,6 +249,7 @@ def compile_table(
     rack: str = "",
     serde: Callable[[str], Serde] = known_serde,
     placements: Mapping[str, StorePlacement] = NO_PLACEMENTS,
+    version: str = "",
 ) -> RoutingTable:
     """Build the table; partitions whose routes can't have changed since `previous` are taken from it.
 
@@ -271,7 +274,8 @@ def compile_table(
     unusable: dict[str, str] = {}
     for name, spec in assignment.stores.items():
         try:
-            stores[name] = _store_routes(assignment, spec, serde, nodes, reports, members, (stale, previous))
+            routes = _store_routes(assignment, spec, serde, nodes, reports, members, (stale, previous))
+            stores[name] = replace(routes, version=version)
         except ConfigurationError as error:
             unusable[name] = str(error)
     return RoutingTable(

@@ -30,6 +30,8 @@ def _raise(error: Exception) -> None:
 class FleetTracker:
     """Builds tables, publishes them to `tables` and calls `on_table` with each. `rack`: the router's own.
 
+    `version`: the fleet's version of the application, as stamps have it.
+
     `on_defect(error)` is called when a table can't be built: the last one stays, and grows stale.
 
     A member leaves by its tombstone. One that falls silent stays: its last known address may still answer, and calls
@@ -44,10 +46,11 @@ class FleetTracker:
         *,
         session_timeout_s: float,
         rack: str = "",
+        version: str = "",
         on_defect: Callable[[Exception], None] = _raise,
     ) -> None:
         self._tables, self._on_table, self._session_timeout_s = tables, on_table, session_timeout_s
-        self._rack, self._on_defect = rack, on_defect
+        self._rack, self._version, self._on_defect = rack, version, on_defect
         self._serdes = Serdes()
         self._assignment: Assignment | None = None
         self._named: frozenset[str] = frozenset()
@@ -154,6 +157,7 @@ class FleetTracker:
             rack=self._rack,
             serde=self._serdes,
             placements=self._placements.of(self._assignment.stores),
+            version=self._version,
         )
         self._built_at = asyncio.get_running_loop().time()
         if self._tables.publish(table):

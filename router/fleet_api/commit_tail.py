@@ -132,6 +132,16 @@ class CommitTail:
         moment = types_pb2.Moment(query_id=self._query_id, batch_id=wanted)
         return fleet_service_pb2.GetMomentResponse(moment=moment, source_ends=ends)
 
+    def sources_at(self, reached: Mapping[int, int]) -> Mapping[TopicPartition, int] | None:
+        """Return where the inputs ended of what the changelog has up to these positions, by partition.
+
+        None: a batch that reaches so far is not committed yet.
+        """
+        for commit in self._commits:
+            if all(commit.changelog.get(partition, 0) >= position for partition, position in reached.items()):
+                return commit.sources
+        return None
+
     def positions(self, records: Mapping[TopicPartition, int]) -> Mapping[int, int] | None:
         """Return the changelog positions, by partition, that include the records' results; None: not committed yet.
 

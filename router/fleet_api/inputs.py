@@ -54,6 +54,16 @@ class Inputs:
             raise unavailable(spec.name, why)
         return self._tails.get(spec.name, CommitTail()).moment(spec.name, asked)
 
+    def has(self, store: str) -> bool:
+        """Whether a processor has ever committed into a store, as far as is known."""
+        return store in self._tails
+
+    async def sources_at(self, store: str, reached: Mapping[int, int]) -> Mapping[TopicPartition, int]:
+        """Wait until the processor has told where its inputs ended of what changelogs have up to these positions."""
+        while (sources := self._tails.get(store, CommitTail()).sources_at(reached)) is None:
+            await self._changed.wait()
+        return sources
+
     async def processed(
         self, store: str, records: Mapping[TopicPartition, int], deadline: Deadline, request_bytes: int
     ) -> Token:

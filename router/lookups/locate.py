@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from router.fleet.table import PartitionRoutes, RoutingTable
 from router.lookups.dispatch import Call
 from statehouse.contract.consistency import ANY, Freshness
-from statehouse.contract.paging import bound_of_page, serialized_key
+from statehouse.contract.paging import bound_of_page, refuse_other_version, serialized_key
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
@@ -90,16 +90,26 @@ def keyed_call(table: RoutingTable, method: str, data: bytes) -> Call:
     """
     request = parse_keyed(data)
     routes = locate(table, request)
-    freshness = freshness_of(request.freshness) if request.HasField("freshness") else ANY
+    freshness = ANY
+    if request.HasField("freshness"):
+        freshness = freshness_of(request.freshness).in_version(routes.store, table.store(routes.store).version)
     if method in _PAGED:
-        freshness = _of_walk(_PAGED[method], data, freshness)
+        freshness = _of_walk(_PAGED[method], data, freshness, table.store(routes.store).version)
     return Call(method, routes.store, routes.partition, data, freshness)
 
 
-def _of_walk(kind: Any, data: bytes, freshness: Freshness) -> Freshness:  # noqa: ANN401 - a type of requests
-    """Return the bounds of a page: the pages after the first one show the batch that its token names."""
+def _of_walk(kind: Any, data: bytes, freshness: Freshness, version: str) -> Freshness:  # noqa: ANN401 - a type of requests
+    """Return the bounds of a page: the pages after the first one show the batch that its token names.
+
+    Raises:
+        LookupFailure: VERSION_CHANGED or INVALID_PAGE_TOKEN.
+
+    """
     try:
         request = kind.FromString(data)
     except DecodeError:
         return freshness  # which the node says
-    return replace(freshness, moment=bound_of_page(request)) if request.page_token else freshness
+    if not request.page_token:
+        return freshness
+    refuse_other_version(request, version)
+    return replace(freshness, moment=bound_of_page(request))

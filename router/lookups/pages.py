@@ -24,6 +24,7 @@ def joined(
     max_bytes: int,
     key_serde: Serde,
     moment: types_pb2.Moment | None = None,
+    version: str = "",
 ) -> bytes:
     """Return the page, serialized, that nodes' serialized pages make together.
 
@@ -33,6 +34,7 @@ def joined(
         max_bytes: of its entries together; the first one may exceed it.
         key_serde: the store's.
         moment: the batch that all of them show, if the request asked for one.
+        version: of the application, as stamps have it.
 
     Raises:
         LookupFailure: INTERNAL, a page has no entries though there are more, or is of a node that is too old for the
@@ -54,9 +56,10 @@ def joined(
         kept = fitting(sizes, BatchCapacity(len(sizes), max_bytes, _ENTRY_OVERHEAD))
         has_more = has_more or kept < len(entries)
         del entries[kept:]
+    token = next_page_token(request, page.items[len(entries) - 1][0], moment, version) if has_more else ""
     return frames_pb2.PageFrames(
         entries=entries,
-        next_page_token=next_page_token(request, page.items[len(entries) - 1][0], moment) if has_more else "",
+        next_page_token=token,
         replicas=[stamp for each in frames for stamp in each.replicas],
     ).SerializeToString()
 

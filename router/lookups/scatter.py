@@ -37,7 +37,7 @@ from router.telemetry.metrics import RouterMetrics
 from statehouse.contract.agreement import Agreement, ask_for, batch_shown, is_gone
 from statehouse.contract.consistency import Freshness
 from statehouse.contract.moments import Asked, MomentBound
-from statehouse.contract.paging import RangeRequest, bound_of_page, page_size
+from statehouse.contract.paging import RangeRequest, bound_of_page, page_size, refuse_other_version
 from statehouse.contract.scan_ranges import entry_key_range, key_range
 from statehouse.control.v1 import frames_pb2
 from statehouse.errors import LookupFailure, Reason
@@ -100,7 +100,7 @@ class _Answer:
 
 
 def _scope(store: StoreRoutes, request: PartitionRequest, body: bytes) -> _Scope:
-    freshness = freshness_of(request.freshness)
+    freshness = freshness_of(request.freshness).in_version(store.spec.name, store.version)
     if not isinstance(request, query_service_pb2.CountRequest) and request.page_token:
         freshness = replace(freshness, moment=bound_of_page(request))
     partitions: Sequence[int] | None = None if store.spec.is_global else range(len(store.partitions))
@@ -141,6 +141,7 @@ class Scatter:
 
         """
         store = self._store(request)
+        refuse_other_version(request, store.version)
         # Refuses a wrong range or token before any node is asked.
         if isinstance(request, query_service_pb2.ScanRequest):
             key_range(request, store.key_serde)
@@ -157,7 +158,7 @@ class Scatter:
             raise
         if moment is not None:
             self._walks.note(store, request, moment)
-        page = joined(request, pages, self._max_entry_bytes, store.key_serde, moment)
+        page = joined(request, pages, self._max_entry_bytes, store.key_serde, moment, store.version)
         if walked is not None and not frames_pb2.PageFrames.FromString(page).next_page_token:
             self._shares.leave(address, walked)
         return page

@@ -28,6 +28,12 @@ class TableCollector(Collector):
     ) -> None:
         self._tables, self._suspects, self._kafka_silence_s = tables, suspects, kafka_silence_s
 
+    def show(
+        self, tables: CurrentTable, suspects: Mapping[str, Suspicion], kafka_silence_s: Callable[[], float | None]
+    ) -> None:
+        """Collect of another fleet from now on: of another version of the application."""
+        self._tables, self._suspects, self._kafka_silence_s = tables, suspects, kafka_silence_s
+
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering the collector does not collect."""
         return ()

@@ -91,16 +91,26 @@ class WatchRelay:
         """Return what a watch must hold while a node is asked to begin it; it is kept as long as anybody has it."""
         return self._beginnings.setdefault(node.instance_id, asyncio.Semaphore(_BEGINNINGS_MAX))
 
-    async def watch(self, request: query_service_pb2.WatchRequest, send: SendResponse, address: str = "") -> None:
+    async def watch(
+        self,
+        request: query_service_pb2.WatchRequest,
+        send: SendResponse,
+        address: str = "",
+        reached: dict[int, int] | None = None,
+    ) -> None:
         """Pass responses on until the caller, who is at this address, leaves.
+
+        `reached`: told up to which position of each partition changes were passed on.
 
         Raises:
             LookupFailure: the request is wrong, or nobody can serve a partition any more.
 
         """
-        await self.streams.run(self._watch(request, send), request.ByteSize(), address)
+        await self.streams.run(self._watch(request, send, reached), request.ByteSize(), address)
 
-    async def _watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
+    async def _watch(
+        self, request: query_service_pb2.WatchRequest, send: SendResponse, reached: dict[int, int] | None
+    ) -> None:
         refuse_forwarded(request.forwarding)
         if request.freshness.HasField("moment") and not request.mark_moments:
             raise LookupFailure(Reason.INVALID_REQUEST, "a watch that marks no moments shows changes as they come")
@@ -136,6 +146,7 @@ class WatchRelay:
                     for partition in partitions:
                         position = resume.get(partition)
                         watch = _PartitionWatch(self, each, partition, position, turn, send_in_turn, marking)
+                        watch.reached = reached
                         group.create_task(watch.run())
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from None
@@ -218,9 +229,11 @@ class _PartitionWatch:
         marking: _Marking | None,
     ) -> None:
         self._marking = marking
+        self.reached: dict[int, int] | None = None
         self._relay, self._request, self._partition = relay, request, partition
         self._turn, self._send = turn, send
-        self._bound = freshness_of(request.freshness)
+        version = relay.tables.current().store(request.store).version
+        self._bound = freshness_of(request.freshness).in_version(request.store, version)
         self._position = position
         self._next_offset = 0
         self._has_begun = position is not None
@@ -383,6 +396,8 @@ class _PartitionWatch:
             self._answered = True
             self._gap_offered = self._gap_accepted = False
             self._next_offset = max(self._next_offset, response.position)
+            if self.reached is not None:
+                self.reached[self._partition] = response.position
             self._position = position_of(self._partition, response)
         if self._marking is not None:
             await self._marking.sent(self._partition, response, self._position)
@@ -414,6 +429,8 @@ def _resume(store: StoreRoutes, request: query_service_pb2.WatchRequest) -> dict
     """
     found: dict[int, query_service_pb2.WatchPosition] = {}
     for position in request.resume:
+        if position.version != store.version:
+            continue  # it begins with current values: its position is in another changelog
         if store.partition(position.partition).partition in found or not position.HasField("position"):
             raise LookupFailure(
                 Reason.INVALID_REQUEST, f"resume must name partition {position.partition} once, with a position"

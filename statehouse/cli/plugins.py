@@ -21,10 +21,18 @@ from statehouse.cli.package_check import DISTRIBUTION, ensure_own
 from statehouse.errors import ConfigurationError
 
 GROUP = "statehouse.commands"
-_OWN = (
-    EntryPoint("dead-letters", "statehouse.cli.dead_letters:dead_letters", GROUP),
-    EntryPoint("send", "statehouse.cli.send:send", GROUP),
-)
+_OWN = {
+    "Topics": ("dead-letters=statehouse.cli.dead_letters:dead_letters", "send=statehouse.cli.send:send"),
+    "Versions": (
+        "versions=statehouse.cli.versions:versions",
+        "deploy=statehouse.cli.deploy:deploy",
+        "compare=statehouse.cli.compare:compare",
+        "promote=statehouse.cli.versions:promote",
+        "rollback=statehouse.cli.versions:rollback",
+        "retire=processor.run.retire:retire",
+    ),
+}
+"""By the panel of the help in which they stand: name and place."""
 
 
 class LazyCommand(TyperCommand):
@@ -60,7 +68,11 @@ class LazyCommand(TyperCommand):
 
 def commands() -> dict[str, LazyCommand]:
     """Return our own, and those of installed packages, by name."""
-    own = {entry_point.name: LazyCommand(entry_point, "Topics") for entry_point in _OWN}
+    own = {
+        name: LazyCommand(EntryPoint(name, place, GROUP), panel)
+        for panel, commands in _OWN.items()
+        for name, _, place in (each.partition("=") for each in commands)
+    }
     return own | {entry_point.name: LazyCommand(entry_point) for entry_point in sorted(entry_points(group=GROUP))}
 
 

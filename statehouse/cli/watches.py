@@ -15,6 +15,7 @@ from statehouse.cli.reads import PrefixOption, WatchedKeyArgument, naming_stores
 from statehouse.client import Client, Freshness, KeyLike, Update, WatchPosition
 from statehouse.client.answers import AnyKey
 from statehouse.contract.consistency import ANY
+from statehouse.contract.version_names import plain_store, store_at, version_of
 from statehouse.contract.watch_marks import mark_in
 
 
@@ -110,14 +111,17 @@ def _print(update: Update) -> None:
 
 
 def _resume_options(positions: Iterable[WatchPosition]) -> str:
-    return " ".join(f"--resume {each.partition}:{each.offset}:{each.topic_id}" for each in positions)
+    return " ".join(
+        f"--resume {each.partition}:{each.offset}:{store_at(each.topic_id, each.version)}" for each in positions
+    )
 
 
 def _position(text: str) -> WatchPosition:
     """Read a position as `_resume_options` writes it."""
     try:
         partition, offset, *topic_id = text.split(":", 2)
-        return WatchPosition(int(partition), int(offset), "".join(topic_id))
+        topic = "".join(topic_id)
+        return WatchPosition(int(partition), int(offset), plain_store(topic), version=version_of(topic))
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no position: PARTITION:OFFSET:TOPIC_ID", param_hint="--resume") from None
 

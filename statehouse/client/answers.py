@@ -13,6 +13,7 @@ from typing import Final
 from statehouse.contract.consistency import ANY, Freshness
 from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
+from statehouse.contract.version_names import FIRST
 from statehouse.errors import LookupFailure
 from statehouse.keys.columns import KeyColumn, KeyColumns
 from statehouse.serdes import JsonValue
@@ -89,6 +90,7 @@ class Stamp:
             processor feeds.
         input_backlog: records of the query's sources that the processor had not processed then.
         moment: the batch that the answer is of, and `position` is where it ends; None unless the read asked for one.
+        version: of the application.
 
     """
 
@@ -103,6 +105,7 @@ class Stamp:
     processor_age_ms: int | None = None
     input_backlog: int | None = None
     moment: MomentToken | None = None
+    version: str = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ class Answer:
     processor_age_ms: int | None = None
     input_backlog: int | None = None
     moment: MomentToken | None = None
+    version: str = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +298,7 @@ class WatchPosition:
         offset: of the next changelog record to read.
         topic_id: Kafka's id of the changelog topic that `offset` belongs to.
         after: in watches that mark moments: the batch before the next one that is marked.
+        version: of the application; empty: the first one. At another version a watch begins with current values.
 
     """
 
@@ -301,6 +306,7 @@ class WatchPosition:
     offset: int
     topic_id: str = ""
     after: MomentToken | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -708,10 +714,33 @@ class ChangelogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionsInfo:
+    """The versions of an application, as the router knows them.
+
+    Attributes:
+        serving: the one that answers.
+        wanted: the one that is to answer, by the newest change: the router may still wait for its fleet.
+        number: grows with each change; 0: there never was one.
+        names: all versions, in the order in which they came.
+        before: the one that a rollback leads to; empty: none.
+        kept_until_ms: until when, epoch milliseconds.
+
+    """
+
+    serving: str
+    wanted: str
+    number: int
+    names: tuple[str, ...]
+    before: str
+    kept_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """The newest assignment, the nodes and their last reports, as the router knows them.
 
-    `served_by`: what takes the router's calls, "grpcio", "proxy" or "proxy with express way".
+    `served_by`: what takes the router's calls, "grpcio", "proxy" or "proxy with express way". `version`: the one that
+    this is the fleet of; `versions` is None if the router is of an earlier version than knows any.
     """
 
     application_id: str
@@ -723,3 +752,5 @@ class Fleet:
     queries: tuple[ProcessorQuery, ...] = ()
     controller: Controller | None = None
     served_by: str | None = None
+    version: str = FIRST
+    versions: VersionsInfo | None = None

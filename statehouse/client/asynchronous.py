@@ -163,15 +163,17 @@ class AsyncClient(AsyncFrameReads):
         explained = await self._router.ask(lambda peer, left_s: peer.fleet.ExplainGet(request, timeout=left_s), seconds)
         return conversion.from_explain(explained)
 
-    async def fleet(self, *, timeout: float | None = None) -> Fleet:  # noqa: ASYNC109 - as above
+    async def fleet(self, *, version: str = "", timeout: float | None = None) -> Fleet:  # noqa: ASYNC109 - as above
         """Return the newest assignment and the nodes, as the router sees them.
 
+        `version`: of the application; "": the one that serves.
+
         Raises:
-            LookupFailure: the router can't be reached or is not ready.
+            LookupFailure: the router can't be reached or is not ready, or there is no such version.
 
         """
         seconds = self._seconds(timeout)
-        request = fleet_service_pb2.GetFleetRequest()
+        request = fleet_service_pb2.GetFleetRequest(version=version)
         fleet = await self._router.ask(lambda peer, left_s: peer.fleet.GetFleet(request, timeout=left_s), seconds)
         return conversion.from_fleet(fleet)
 

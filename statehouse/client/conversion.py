@@ -48,6 +48,7 @@ from statehouse.client.answers import (
     Task,
     Update,
     VersionedRecord,
+    VersionsInfo,
     WatchPosition,
     Window,
     WindowPage,
@@ -55,6 +56,7 @@ from statehouse.client.answers import (
 from statehouse.contract.consistency import ANY, Freshness
 from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
+from statehouse.contract.version_names import FIRST, plain_store, store_at
 from statehouse.contract.watch_marks import position_of
 from statehouse.errors import LookupFailure, reason_name
 from statehouse.keys.columns import KeyColumn
@@ -153,6 +155,7 @@ def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
         processor_age_ms=stamp.processor_age_ms if stamp.HasField("processor_age_ms") else None,
         input_backlog=stamp.input_backlog if stamp.HasField("input_backlog") else None,
         moment=moment_of((stamp,)),
+        version=stamp.version or FIRST,
     )
 
 
@@ -164,7 +167,14 @@ def moment_of(stamps: Iterable[types_pb2.ReplicaStamp]) -> MomentToken | None:
 
 def token_of(store: str, stamps: Iterable[types_pb2.ReplicaStamp]) -> Token:
     """Return the token for an answer from these replicas."""
-    return Token({(store, stamp.partition): stamp.position for stamp in stamps if stamp.HasField("position")})
+    plain = plain_store(store)
+    return Token(
+        {
+            (store_at(plain, stamp.version), stamp.partition): stamp.position
+            for stamp in stamps
+            if stamp.HasField("position")
+        }
+    )
 
 
 def from_get(response: query_service_pb2.GetResponse | query_service_pb2.GetAsOfResponse, store: str) -> Answer:
@@ -191,6 +201,7 @@ def _answer(
         processor_age_ms=stamp.processor_age_ms,
         input_backlog=stamp.input_backlog,
         moment=stamp.moment,
+        version=stamp.version,
     )
 
 
@@ -332,7 +343,10 @@ def from_count(response: query_service_pb2.CountResponse, store: str) -> EntryCo
 def to_position(position: WatchPosition) -> query_service_pb2.WatchPosition:
     """Return the wire form of where to resume."""
     message = query_service_pb2.WatchPosition(
-        partition=position.partition, position=position.offset, topic_id=position.topic_id
+        partition=position.partition,
+        position=position.offset,
+        topic_id=position.topic_id,
+        version=position.version,
     )
     if position.after is not None:
         (message.after.query_id,) = position.after
@@ -343,7 +357,7 @@ def to_position(position: WatchPosition) -> query_service_pb2.WatchPosition:
 def from_position(message: query_service_pb2.WatchPosition) -> WatchPosition:
     """Return where to resume."""
     after = MomentToken({message.after.query_id: message.after.batch_id}) if message.HasField("after") else None
-    return WatchPosition(message.partition, message.position, message.topic_id, after)
+    return WatchPosition(message.partition, message.position, message.topic_id, after, message.version)
 
 
 def from_watch(response: query_service_pb2.WatchResponse, store: str) -> Update:
@@ -368,7 +382,10 @@ def _watched_token(response: query_service_pb2.WatchResponse, store: str) -> Tok
     if response.HasField("position"):
         seen.append(response.position)
     stamped = token_of(store, (response.replica,))
-    return stamped | Token({(store, response.replica.partition): max(seen)}) if seen else stamped
+    if not seen:
+        return stamped
+    name = store_at(plain_store(store), response.replica.version)
+    return stamped | Token({(name, response.replica.partition): max(seen)})
 
 
 def _change(event: query_service_pb2.WatchEvent) -> Change:
@@ -469,6 +486,10 @@ def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
         tasks=tuple(map(_task, response.tasks)),
         queries=tuple(map(_query, response.queries)),
         controller=same_named(Controller, response.controller) if response.HasField("controller") else None,
+        version=response.version or FIRST,
+        versions=same_named(VersionsInfo, response.versions, names=tuple(response.versions.names))
+        if response.HasField("versions")
+        else None,
         served_by=_name(_SERVED_BY, response.served_by, "SERVED_BY_").lower().replace("_", " ")
         if response.served_by
         else None,

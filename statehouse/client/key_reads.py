@@ -25,12 +25,15 @@ from statehouse.client.routers import Routers, too_late
 from statehouse.client.store_frame import named_store
 from statehouse.contract.agreement import Agreement, ask_for, is_gone
 from statehouse.contract.moments import MomentBound
+from statehouse.contract.version_names import plain_store, version_of
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
 if TYPE_CHECKING:
     from statehouse.client.spans import LookupSpans
 
+_SWITCHES_MAX: Final = 3
+"""How often a batch is asked again as its answers are of several versions."""
 FORMS_KEPT_S: Final = 30.0
 """What is known of a store's keys is taken so long: one of the same name may be made anew, with another serde."""
 # What a server says that has no list of stores, as a node, and one that doesn't show it to this caller.
@@ -210,20 +213,39 @@ class KeyReads:
                 outcomes[index] = outcome
 
     async def _batch_get(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> list[LookupOutcome]:
+        outcomes = await self._asked_once(requests, seconds)
+        for _ in range(_SWITCHES_MAX):
+            mixed = _of_several_versions(requests, outcomes)
+            if not mixed:
+                break
+            for index in mixed:
+                _for_router(requests[index])
+            again = await self._routed([requests[index] for index in mixed], seconds)
+            for index, outcome in zip(mixed, again, strict=True):
+                outcomes[index] = outcome
+        for index in _of_several_versions(requests, outcomes):
+            outcomes[index] = LookupFailure(Reason.VERSION_CHANGED, "other versions serve all the time: try again")
+        return outcomes
+
+    async def _asked_once(
+        self, requests: Sequence[query_service_pb2.GetRequest], seconds: float
+    ) -> list[LookupOutcome]:
         outcomes = await self._straight(requests, seconds)
         rest = [index for index, request in enumerate(requests) if _is_open(request, outcomes.get(index))]
         for index in rest:
             _for_router(requests[index])
-
-        async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
-            return await self._router.ask(lambda peer, left_s: peer.query.BatchGet(batch, timeout=left_s), seconds)
-
-        routed = await batches.batch_get([requests[index] for index in rest], ask, self._max_message_bytes)
+        routed = await self._routed([requests[index] for index in rest], seconds)
         outcomes.update(zip(rest, routed, strict=True))
         return [
             unshown(request.store) if is_unshown(request, outcomes[index]) else outcomes[index]
             for index, request in enumerate(requests)
         ]
+
+    async def _routed(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> list[LookupOutcome]:
+        async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
+            return await self._router.ask(lambda peer, left_s: peer.query.BatchGet(batch, timeout=left_s), seconds)
+
+        return await batches.batch_get(requests, ask, self._max_message_bytes)
 
     async def call(self, method: Method[Request, Response], request: Request, seconds: float) -> Response:
         """Make any call about one key.
@@ -273,8 +295,8 @@ class KeyReads:
         followed = None if self._nodes is None else self._nodes.key_form(store)
         if followed is not None:
             return followed
-        if store in self._key_forms and time.monotonic() - self._forms_asked_at < FORMS_KEPT_S:
-            return self._key_forms[store]
+        if plain_store(store) in self._key_forms and time.monotonic() - self._forms_asked_at < FORMS_KEPT_S:
+            return self._key_forms[plain_store(store)]
         request = fleet_service_pb2.ListStoresRequest()
         try:
             listed = await self._router.ask(
@@ -290,7 +312,7 @@ class KeyReads:
         stores = conversion.from_stores(listed)
         self._key_forms = {each.name: KeyForm(each.name, each.key_serde, each.key_columns) for each in stores}
         self._forms_asked_at = time.monotonic()
-        return self._key_forms[named_store(stores, store).name]
+        return self._key_forms[named_store(stores, plain_store(store)).name]
 
     async def _straight(
         self, requests: Sequence[query_service_pb2.GetRequest], seconds: float
@@ -372,6 +394,21 @@ def _of_queries(
         if MomentBound.from_proto(request.freshness.moment).exactly(query_id) is None:
             found[query_id].append(index)
     return found
+
+
+def _of_several_versions(
+    requests: Sequence[query_service_pb2.GetRequest], outcomes: Sequence[LookupOutcome]
+) -> list[int]:
+    """Return the lookups that were answered while versions changed: if not all answers are of one, then all of them.
+
+    Not those that name a version.
+    """
+    answered = {
+        index: outcome.version
+        for index, (request, outcome) in enumerate(zip(requests, outcomes, strict=True))
+        if isinstance(outcome, Answer) and not version_of(request.store)
+    }
+    return list(answered) if len(set(answered.values())) > 1 else []
 
 
 def _name(request: query_service_pb2.GetRequest, outcome: LookupOutcome) -> str:

@@ -30,6 +30,7 @@ from statehouse.contract.topology import (
     TaskId,
     checked_name,
 )
+from statehouse.contract.versions import VERSIONS_KEY
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
 from statehouse.errors.checked import (
@@ -261,6 +262,8 @@ class AssignmentReader:
 
     def feed(self, key: bytes | None, value: bytes | None) -> Assignment | None:
         """Take a record; return the snapshot it completes, if any."""
+        if key == VERSIONS_KEY:  # no part of an assignment, and no controller's
+            return None
         name = (key or b"").decode(errors="replace")
         record = None
         try:

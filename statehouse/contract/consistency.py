@@ -9,12 +9,13 @@ node decides again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from statehouse.contract.moments import MomentBound
 from statehouse.contract.positions import Token
 from statehouse.contract.topology import Role
+from statehouse.contract.version_names import of_other_version, version_of
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import types_pb2
 
@@ -66,6 +67,19 @@ class Freshness:
             moment,
             max_value_age_ms,
         )
+
+    def in_version(self, store: str, version: str) -> Freshness:
+        """Return the bounds of a read of a store as servers of a version read them; `version`: as stamps have it.
+
+        Raises:
+            LookupFailure: VERSION_CHANGED, `at_least` has a position of the store in another version, or `moment` a
+                batch of it.
+
+        """
+        if self.moment is not None and not self.moment.is_of(version):
+            theirs = next(each for query_id in self.moment.token if (each := version_of(query_id)) != version)
+            raise of_other_version("moment", theirs, version)
+        return self if self.at_least is None else replace(self, at_least=self.at_least.in_version(store, version))
 
     @property
     def suits_any(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from statehouse.contract.token_texts import data_in, packed, text_of, unpacked
 from statehouse.contract.topology import STORE_KINDS, StoreSpec
+from statehouse.contract.version_names import version_of
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import types_pb2
 
@@ -155,6 +156,13 @@ class MomentBound:
             return types_pb2.MomentBound(newest=True, wait_ms=self.wait_ms)
         moments: Any = {self.asked.name.lower(): self.token.to_proto()}
         return types_pb2.MomentBound(wait_ms=self.wait_ms, **moments)
+
+    def is_of(self, version: str) -> bool:
+        """Whether all batches that it names are of a version of the application; `version`: as stamps have it.
+
+        Ids of queries end with the version, if it isn't the first one.
+        """
+        return all(version_of(query_id) == version for query_id in self.token)
 
     def exactly(self, query_id: str) -> int | None:
         """Return the only batch of a query that the read may be of, None if there are several."""

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from statehouse.contract.formats import PAGE_TOKEN, NewerFormatError
 from statehouse.contract.moments import Asked, MomentBound, MomentToken
+from statehouse.contract.version_names import of_other_version
 from statehouse.control.v1 import page_token_pb2
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, shown
 from statehouse.keys import ordered as ordered_keys
@@ -146,13 +147,16 @@ def after_prefix(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
-def next_page_token(request: PagedRequest, last_key: bytes, moment: types_pb2.Moment | None = None) -> str:
+def next_page_token(
+    request: PagedRequest, last_key: bytes, moment: types_pb2.Moment | None = None, version: str = ""
+) -> str:
     """Return the token of the page that follows `last_key`, a serialized key or an entry key.
 
     `moment`: the batch that the page showed, if it was asked to show one. The following pages show the same.
+    `version`: of the application, as stamps have it. The following pages are of the same.
     """
     token = page_token_pb2.PageToken(
-        last_key=last_key, fingerprint=_fingerprint(request), format_version=PAGE_TOKEN.written
+        last_key=last_key, fingerprint=_fingerprint(request), format_version=PAGE_TOKEN.written, version=version
     )
     if moment is not None:
         token.moment_query_id, token.moment_batch_id = moment.query_id, moment.batch_id
@@ -188,6 +192,27 @@ def moment_of_walk(request: PagedRequest) -> types_pb2.Moment | None:
     if not token.moment_query_id:
         return None
     return types_pb2.Moment(query_id=token.moment_query_id, batch_id=token.moment_batch_id)
+
+
+def refuse_other_version(request: PagedRequest, version: str) -> None:
+    """Refuse the token of another version of the application; `version`: the one that is asked, as stamps have it.
+
+    Raises:
+        LookupFailure: VERSION_CHANGED or INVALID_PAGE_TOKEN.
+
+    """
+    if request.page_token and (theirs := version_of_page(request)) != version:
+        raise of_other_version("page token", theirs, version)
+
+
+def version_of_page(request: PagedRequest) -> str:
+    """Return the version that the request's page token is of, as stamps have it.
+
+    Raises:
+        LookupFailure: INVALID_PAGE_TOKEN.
+
+    """
+    return _token(request).version if request.page_token else ""
 
 
 def _last_key(request: PagedRequest) -> bytes:

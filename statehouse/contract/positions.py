@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
 from statehouse.contract.token_texts import data_in, packed, text_of, unpacked
+from statehouse.contract.version_names import of_other_version, plain_store, store_at, version_of, wire_version
 from statehouse.errors import shown
 from statehouse.v1 import types_pb2
 
@@ -25,6 +26,8 @@ _WHAT: Final = "token"
 
 class Token:
     """An immutable set of positions, one per store partition: the next changelog offset, like an answer's `position`.
+
+    The store of a later version than the first is named as STORE@VERSION: its changelog is another one.
 
     `a | b` is the token of a caller that has seen both. `str` gives text for a header, a cookie or a URL; `parse` reads
     it.
@@ -60,7 +63,7 @@ class Token:
             raise ValueError(f"{len(message.positions)} positions, a token holds {MAX_POSITIONS} at most")
         positions: dict[tuple[str, int], int] = {}
         for each in message.positions:
-            place, position = (each.store, each.partition), each.position
+            place, position = (store_at(each.store, each.version), each.partition), each.position
             if position < 0:
                 raise _negative(place, position)
             if position > positions.get(place, -1):
@@ -98,8 +101,46 @@ class Token:
         return wanted == 0 or (position is not None and position >= wanted)
 
     def of_store(self, store: str) -> Token:
-        """Return the token with one store's positions only."""
-        return Token({place: position for place, position in self._positions.items() if place[0] == store})
+        """Return the token with one store's positions only: of all its versions, unless the store names one."""
+        plain, version = plain_store(store), version_of(store)
+        only = store_at(plain, wire_version(version)) if version else None
+        return Token(
+            {
+                place: position
+                for place, position in self._positions.items()
+                if (plain_store(place[0]) == plain if only is None else place[0] == only)
+            }
+        )
+
+    def in_version(self, store: str, version: str) -> Token:
+        """Return the token as servers of a version read it, where its stores have no version in their names.
+
+        `version`: as stamps have it.
+
+        Raises:
+            LookupFailure: VERSION_CHANGED, it has a position of this store in another version.
+
+        """
+        for named, _ in self._positions:
+            if plain_store(named) == store and (theirs := version_of(named)) != version:
+                raise of_other_version("position", theirs, version)
+        if not version:
+            return self
+        return Token(
+            {
+                (plain_store(name), partition): position
+                for (name, partition), position in self._positions.items()
+                if version_of(name) == version
+            }
+        )
+
+    def named_by(self, version: str) -> Token:
+        """Return the token of a version's server as callers have it; the reverse of `in_version`."""
+        if not version:
+            return self
+        return Token(
+            {(store_at(name, version), partition): each for (name, partition), each in self._positions.items()}
+        )
 
     def items(self) -> list[tuple[tuple[str, int], int]]:
         """Return ((store, partition), position), sorted."""
@@ -109,7 +150,9 @@ class Token:
         """Return the wire form."""
         return types_pb2.Positions(
             positions=[
-                types_pb2.StorePosition(store=store, partition=partition, position=position)
+                types_pb2.StorePosition(
+                    store=plain_store(store), partition=partition, position=position, version=version_of(store)
+                )
                 for (store, partition), position in self.items()
             ]
         )

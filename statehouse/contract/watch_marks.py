@@ -18,7 +18,10 @@ def position_of(partition: int, response: query_service_pb2.WatchResponse) -> qu
     Before the end of a batch that one may still be marked; at its end only a later one.
     """
     position = query_service_pb2.WatchPosition(
-        partition=partition, position=response.position, topic_id=response.topic_id
+        partition=partition,
+        position=response.position,
+        topic_id=response.topic_id,
+        version=response.replica.version,
     )
     if response.HasField("moment"):
         after = response.moment.batch_id if response.moment_ends else response.moment.batch_id - 1

@@ -61,6 +61,8 @@ class Reason(IntEnum):
     SERDE_UNAVAILABLE = errors_pb2.ERROR_REASON_SERDE_UNAVAILABLE
     UNAUTHENTICATED = errors_pb2.ERROR_REASON_UNAUTHENTICATED
     PERMISSION_DENIED = errors_pb2.ERROR_REASON_PERMISSION_DENIED
+    VERSION_CHANGED = errors_pb2.ERROR_REASON_VERSION_CHANGED
+    UNKNOWN_VERSION = errors_pb2.ERROR_REASON_UNKNOWN_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +336,18 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             True,
             "The server knows the caller, and its rules don't allow this call.",
             "Ask the person who keeps the rules to change them; the server's audit log has the denial.",
+        ),
+        Reason.VERSION_CHANGED: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            False,
+            "Another version of the application serves now than the one that gave the page token or position.",
+            "Begin the scan or session anew; STORE@VERSION still reads the version from before.",
+        ),
+        Reason.UNKNOWN_VERSION: ReasonSpec(
+            code_pb2.NOT_FOUND,
+            False,
+            "The application has no version of this name: it is retired, or its processor has not started.",
+            "`statehouse versions` lists them.",
         ),
     }
 )

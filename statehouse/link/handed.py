@@ -50,12 +50,13 @@ class HandedCalls:
         self._loop, self._failed = loop, failed
         self._under_way: dict[int, Came] = {}
 
-    def take(self, data: bytes) -> tuple[tuple[HandedLookup, ...], tuple[int, ...]]:
-        """Return the calls of a serialized HandedRequest, and the numbers to forget when it is over."""
+    def take(self, data: bytes) -> tuple[tuple[HandedLookup, ...], tuple[int, ...], int]:
+        """Return the calls of a serialized HandedRequest, the numbers to forget when it is over, and its snapshot's."""
         now = self._loop.time()
         calls: list[HandedLookup] = []
         numbers: list[int] = []
-        for each in express_pb2.HandedRequest.FromString(data).calls:
+        request = express_pb2.HandedRequest.FromString(data)
+        for each in request.calls:
             came: Came = self._loop.create_future()
             had_s = each.took_us * _MICROSECOND
             took_s = had_s if each.outcome == express_pb2.HANDED_OUTCOME_ANSWERED else None
@@ -66,7 +67,7 @@ class HandedCalls:
                 numbers.append(each.number)
             else:
                 self._set(came, each.outcome, each.content)
-        return tuple(calls), tuple(numbers)
+        return tuple(calls), tuple(numbers), request.snapshot
 
     def ended(self, number: int, content: bytes) -> None:
         """Take what came of a call: its outcome in a byte, and what that has to say."""

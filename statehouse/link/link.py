@@ -29,7 +29,7 @@ from statehouse.security.shown import NOTHING_SHOWN, Shown
 
 log = structlog.get_logger(__name__)
 
-VERSION: Final = bytes((12,))
+VERSION: Final = bytes((13,))
 """The link's version. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
@@ -158,13 +158,14 @@ class LinkContext:
 
     `shown`: what the caller has shown; the same object for all their calls on one connection. `handed`: calls
     that the proxy has made for it already, of a Get one; None if it comes from the caller straight. `caller`: their
-    number on the link.
+    number on the link. `snapshot`: the number of the ExpressSnapshot by which `handed` were made.
     """
 
     until: float | None
     shown: Shown = NOTHING_SHOWN
     handed: tuple[HandedLookup, ...] | None = None
     caller: int = 0
+    snapshot: int = 0
 
     def time_remaining(self) -> float | None:
         """Return the seconds left, None if the caller set no deadline."""
@@ -429,8 +430,8 @@ class Link(asyncio.Protocol):
         timeout_ms, caller, self.elsewhere = _LOOKUP.unpack_from(content)
         kind, size = _HANDED.unpack_from(content, _LOOKUP.size)
         at = _LOOKUP.size + _HANDED.size
-        handed, numbers = self._handed.take(content[at : at + size])
-        self._begin(*self._handlers[kind], number, content[at + size :], timeout_ms, caller, handed)
+        handed, numbers, snapshot = self._handed.take(content[at : at + size])
+        self._begin(*self._handlers[kind], number, content[at + size :], timeout_ms, caller, handed, snapshot)
         if (task := self._tasks.get(number)) is not None:
             task.add_done_callback(lambda _: self._handed.forget(numbers))
         else:
@@ -459,13 +460,14 @@ class Link(asyncio.Protocol):
         timeout_ms: int,
         caller: int,
         handed: tuple[HandedLookup, ...] | None = None,
+        snapshot: int = 0,
     ) -> None:
         """Answer a call."""
         if (shown := self.callers.get(caller)) is None:
             self._break_off(f"a call of caller {caller}, of whom nothing is known")
             return
         until = None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000
-        remaining = LinkContext(until, shown, handed, caller)
+        remaining = LinkContext(until, shown, handed, caller, snapshot)
         try:
             answer = handler(request, remaining)
         except BaseException as caught:  # noqa: BLE001 - the caller learns of it, and the log has it

@@ -6,6 +6,7 @@ again from it: the program that started a cluster may end, and another one stop 
 
 from __future__ import annotations
 
+import shutil
 import string
 import threading
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from statehouse.client import Client, ClientTls
+from statehouse.contract.version_names import FIRST
 from statehouse.local.applications import LocalApplication
 from statehouse.local.certificates import are_current, make_certificates
 from statehouse.local.cluster_parts import CHECK, SAMPLE_DATA, ClusterPart, PartFactory
@@ -23,6 +25,7 @@ from statehouse.local.cluster_state import (
     FED_MARKER,
     ClusterState,
     ClusterStopped,
+    DeployedVersion,
     RunDirectoryBusy,
     delete_data,
     locked,
@@ -31,7 +34,7 @@ from statehouse.local.contents import ContentsUnknown, StoreContent, await_conte
 from statehouse.local.errors import LocalError
 from statehouse.local.jars import resolve_jars
 from statehouse.local.java import find_java
-from statehouse.local.ports import ClusterPorts
+from statehouse.local.ports import ClusterPorts, free_port
 from statehouse.local.process import ManagedProcess, ProcessFailed
 from statehouse.local.tls_files import TLS_FOLDER
 
@@ -95,13 +98,16 @@ class LocalCluster:
         self.nodes = tuple(factory.node(name) for name in found.nodes)
         self.router = factory.router()
         self.http = factory.http_api()
+        self.deployed = {version.name: self._parts_of(version) for version in found.deployed}
+        """The parts of versions beside the first one: processor, controller and nodes."""
         for part in self.parts:
             part.process.adopt(found.processes.get(part.name))
 
     @property
     def parts(self) -> tuple[ClusterPart, ...]:
         """All parts, in the order in which they are started."""
-        return (self.kafka, self.processor, self.controller, *self.nodes, self.router, self.http)
+        beside = (part for parts in self.deployed.values() for part in parts)
+        return (self.kafka, self.processor, self.controller, *self.nodes, self.router, self.http, *beside)
 
     @property
     def bootstrap(self) -> str:
@@ -179,6 +185,57 @@ class LocalCluster:
     def is_of_code(self, failure: BaseException) -> bool:
         """Whether what failed is a process that runs the application's code."""
         return isinstance(failure, ProcessFailed) and failure.process in {self.processor.name, CHECK, SAMPLE_DATA}
+
+    def deploy(self, version: DeployedVersion) -> None:
+        """Start a version of the application beside those that run; return once its processor has committed a batch.
+
+        Raises:
+            LocalError: it is there already, or a part failed: none of its parts run then; or another command is at
+                work.
+
+        """
+        with locked(self.run_dir):
+            self._adopt()
+            if version.name in self.deployed:
+                raise LocalError(f"version {version.name} is there already.")
+            self._state.ports.update({name: free_port() for name in version.nodes})
+            parts = self._parts_of(version)
+            self._state.deployed.append(version)
+            self.deployed[version.name] = parts
+            try:
+                self._bring_up(list(parts))
+            except BaseException:
+                self._remove(version.name, ClusterPart.kill)
+                raise
+
+    def remove(self, version: str) -> None:
+        """Stop a version's parts and delete their data; do nothing if none are here.
+
+        Raises:
+            LocalError: another command is at work.
+
+        """
+        with locked(self.run_dir):
+            self._adopt()
+            if version in self.deployed:
+                self._remove(version, ClusterPart.stop)
+            elif version == FIRST:
+                self._end([self.processor, self.controller, *self.nodes], ClusterPart.stop)
+
+    def _remove(self, version: str, end: Callable[[ClusterPart], object]) -> None:
+        parts = self.deployed[version]
+        self._end(parts, end)
+        del self.deployed[version]
+        gone = next(each for each in self._state.deployed if each.name == version)
+        self._state.deployed.remove(gone)
+        for name in gone.nodes:
+            self._state.ports.pop(name, None)
+            shutil.rmtree(self.run_dir / "nodes" / name, ignore_errors=True)
+        self._save()
+
+    def _parts_of(self, version: DeployedVersion) -> tuple[ClusterPart, ...]:
+        factory = PartFactory(self._state, self.run_dir, self._save, version)
+        return (factory.processor(), factory.controller(), *map(factory.node, version.nodes))
 
     def restart(self, part: ClusterPart) -> None:
         """Stop a part, if it runs, and start it again; return once it works.
@@ -345,7 +402,8 @@ class LocalCluster:
     def _end(self, parts: Iterable[ClusterPart], end: Callable[[ClusterPart], object]) -> None:
         """End parts, those that others depend on last."""
         ending = set(parts)
-        middle = {*self.nodes, self.processor, self.controller}
+        beside = {part for parts in self.deployed.values() for part in parts}
+        middle = {*self.nodes, self.processor, self.controller, *beside}
         front = {*self.parts} - middle - {self.kafka}
 
         def timed(part: ClusterPart) -> None:

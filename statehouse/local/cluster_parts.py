@@ -19,10 +19,11 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from statehouse.contract.topology import commits_topic
+from statehouse.contract.version_names import FIRST, application_of
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.local.application_file import FILE
 from statehouse.local.certificates import CRL, RULES
-from statehouse.local.cluster_state import ClusterState
+from statehouse.local.cluster_state import ClusterState, DeployedVersion
 from statehouse.local.log_lines import LOGS, FollowedLog
 from statehouse.local.ports import LOOPBACK, ROUTER_METRICS, ensure_free
 from statehouse.local.process import ManagedProcess, Ready
@@ -155,7 +156,15 @@ class ClusterPart:
 class PartFactory:
     """Builds the parts of a cluster whose ports are fixed."""
 
-    def __init__(self, state: ClusterState, run_dir: Path, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        run_dir: Path,
+        changed: Callable[[], None],
+        version: DeployedVersion | None = None,
+    ) -> None:
+        """`version`: builds the parts of this one; None: of the first."""
+        self._version = version
         self.tls = tls_of(run_dir, "operator") if state.tls else None
         """How the cluster's operator calls its router and nodes; None without TLS."""
         self._application, self._folder, self._ports = state.application, state.folder, state.ports
@@ -168,7 +177,9 @@ class PartFactory:
             if not name.startswith("STATEHOUSE_") or name in _KEPT_VARIABLES
         } | {
             "STATEHOUSE_BOOTSTRAP": self._bootstrap,
-            "STATEHOUSE_APPLICATION_ID": state.application.application_id,
+            "STATEHOUSE_APPLICATION_ID": application_of(
+                state.application.application_id, FIRST if version is None else version.name
+            ),
             "STATEHOUSE_HEARTBEAT_INTERVAL_MS": str(HEARTBEAT_INTERVAL_MS),
             "STATEHOUSE_SESSION_TIMEOUT_MS": str(SESSION_TIMEOUT_MS),
             "PYTHONUNBUFFERED": "1",  # so that a log ends with what a process said last
@@ -178,6 +189,10 @@ class PartFactory:
         if self._application.import_from:
             inherited = self._env.get("PYTHONPATH")
             self._env["PYTHONPATH"] = os.pathsep.join(filter(None, (self._application.import_from, inherited)))
+
+    @property
+    def _topology(self) -> str:
+        return self._application.topology if self._version is None else self._version.topology
 
     def kafka(self) -> ClusterPart:
         """Return the broker."""
@@ -198,7 +213,7 @@ class PartFactory:
 
     def check(self) -> ManagedProcess:
         """Return the program that has Spark analyse the application's queries; it ends."""
-        command = ["statehouse.cli", "check", self._application.topology]
+        command = ["statehouse.cli", "check", self._topology]
         return self._part(CHECK, command, _is_there, env=self._spark_files()).process
 
     def processor(self) -> ClusterPart:
@@ -209,14 +224,18 @@ class PartFactory:
             "STATEHOUSE_CREATE_SOURCES": str(DEFAULT_PARTITIONS),
             **self._spark_files(),
         }
-        topic = commits_topic(self._application.application_id)
-        command = ["statehouse.cli", "process", self._application.topology]
-        return self._part("processor", command, lambda: _grown(self._bootstrap, topic), env=env, stop_timeout_s=45.0)
+        topic = commits_topic(self._env["STATEHOUSE_APPLICATION_ID"])
+        command, name = ["statehouse.cli", "process", self._topology], "processor"
+        if (version := self._version) is not None:
+            command += ["--application-version", version.name, "--store-partitions", str(version.partitions)]
+            name = version.processor
+        return self._part(name, command, lambda: _grown(self._bootstrap, topic), env=env, stop_timeout_s=45.0)
 
     def controller(self) -> ClusterPart:
         """Return the standby controller. Nothing waits for it, so it works as soon as its process is there."""
         command, env = ["statehouse.cli", "controller", "--standby"], self._security("processor")
-        return self._part("controller", command, _is_there, env=env)
+        name = "controller" if self._version is None else self._version.controller
+        return self._part(name, command, _is_there, env=env)
 
     def node(self, name: str) -> ClusterPart:
         """Return a query node."""

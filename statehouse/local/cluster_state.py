@@ -42,12 +42,32 @@ class ClusterStopped(LocalError):
     """Another command has stopped the cluster."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeployedVersion:
+    """A version of the cluster's application beside the first one. `partitions`: of its stores; 0: as it says."""
+
+    name: str
+    topology: str
+    partitions: int = 0
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def processor(self) -> str:
+        """The name of its processor."""
+        return f"processor-{self.name}"
+
+    @property
+    def controller(self) -> str:
+        """The name of its standby controller."""
+        return f"controller-{self.name}"
+
+
 @dataclass(slots=True)
 class ClusterState:
     """The cluster's application, its ports by part, and the processes that were started, by part.
 
     `folder`: the parts' working directory, from which the application is imported. `tls`: they call each other over
-    TLS.
+    TLS. `deployed`: versions beside the first one.
     """
 
     application: LocalApplication
@@ -55,11 +75,13 @@ class ClusterState:
     ports: dict[str, int]
     processes: dict[str, ProcessIdentity] = field(default_factory=dict)
     tls: bool = False
+    deployed: list[DeployedVersion] = field(default_factory=list)
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes' names, in order."""
-        return sorted(name for name in self.ports if name.startswith("node-"))
+        """The names of the first version's nodes, in order."""
+        others = {name for version in self.deployed for name in version.nodes}
+        return sorted(name for name in self.ports if name.startswith("node-") and name not in others)
 
     @property
     def is_alive(self) -> bool:
@@ -92,7 +114,13 @@ class ClusterState:
             }
             ports = {name: int(port) for name, port in document["ports"].items()}
             application = LocalApplication(**{name: str(value) for name, value in document["application"].items()})
-            return cls(application, Path(document["folder"]), ports, processes, document.get("tls") is True)
+            deployed = [
+                DeployedVersion(
+                    str(each["name"]), str(each["topology"]), int(each["partitions"]), tuple(map(str, each["nodes"]))
+                )
+                for each in document.get("deployed", ())
+            ]
+            return cls(application, Path(document["folder"]), ports, processes, document.get("tls") is True, deployed)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:

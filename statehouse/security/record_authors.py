@@ -14,6 +14,7 @@ from typing import Final
 
 from cryptography import x509
 
+from statehouse.contract.versions import VERSIONS_KEY
 from statehouse.control.v1 import signatures_pb2
 from statehouse.errors import ContractError
 from statehouse.security.certificates import NONE_REVOKED, Anchors, Revoked, facts_of, load
@@ -142,15 +143,20 @@ class RecordJudge:
         if not any(self._may_write(record, entry) for entry in entries):
             who = "+".join(sorted({entry.name for entry in entries})) or ", ".join(names) or "nobody"
             raise ContractError(
-                f"{who[:200]} may not write it: in the rules that takes the role {WRITERS[self._kind].value}"
+                f"{who[:200]} may not write it: in the rules that takes the role {self._writer_of(record).value}"
                 + (", for this instance id" if self._kind == MEMBERS else "")
             )
+
+    def _writer_of(self, record: ControlRecord) -> CallerRole:
+        if self._kind == ASSIGNMENT and record.key == VERSIONS_KEY:
+            return CallerRole.OPERATOR  # `statehouse promote` is an operator's command
+        return WRITERS[self._kind]
 
     def _may_write(self, record: ControlRecord, entry: RulesEntry) -> bool:
         roles = {grant.role for grant in entry.grants}
         if record.value is None and not roles.isdisjoint(DELETERS.get(self._kind, ())):
             return True
-        if WRITERS[self._kind] not in roles:
+        if self._writer_of(record) not in roles:
             return False
         name = (record.key or b"").decode(errors="replace")
         return self._kind != MEMBERS or any(matches(pattern, name) for pattern in entry.instances)

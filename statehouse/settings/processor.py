@@ -153,6 +153,21 @@ class ProcessorSettings(ProcessSettings, PlanningSettings, RegistrySettings, Cla
     source_wait_ms: int = setting(
         60_000, "Longest time that the start waits for source topics.", SettingGroup.BATCHES, ge=0
     )
+    application_version: str = setting(
+        "v1",
+        "Version of the application that this is. A later one has topics, checkpoints and nodes of its own, under the "
+        "application id ID--VERSION (docs/versions.md).",
+        SettingGroup.TOPICS,
+        flag="--application-version",
+    )
+    store_partitions: int = setting(
+        0,
+        "Partitions of stores whose code names none, and whose changelog isn't there yet. 0: as many as the largest "
+        "source.",
+        SettingGroup.TOPICS,
+        ge=0,
+        le=100_000,
+    )
     create_sources: int = setting(
         0,
         "Partitions of source topics that the start creates where they are missing: for development, where no producer "

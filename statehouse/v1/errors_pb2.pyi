@@ -131,6 +131,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The caller has not shown who they are, or it could not be verified."""
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 42
     """The rules do not allow the caller this call."""
+    ERROR_REASON_VERSION_CHANGED: _ErrorReason.ValueType  # 50
+    """The page token, position or mark is of another version of the application
+    than the one that is asked.
+    """
+    ERROR_REASON_UNKNOWN_VERSION: _ErrorReason.ValueType  # 51
+    """The application has no version of that name, or nobody has started it."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a request failed. The status details carry the same name as
@@ -243,6 +249,12 @@ ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 41
 """The caller has not shown who they are, or it could not be verified."""
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 42
 """The rules do not allow the caller this call."""
+ERROR_REASON_VERSION_CHANGED: ErrorReason.ValueType  # 50
+"""The page token, position or mark is of another version of the application
+than the one that is asked.
+"""
+ERROR_REASON_UNKNOWN_VERSION: ErrorReason.ValueType  # 51
+"""The application has no version of that name, or nobody has started it."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

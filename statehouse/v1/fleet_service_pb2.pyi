@@ -170,12 +170,17 @@ class GetFleetRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    VERSION_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """A version of the application. Empty: the one that serves."""
     def __init__(
         self,
+        *,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -196,6 +201,8 @@ class GetFleetResponse(_message.Message):
     QUERIES_FIELD_NUMBER: _builtins.int
     CONTROLLER_FIELD_NUMBER: _builtins.int
     SERVED_BY_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     """Application id."""
     epoch: _builtins.int
@@ -206,6 +213,8 @@ class GetFleetResponse(_message.Message):
     """What takes this router's calls. Unspecified in WatchFleet's answers, and by
     routers of earlier versions.
     """
+    version: _builtins.str
+    """The version of the application that this is the fleet of."""
     @_builtins.property
     def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreInfo]:
         """The stores."""
@@ -230,6 +239,10 @@ class GetFleetResponse(_message.Message):
         WatchFleet's answers.
         """
 
+    @_builtins.property
+    def versions(self) -> Global___Versions:
+        """The versions, as the router knows them."""
+
     def __init__(
         self,
         *,
@@ -242,16 +255,64 @@ class GetFleetResponse(_message.Message):
         queries: _abc.Iterable[Global___QueryInfo] | None = ...,
         controller: Global___ControllerInfo | None = ...,
         served_by: Global___ServedBy.ValueType = ...,
+        version: _builtins.str = ...,
+        versions: Global___Versions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "controller", b"controller", "epoch", b"epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "controller", b"controller", "epoch", b"epoch", "versions", b"versions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "application_id", b"application_id", "controller", b"controller", "epoch", b"epoch", "nodes", b"nodes", "queries", b"queries", "reason", b"reason", "served_by", b"served_by", "stores", b"stores", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "application_id", b"application_id", "controller", b"controller", "epoch", b"epoch", "nodes", b"nodes", "queries", b"queries", "reason", b"reason", "served_by", b"served_by", "stores", b"stores", "tasks", b"tasks", "version", b"version", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
 
 Global___GetFleetResponse: _TypeAlias = GetFleetResponse  # noqa: Y015
+
+@_typing.final
+class Versions(_message.Message):
+    """The versions of an application."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVING_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    KEPT_UNTIL_MS_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    serving: _builtins.str
+    """The one that this router's callers are answered by."""
+    number: _builtins.int
+    """Grows with each change of versions; 0: there never was one."""
+    before: _builtins.str
+    """The one that a rollback leads to. Empty: none."""
+    kept_until_ms: _builtins.int
+    """Until when it is kept, epoch milliseconds."""
+    wanted: _builtins.str
+    """The one that is to serve, by the newest change: this router may still wait
+    for its fleet.
+    """
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """All versions, in the order in which they came. The first one is v1."""
+
+    def __init__(
+        self,
+        *,
+        serving: _builtins.str = ...,
+        number: _builtins.int = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        before: _builtins.str = ...,
+        kept_until_ms: _builtins.int = ...,
+        wanted: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "kept_until_ms", b"kept_until_ms", "names", b"names", "number", b"number", "serving", b"serving", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Versions: _TypeAlias = Versions  # noqa: Y015
 
 @_typing.final
 class WatchFleetRequest(_message.Message):

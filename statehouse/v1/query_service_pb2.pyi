@@ -1547,6 +1547,7 @@ class WatchPosition(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Changelog partition. Always set."""
     position: _builtins.int
@@ -1556,6 +1557,10 @@ class WatchPosition(_message.Message):
     topic_id: _builtins.str
     """Id of the changelog topic that the position belongs to. A topic that was
     deleted and created again has another id. Empty: not compared.
+    """
+    version: _builtins.str
+    """The version of the application whose changelog it is, as in ReplicaStamp.
+    At another version the watch begins with current values.
     """
     @_builtins.property
     def after(self) -> _types_pb2.Moment:
@@ -1570,10 +1575,11 @@ class WatchPosition(_message.Message):
         position: _builtins.int | None = ...,
         topic_id: _builtins.str = ...,
         after: _types_pb2.Moment | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "after", b"after", "partition", b"partition", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "after", b"after", "partition", b"partition", "position", b"position", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "after", b"after", "partition", b"partition", "position", b"position", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015

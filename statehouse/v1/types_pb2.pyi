@@ -410,22 +410,26 @@ class StorePosition(_message.Message):
     STORE_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     partition: _builtins.int
     """Changelog partition."""
     position: _builtins.int
     """Next offset needed, as in ReplicaStamp."""
+    version: _builtins.str
+    """The version of the application whose changelog it is, as in ReplicaStamp."""
     def __init__(
         self,
         *,
         store: _builtins.str = ...,
         partition: _builtins.int = ...,
         position: _builtins.int = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "position", b"position", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "position", b"position", "store", b"store", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -451,6 +455,7 @@ class ReplicaStamp(_message.Message):
     PROCESSOR_AGE_MS_FIELD_NUMBER: _builtins.int
     INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
     MOMENT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Changelog partition. Always set."""
     epoch: _builtins.int
@@ -484,6 +489,8 @@ class ReplicaStamp(_message.Message):
     """Records of the query's sources that the processor had not processed when it
     last reported; an upper bound, as it counts offsets. Absent if unknown.
     """
+    version: _builtins.str
+    """The version of the application that answered. Empty: the first one, v1."""
     @_builtins.property
     def host(self) -> Global___Host:
         """The node that answered."""
@@ -509,10 +516,11 @@ class ReplicaStamp(_message.Message):
         processor_age_ms: _builtins.int | None = ...,
         input_backlog: _builtins.int | None = ...,
         moment: Global___Moment | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "epoch", b"epoch", "host", b"host", "input_backlog", b"input_backlog", "lag", b"lag", "moment", b"moment", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "host", b"host", "input_backlog", b"input_backlog", "lag", b"lag", "moment", b"moment", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "role", b"role", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "host", b"host", "input_backlog", b"input_backlog", "lag", b"lag", "moment", b"moment", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "role", b"role", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015

@@ -94,15 +94,15 @@ async def _story(world: World) -> None:
     world.note("RUN", "faults end")
     faults.end()
     fleet.stop_writing()
-    await _settles(world, fleet)
-    await _stays_settled(world, fleet)
+    await settles(world, fleet)
+    await stays_settled(world, fleet)
     fleet.clients.stop()
     await _all_is_found(world, fleet)
     world.recorder.write(fleet.kafka)
     world.note("RUN", "all is well")
 
 
-async def _settles(world: World, fleet: Fleet) -> None:
+async def settles(world: World, fleet: Fleet) -> None:
     """Every plan converges when faults stop."""
     began_at = settled_at = world.now
     epoch, what = 0, "it has not been looked at"
@@ -120,7 +120,7 @@ async def _settles(world: World, fleet: Fleet) -> None:
     world.counts["seconds to settle"] += int(world.now - began_at)
 
 
-async def _stays_settled(world: World, fleet: Fleet) -> None:
+async def stays_settled(world: World, fleet: Fleet) -> None:
     """Nothing more is published, and every lookup is answered."""
     ownership = fleet.settings.ownership
     epoch, failed = fleet.checks.current.epoch, world.counts["lookups failed"]

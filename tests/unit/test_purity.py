@@ -19,6 +19,8 @@ _CHANGING: Final = {
     "_Restore",
     "AttemptLog",
     "AttemptRecord",
+    "Differences",
+    "KeyRangeCount",
     "NodeTask",
     "MemberSession",
     "KnownMoments",

@@ -24,31 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\xd0\x02\n\x0f\x45xpressSnapshot\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\nforwarding\x18\x02 \x01(\x0c\x12\x31\n\x05nodes\x18\x03 \x03(\x0b\x32\".statehouse.control.v1.ExpressNode\x12\x33\n\x06stores\x18\x04 \x03(\x0b\x32#.statehouse.control.v1.ExpressStore\x12\x13\n\x0bmax_lookups\x18\x05 \x01(\r\x12\x19\n\x11max_batch_entries\x18\x06 \x01(\r\x12\x1b\n\x13\x62\x61tch_late_after_us\x18\x07 \x01(\r\x12\x17\n\x0fpage_forwarding\x18\n \x01(\x0c\x12\x15\n\rneeds_permits\x18\x08 \x01(\x08\x12\x34\n\x06spread\x18\t \x01(\x0b\x32$.statehouse.control.v1.ExpressSpread\"W\n\rExpressSpread\x12\x0f\n\x07percent\x18\x01 \x01(\r\x12\r\n\x05least\x18\x02 \x01(\r\x12\x14\n\x0chalf_life_us\x18\x03 \x01(\r\x12\x10\n\x08pause_us\x18\x04 \x01(\r\"A\n\x0b\x45xpressNode\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\r\"\x93\x01\n\x0c\x45xpressStore\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x08key_form\x18\x02 \x01(\x0e\x32\x1e.statehouse.control.v1.KeyForm\x12\r\n\x05\x66irst\x18\x03 \x03(\r\x12\x15\n\rlate_after_us\x18\x04 \x01(\r\x12\x0e\n\x06\x63opies\x18\x05 \x03(\r\x12\r\n\x05pages\x18\x06 \x01(\x08\"\xa9\x02\n\x0b\x45xpressSums\x12/\n\x04sums\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\x12\x0e\n\x06shared\x18\x02 \x03(\r\x12\x36\n\x0b\x62\x61tch_calls\x18\x03 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\x12\x38\n\rbatch_lookups\x18\x04 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\x12\x35\n\npage_calls\x18\x05 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\x12\x30\n\x05pages\x18\x06 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\"^\n\nExpressSum\x12\r\n\x05store\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\r\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x0f\n\x07took_us\x18\x05 \x03(\r\"A\n\rHandedRequest\x12\x30\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.HandedCall\"\xc0\x01\n\nHandedCall\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07took_us\x18\x02 \x01(\r\x12\x0f\n\x07lookups\x18\x03 \x01(\r\x12\x35\n\x07outcome\x18\x04 \x01(\x0e\x32$.statehouse.control.v1.HandedOutcome\x12\x0f\n\x07\x63ontent\x18\x05 \x01(\x0c\x12\x0e\n\x06number\x18\x06 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\x12\n\npartitions\x18\x08 \x03(\r*I\n\x07KeyForm\x12\x18\n\x14KEY_FORM_UNSPECIFIED\x10\x00\x12\x11\n\rKEY_FORM_TEXT\x10\x01\x12\x11\n\rKEY_FORM_LONG\x10\x02*\x9f\x01\n\rHandedOutcome\x12\x1e\n\x1aHANDED_OUTCOME_UNSPECIFIED\x10\x00\x12\x1b\n\x17HANDED_OUTCOME_ANSWERED\x10\x01\x12\x19\n\x15HANDED_OUTCOME_FAILED\x10\x02\x12\x1a\n\x16HANDED_OUTCOME_REFUSED\x10\x03\x12\x1a\n\x16HANDED_OUTCOME_UNKNOWN\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\xe1\x02\n\x0f\x45xpressSnapshot\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\nforwarding\x18\x02 \x01(\x0c\x12\x31\n\x05nodes\x18\x03 \x03(\x0b\x32\".statehouse.control.v1.ExpressNode\x12\x33\n\x06stores\x18\x04 \x03(\x0b\x32#.statehouse.control.v1.ExpressStore\x12\x13\n\x0bmax_lookups\x18\x05 \x01(\r\x12\x19\n\x11max_batch_entries\x18\x06 \x01(\r\x12\x1b\n\x13\x62\x61tch_late_after_us\x18\x07 \x01(\r\x12\x17\n\x0fpage_forwarding\x18\n \x01(\x0c\x12\x15\n\rneeds_permits\x18\x08 \x01(\x08\x12\x34\n\x06spread\x18\t \x01(\x0b\x32$.statehouse.control.v1.ExpressSpread\x12\x0f\n\x07version\x18\x0b \x01(\t\"W\n\rExpressSpread\x12\x0f\n\x07percent\x18\x01 \x01(\r\x12\r\n\x05least\x18\x02 \x01(\r\x12\x14\n\x0chalf_life_us\x18\x03 \x01(\r\x12\x10\n\x08pause_us\x18\x04 \x01(\r\"A\n\x0b\x45xpressNode\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\r\"\x93\x01\n\x0c\x45xpressStore\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x08key_form\x18\x02 \x01(\x0e\x32\x1e.statehouse.control.v1.KeyForm\x12\r\n\x05\x66irst\x18\x03 \x03(\r\x12\x15\n\rlate_after_us\x18\x04 \x01(\r\x12\x0e\n\x06\x63opies\x18\x05 \x03(\r\x12\r\n\x05pages\x18\x06 \x01(\x08\"\xa9\x02\n\x0b\x45xpressSums\x12/\n\x04sums\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\x12\x0e\n\x06shared\x18\x02 \x03(\r\x12\x36\n\x0b\x62\x61tch_calls\x18\x03 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\x12\x38\n\rbatch_lookups\x18\x04 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\x12\x35\n\npage_calls\x18\x05 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\x12\x30\n\x05pages\x18\x06 \x03(\x0b\x32!.statehouse.control.v1.ExpressSum\"^\n\nExpressSum\x12\r\n\x05store\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\r\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x0f\n\x07took_us\x18\x05 \x03(\r\"S\n\rHandedRequest\x12\x30\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.HandedCall\x12\x10\n\x08snapshot\x18\x02 \x01(\x04\"\xc0\x01\n\nHandedCall\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07took_us\x18\x02 \x01(\r\x12\x0f\n\x07lookups\x18\x03 \x01(\r\x12\x35\n\x07outcome\x18\x04 \x01(\x0e\x32$.statehouse.control.v1.HandedOutcome\x12\x0f\n\x07\x63ontent\x18\x05 \x01(\x0c\x12\x0e\n\x06number\x18\x06 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\x12\n\npartitions\x18\x08 \x03(\r*I\n\x07KeyForm\x12\x18\n\x14KEY_FORM_UNSPECIFIED\x10\x00\x12\x11\n\rKEY_FORM_TEXT\x10\x01\x12\x11\n\rKEY_FORM_LONG\x10\x02*\x9f\x01\n\rHandedOutcome\x12\x1e\n\x1aHANDED_OUTCOME_UNSPECIFIED\x10\x00\x12\x1b\n\x17HANDED_OUTCOME_ANSWERED\x10\x01\x12\x19\n\x15HANDED_OUTCOME_FAILED\x10\x02\x12\x1a\n\x16HANDED_OUTCOME_REFUSED\x10\x03\x12\x1a\n\x16HANDED_OUTCOME_UNKNOWN\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.control.v1.express_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KEYFORM']._serialized_start=1365
-  _globals['_KEYFORM']._serialized_end=1438
-  _globals['_HANDEDOUTCOME']._serialized_start=1441
-  _globals['_HANDEDOUTCOME']._serialized_end=1600
+  _globals['_KEYFORM']._serialized_start=1400
+  _globals['_KEYFORM']._serialized_end=1473
+  _globals['_HANDEDOUTCOME']._serialized_start=1476
+  _globals['_HANDEDOUTCOME']._serialized_end=1635
   _globals['_EXPRESSSNAPSHOT']._serialized_start=63
-  _globals['_EXPRESSSNAPSHOT']._serialized_end=399
-  _globals['_EXPRESSSPREAD']._serialized_start=401
-  _globals['_EXPRESSSPREAD']._serialized_end=488
-  _globals['_EXPRESSNODE']._serialized_start=490
-  _globals['_EXPRESSNODE']._serialized_end=555
-  _globals['_EXPRESSSTORE']._serialized_start=558
-  _globals['_EXPRESSSTORE']._serialized_end=705
-  _globals['_EXPRESSSUMS']._serialized_start=708
-  _globals['_EXPRESSSUMS']._serialized_end=1005
-  _globals['_EXPRESSSUM']._serialized_start=1007
-  _globals['_EXPRESSSUM']._serialized_end=1101
-  _globals['_HANDEDREQUEST']._serialized_start=1103
-  _globals['_HANDEDREQUEST']._serialized_end=1168
-  _globals['_HANDEDCALL']._serialized_start=1171
-  _globals['_HANDEDCALL']._serialized_end=1363
+  _globals['_EXPRESSSNAPSHOT']._serialized_end=416
+  _globals['_EXPRESSSPREAD']._serialized_start=418
+  _globals['_EXPRESSSPREAD']._serialized_end=505
+  _globals['_EXPRESSNODE']._serialized_start=507
+  _globals['_EXPRESSNODE']._serialized_end=572
+  _globals['_EXPRESSSTORE']._serialized_start=575
+  _globals['_EXPRESSSTORE']._serialized_end=722
+  _globals['_EXPRESSSUMS']._serialized_start=725
+  _globals['_EXPRESSSUMS']._serialized_end=1022
+  _globals['_EXPRESSSUM']._serialized_start=1024
+  _globals['_EXPRESSSUM']._serialized_end=1118
+  _globals['_HANDEDREQUEST']._serialized_start=1120
+  _globals['_HANDEDREQUEST']._serialized_end=1203
+  _globals['_HANDEDCALL']._serialized_start=1206
+  _globals['_HANDEDCALL']._serialized_end=1398
 # @@protoc_insertion_point(module_scope)

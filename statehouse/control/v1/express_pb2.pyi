@@ -95,6 +95,7 @@ class ExpressSnapshot(_message.Message):
     PAGE_FORWARDING_FIELD_NUMBER: _builtins.int
     NEEDS_PERMITS_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Grows with each snapshot of a router's process."""
     forwarding: _builtins.bytes
@@ -114,6 +115,10 @@ class ExpressSnapshot(_message.Message):
     needs_permits: _builtins.bool
     """Whether callers are judged. Then only those are decided for who have a
     permit: a ServingPermit for the store.
+    """
+    version: _builtins.str
+    """The version of the application that is asked, as page tokens have it: empty
+    for the first one. A page with another's token is the router's to refuse.
     """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressNode]:
@@ -140,10 +145,11 @@ class ExpressSnapshot(_message.Message):
         page_forwarding: _builtins.bytes = ...,
         needs_permits: _builtins.bool = ...,
         spread: Global___ExpressSpread | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spread", b"spread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_late_after_us", b"batch_late_after_us", "forwarding", b"forwarding", "max_batch_entries", b"max_batch_entries", "max_lookups", b"max_lookups", "needs_permits", b"needs_permits", "nodes", b"nodes", "number", b"number", "page_forwarding", b"page_forwarding", "spread", b"spread", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_late_after_us", b"batch_late_after_us", "forwarding", b"forwarding", "max_batch_entries", b"max_batch_entries", "max_lookups", b"max_lookups", "needs_permits", b"needs_permits", "nodes", b"nodes", "number", b"number", "page_forwarding", b"page_forwarding", "spread", b"spread", "stores", b"stores", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -381,6 +387,11 @@ class HandedRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLS_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    snapshot: _builtins.int
+    """The snapshot by which they were sent: what is still missing is to come from
+    the same version of the application.
+    """
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandedCall]:
         """The calls, in the order of their lookups in the request. A Get has one; a
@@ -392,10 +403,11 @@ class HandedRequest(_message.Message):
         self,
         *,
         calls: _abc.Iterable[Global___HandedCall] | None = ...,
+        snapshot: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

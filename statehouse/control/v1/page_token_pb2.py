@@ -24,13 +24,13 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&statehouse/control/v1/page_token.proto\x12\x15statehouse.control.v1\"|\n\tPageToken\x12\x10\n\x08last_key\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\r\x12\x16\n\x0e\x66ormat_version\x18\x03 \x01(\r\x12\x17\n\x0fmoment_query_id\x18\x04 \x01(\t\x12\x17\n\x0fmoment_batch_id\x18\x05 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&statehouse/control/v1/page_token.proto\x12\x15statehouse.control.v1\"\x8d\x01\n\tPageToken\x12\x10\n\x08last_key\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\r\x12\x16\n\x0e\x66ormat_version\x18\x03 \x01(\r\x12\x17\n\x0fmoment_query_id\x18\x04 \x01(\t\x12\x17\n\x0fmoment_batch_id\x18\x05 \x01(\x03\x12\x0f\n\x07version\x18\x06 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.control.v1.page_token_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PAGETOKEN']._serialized_start=65
-  _globals['_PAGETOKEN']._serialized_end=189
+  _globals['_PAGETOKEN']._serialized_start=66
+  _globals['_PAGETOKEN']._serialized_end=207
 # @@protoc_insertion_point(module_scope)

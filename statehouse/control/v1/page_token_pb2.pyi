@@ -27,6 +27,7 @@ class PageToken(_message.Message):
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     MOMENT_QUERY_ID_FIELD_NUMBER: _builtins.int
     MOMENT_BATCH_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     last_key: _builtins.bytes
     """Last serialized key returned. For windows and sessions: the escaped key of
     the last entry with its times. Pages are in key order over all partitions,
@@ -46,6 +47,8 @@ class PageToken(_message.Message):
     """
     moment_batch_id: _builtins.int
     """That batch."""
+    version: _builtins.str
+    """The version of the application; empty: the first one."""
     def __init__(
         self,
         *,
@@ -54,10 +57,11 @@ class PageToken(_message.Message):
         format_version: _builtins.int = ...,
         moment_query_id: _builtins.str = ...,
         moment_batch_id: _builtins.int = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "format_version", b"format_version", "last_key", b"last_key", "moment_batch_id", b"moment_batch_id", "moment_query_id", b"moment_query_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "format_version", b"format_version", "last_key", b"last_key", "moment_batch_id", b"moment_batch_id", "moment_query_id", b"moment_query_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from statehouse.control.v1 import engine_pb2 as statehouse_dot_control_dot_v1_do
 from statehouse.control.v1 import express_pb2 as statehouse_dot_control_dot_v1_dot_express__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#statehouse/control/v1/serving.proto\x12\x15statehouse.control.v1\x1a\"statehouse/control/v1/engine.proto\x1a#statehouse/control/v1/express.proto\"\xaf\x01\n\x0fServingSnapshot\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x33\n\x06stores\x18\x03 \x03(\x0b\x32#.statehouse.control.v1.ServingStore\x12\x19\n\x11max_batch_entries\x18\x04 \x01(\r\x12\x16\n\x0eread_bounds_us\x18\x05 \x03(\r\x12\x15\n\rneeds_permits\x18\x06 \x01(\x08\"u\n\rServingPermit\x12\x0e\n\x06\x63\x61ller\x18\x01 \x01(\x04\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\r\x12\r\n\x05store\x18\x03 \x01(\t\x12\x10\n\x08until_us\x18\x04 \x01(\x03\x12\x13\n\x0bmay_forward\x18\x05 \x01(\x08\x12\x10\n\x08\x63onceals\x18\x06 \x01(\x08\"\xb2\x02\n\x0cServingStore\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x08key_form\x18\x02 \x01(\x0e\x32\x1e.statehouse.control.v1.KeyForm\x12\x34\n\nvalue_form\x18\x03 \x01(\x0e\x32 .statehouse.control.v1.ValueForm\x12\x17\n\x0fpartition_count\x18\x04 \x01(\r\x12\x37\n\x08replicas\x18\x05 \x03(\x0b\x32%.statehouse.control.v1.ServingReplica\x12\x11\n\tis_global\x18\x06 \x01(\x08\x12/\n\x04kind\x18\x07 \x01(\x0e\x32!.statehouse.control.v1.EngineKind\x12\x16\n\x0ewindow_size_ms\x18\x08 \x01(\x03\"k\n\x0eServingReplica\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05store\x18\x02 \x01(\x04\x12\x11\n\tis_active\x18\x03 \x01(\x08\x12\x0c\n\x04head\x18\x04 \x01(\x0c\x12\x16\n\x0e\x63oncealed_head\x18\x05 \x01(\x0c\"\xae\x01\n\x0cServingFacts\x12/\n\x04\x65nds\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.ServingEnd\x12\x35\n\x07reports\x18\x02 \x03(\x0b\x32$.statehouse.control.v1.ServingReport\x12\x36\n\x07moments\x18\x03 \x03(\x0b\x32%.statehouse.control.v1.ServingMoments\"i\n\nServingEnd\x12\r\n\x05store\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x16\n\x0eholds_until_us\x18\x03 \x01(\x03\x12\x16\n\tat_end_us\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x0c\n\n_at_end_us\"R\n\x0eServingMoments\x12\r\n\x05store\x18\x01 \x01(\x04\x12\x10\n\x08query_id\x18\x02 \x01(\t\x12\x11\n\tbatch_ids\x18\x03 \x03(\x03\x12\x0c\n\x04\x65nds\x18\x04 \x03(\x03\"j\n\rServingReport\x12\r\n\x05store\x18\x01 \x01(\t\x12\x12\n\x05\x61t_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rinput_backlog\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_at_usB\x10\n\x0e_input_backlog\"\xaa\x01\n\x0bServingSums\x12/\n\x04sums\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.ServingSum\x12<\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32-.statehouse.control.v1.ServingSums.CallsEntry\x1a,\n\nCallsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"|\n\nServingSum\x12\r\n\x05store\x18\x01 \x01(\x04\x12\x30\n\x04read\x18\x05 \x01(\x0e\x32\".statehouse.control.v1.ServingRead\x12\r\n\x05reads\x18\x02 \x03(\x04\x12\x0f\n\x07took_ns\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04*\x91\x01\n\tValueForm\x12\x1a\n\x16VALUE_FORM_UNSPECIFIED\x10\x00\x12\x12\n\x0eVALUE_FORM_RAW\x10\x01\x12\x13\n\x0fVALUE_FORM_TEXT\x10\x02\x12\x13\n\x0fVALUE_FORM_LONG\x10\x03\x12\x15\n\x11VALUE_FORM_DOUBLE\x10\x04\x12\x13\n\x0fVALUE_FORM_JSON\x10\x05*\xfc\x02\n\x0fServingObstacle\x12 \n\x1cSERVING_OBSTACLE_UNSPECIFIED\x10\x00\x12 \n\x1cSERVING_OBSTACLE_NO_SNAPSHOT\x10\x01\x12\x1e\n\x1aSERVING_OBSTACLE_NOT_PLAIN\x10\x02\x12\"\n\x1eSERVING_OBSTACLE_UNKNOWN_STORE\x10\x03\x12\x18\n\x14SERVING_OBSTACLE_KEY\x10\x04\x12\x1a\n\x16SERVING_OBSTACLE_VALUE\x10\x05\x12\x1a\n\x16SERVING_OBSTACLE_EPOCH\x10\x06\x12\x1e\n\x1aSERVING_OBSTACLE_PARTITION\x10\x07\x12\x1b\n\x17SERVING_OBSTACLE_NO_END\x10\x08\x12\x1a\n\x16SERVING_OBSTACLE_BOUND\x10\t\x12\x19\n\x15SERVING_OBSTACLE_KIND\x10\n\x12\x1b\n\x17SERVING_OBSTACLE_MOMENT\x10\x0b*\x9b\x02\n\x0bServingRead\x12\x1c\n\x18SERVING_READ_UNSPECIFIED\x10\x00\x12\x14\n\x10SERVING_READ_GET\x10\x01\x12\x14\n\x10SERVING_READ_ALL\x10\x02\x12\x16\n\x12SERVING_READ_RANGE\x10\x03\x12\x17\n\x13SERVING_READ_PREFIX\x10\x04\x12\x16\n\x12SERVING_READ_COUNT\x10\x05\x12\x1e\n\x1aSERVING_READ_FETCH_WINDOWS\x10\x06\x12\x1f\n\x1bSERVING_READ_FETCH_SESSIONS\x10\x07\x12\x1a\n\x16SERVING_READ_GET_AS_OF\x10\x08\x12\x1c\n\x18SERVING_READ_GET_HISTORY\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#statehouse/control/v1/serving.proto\x12\x15statehouse.control.v1\x1a\"statehouse/control/v1/engine.proto\x1a#statehouse/control/v1/express.proto\"\xc0\x01\n\x0fServingSnapshot\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x33\n\x06stores\x18\x03 \x03(\x0b\x32#.statehouse.control.v1.ServingStore\x12\x19\n\x11max_batch_entries\x18\x04 \x01(\r\x12\x16\n\x0eread_bounds_us\x18\x05 \x03(\r\x12\x15\n\rneeds_permits\x18\x06 \x01(\x08\x12\x0f\n\x07version\x18\x07 \x01(\t\"u\n\rServingPermit\x12\x0e\n\x06\x63\x61ller\x18\x01 \x01(\x04\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\r\x12\r\n\x05store\x18\x03 \x01(\t\x12\x10\n\x08until_us\x18\x04 \x01(\x03\x12\x13\n\x0bmay_forward\x18\x05 \x01(\x08\x12\x10\n\x08\x63onceals\x18\x06 \x01(\x08\"\xb2\x02\n\x0cServingStore\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x08key_form\x18\x02 \x01(\x0e\x32\x1e.statehouse.control.v1.KeyForm\x12\x34\n\nvalue_form\x18\x03 \x01(\x0e\x32 .statehouse.control.v1.ValueForm\x12\x17\n\x0fpartition_count\x18\x04 \x01(\r\x12\x37\n\x08replicas\x18\x05 \x03(\x0b\x32%.statehouse.control.v1.ServingReplica\x12\x11\n\tis_global\x18\x06 \x01(\x08\x12/\n\x04kind\x18\x07 \x01(\x0e\x32!.statehouse.control.v1.EngineKind\x12\x16\n\x0ewindow_size_ms\x18\x08 \x01(\x03\"k\n\x0eServingReplica\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05store\x18\x02 \x01(\x04\x12\x11\n\tis_active\x18\x03 \x01(\x08\x12\x0c\n\x04head\x18\x04 \x01(\x0c\x12\x16\n\x0e\x63oncealed_head\x18\x05 \x01(\x0c\"\xae\x01\n\x0cServingFacts\x12/\n\x04\x65nds\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.ServingEnd\x12\x35\n\x07reports\x18\x02 \x03(\x0b\x32$.statehouse.control.v1.ServingReport\x12\x36\n\x07moments\x18\x03 \x03(\x0b\x32%.statehouse.control.v1.ServingMoments\"i\n\nServingEnd\x12\r\n\x05store\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x16\n\x0eholds_until_us\x18\x03 \x01(\x03\x12\x16\n\tat_end_us\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x0c\n\n_at_end_us\"R\n\x0eServingMoments\x12\r\n\x05store\x18\x01 \x01(\x04\x12\x10\n\x08query_id\x18\x02 \x01(\t\x12\x11\n\tbatch_ids\x18\x03 \x03(\x03\x12\x0c\n\x04\x65nds\x18\x04 \x03(\x03\"j\n\rServingReport\x12\r\n\x05store\x18\x01 \x01(\t\x12\x12\n\x05\x61t_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rinput_backlog\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_at_usB\x10\n\x0e_input_backlog\"\xaa\x01\n\x0bServingSums\x12/\n\x04sums\x18\x01 \x03(\x0b\x32!.statehouse.control.v1.ServingSum\x12<\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32-.statehouse.control.v1.ServingSums.CallsEntry\x1a,\n\nCallsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"|\n\nServingSum\x12\r\n\x05store\x18\x01 \x01(\x04\x12\x30\n\x04read\x18\x05 \x01(\x0e\x32\".statehouse.control.v1.ServingRead\x12\r\n\x05reads\x18\x02 \x03(\x04\x12\x0f\n\x07took_ns\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04*\x91\x01\n\tValueForm\x12\x1a\n\x16VALUE_FORM_UNSPECIFIED\x10\x00\x12\x12\n\x0eVALUE_FORM_RAW\x10\x01\x12\x13\n\x0fVALUE_FORM_TEXT\x10\x02\x12\x13\n\x0fVALUE_FORM_LONG\x10\x03\x12\x15\n\x11VALUE_FORM_DOUBLE\x10\x04\x12\x13\n\x0fVALUE_FORM_JSON\x10\x05*\xfc\x02\n\x0fServingObstacle\x12 \n\x1cSERVING_OBSTACLE_UNSPECIFIED\x10\x00\x12 \n\x1cSERVING_OBSTACLE_NO_SNAPSHOT\x10\x01\x12\x1e\n\x1aSERVING_OBSTACLE_NOT_PLAIN\x10\x02\x12\"\n\x1eSERVING_OBSTACLE_UNKNOWN_STORE\x10\x03\x12\x18\n\x14SERVING_OBSTACLE_KEY\x10\x04\x12\x1a\n\x16SERVING_OBSTACLE_VALUE\x10\x05\x12\x1a\n\x16SERVING_OBSTACLE_EPOCH\x10\x06\x12\x1e\n\x1aSERVING_OBSTACLE_PARTITION\x10\x07\x12\x1b\n\x17SERVING_OBSTACLE_NO_END\x10\x08\x12\x1a\n\x16SERVING_OBSTACLE_BOUND\x10\t\x12\x19\n\x15SERVING_OBSTACLE_KIND\x10\n\x12\x1b\n\x17SERVING_OBSTACLE_MOMENT\x10\x0b*\x9b\x02\n\x0bServingRead\x12\x1c\n\x18SERVING_READ_UNSPECIFIED\x10\x00\x12\x14\n\x10SERVING_READ_GET\x10\x01\x12\x14\n\x10SERVING_READ_ALL\x10\x02\x12\x16\n\x12SERVING_READ_RANGE\x10\x03\x12\x17\n\x13SERVING_READ_PREFIX\x10\x04\x12\x16\n\x12SERVING_READ_COUNT\x10\x05\x12\x1e\n\x1aSERVING_READ_FETCH_WINDOWS\x10\x06\x12\x1f\n\x1bSERVING_READ_FETCH_SESSIONS\x10\x07\x12\x1a\n\x16SERVING_READ_GET_AS_OF\x10\x08\x12\x1c\n\x18SERVING_READ_GET_HISTORY\x10\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,32 +35,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SERVINGSUMS_CALLSENTRY']._loaded_options = None
   _globals['_SERVINGSUMS_CALLSENTRY']._serialized_options = b'8\001'
-  _globals['_VALUEFORM']._serialized_start=1626
-  _globals['_VALUEFORM']._serialized_end=1771
-  _globals['_SERVINGOBSTACLE']._serialized_start=1774
-  _globals['_SERVINGOBSTACLE']._serialized_end=2154
-  _globals['_SERVINGREAD']._serialized_start=2157
-  _globals['_SERVINGREAD']._serialized_end=2440
+  _globals['_VALUEFORM']._serialized_start=1643
+  _globals['_VALUEFORM']._serialized_end=1788
+  _globals['_SERVINGOBSTACLE']._serialized_start=1791
+  _globals['_SERVINGOBSTACLE']._serialized_end=2171
+  _globals['_SERVINGREAD']._serialized_start=2174
+  _globals['_SERVINGREAD']._serialized_end=2457
   _globals['_SERVINGSNAPSHOT']._serialized_start=136
-  _globals['_SERVINGSNAPSHOT']._serialized_end=311
-  _globals['_SERVINGPERMIT']._serialized_start=313
-  _globals['_SERVINGPERMIT']._serialized_end=430
-  _globals['_SERVINGSTORE']._serialized_start=433
-  _globals['_SERVINGSTORE']._serialized_end=739
-  _globals['_SERVINGREPLICA']._serialized_start=741
-  _globals['_SERVINGREPLICA']._serialized_end=848
-  _globals['_SERVINGFACTS']._serialized_start=851
-  _globals['_SERVINGFACTS']._serialized_end=1025
-  _globals['_SERVINGEND']._serialized_start=1027
-  _globals['_SERVINGEND']._serialized_end=1132
-  _globals['_SERVINGMOMENTS']._serialized_start=1134
-  _globals['_SERVINGMOMENTS']._serialized_end=1216
-  _globals['_SERVINGREPORT']._serialized_start=1218
-  _globals['_SERVINGREPORT']._serialized_end=1324
-  _globals['_SERVINGSUMS']._serialized_start=1327
-  _globals['_SERVINGSUMS']._serialized_end=1497
-  _globals['_SERVINGSUMS_CALLSENTRY']._serialized_start=1453
-  _globals['_SERVINGSUMS_CALLSENTRY']._serialized_end=1497
-  _globals['_SERVINGSUM']._serialized_start=1499
-  _globals['_SERVINGSUM']._serialized_end=1623
+  _globals['_SERVINGSNAPSHOT']._serialized_end=328
+  _globals['_SERVINGPERMIT']._serialized_start=330
+  _globals['_SERVINGPERMIT']._serialized_end=447
+  _globals['_SERVINGSTORE']._serialized_start=450
+  _globals['_SERVINGSTORE']._serialized_end=756
+  _globals['_SERVINGREPLICA']._serialized_start=758
+  _globals['_SERVINGREPLICA']._serialized_end=865
+  _globals['_SERVINGFACTS']._serialized_start=868
+  _globals['_SERVINGFACTS']._serialized_end=1042
+  _globals['_SERVINGEND']._serialized_start=1044
+  _globals['_SERVINGEND']._serialized_end=1149
+  _globals['_SERVINGMOMENTS']._serialized_start=1151
+  _globals['_SERVINGMOMENTS']._serialized_end=1233
+  _globals['_SERVINGREPORT']._serialized_start=1235
+  _globals['_SERVINGREPORT']._serialized_end=1341
+  _globals['_SERVINGSUMS']._serialized_start=1344
+  _globals['_SERVINGSUMS']._serialized_end=1514
+  _globals['_SERVINGSUMS_CALLSENTRY']._serialized_start=1470
+  _globals['_SERVINGSUMS_CALLSENTRY']._serialized_end=1514
+  _globals['_SERVINGSUM']._serialized_start=1516
+  _globals['_SERVINGSUM']._serialized_end=1640
 # @@protoc_insertion_point(module_scope)

@@ -188,6 +188,7 @@ class ServingSnapshot(_message.Message):
     MAX_BATCH_ENTRIES_FIELD_NUMBER: _builtins.int
     READ_BOUNDS_US_FIELD_NUMBER: _builtins.int
     NEEDS_PERMITS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Grows with each snapshot of a node's process."""
     epoch: _builtins.int
@@ -196,6 +197,10 @@ class ServingSnapshot(_message.Message):
     """The most lookups of a batch."""
     needs_permits: _builtins.bool
     """Whether callers are judged: then only those are answered who have a permit."""
+    version: _builtins.str
+    """The node's version of the application, as page tokens have it: empty for the
+    first one.
+    """
     @_builtins.property
     def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingStore]:
         """The stores that it may answer from. Empty: none."""
@@ -215,10 +220,11 @@ class ServingSnapshot(_message.Message):
         max_batch_entries: _builtins.int = ...,
         read_bounds_us: _abc.Iterable[_builtins.int] | None = ...,
         needs_permits: _builtins.bool = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_batch_entries", b"max_batch_entries", "needs_permits", b"needs_permits", "number", b"number", "read_bounds_us", b"read_bounds_us", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_batch_entries", b"max_batch_entries", "needs_permits", b"needs_permits", "number", b"number", "read_bounds_us", b"read_bounds_us", "stores", b"stores", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

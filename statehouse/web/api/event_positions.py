@@ -1,7 +1,8 @@
 """Ids of a watch's events: where to go on after them, in each partition; by moment, after the last mark. Pure.
 
 A browser sends the id of the last event that it has had as Last-Event-ID when it connects again. So each id has the
-positions of all partitions of the watch: TOPIC_ID/PARTITION:OFFSET,PARTITION:OFFSET
+positions of all partitions of the watch: TOPIC_ID/PARTITION:OFFSET,PARTITION:OFFSET; of a later version than the first
+TOPIC_ID@VERSION/...
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import Final
 from statehouse.client import conversion
 from statehouse.client.answers import WatchPosition
 from statehouse.client.watch_progress import WatchProgress
+from statehouse.contract.version_names import plain_store, store_at, version_of
 from statehouse.contract.watch_marks import mark_in, token_of
 from statehouse.errors import shown
 from statehouse.v1 import query_service_pb2, types_pb2
 
 PARTITIONS_MAX: Final = 1_000
 """Partitions of a watch: their ids must fit into a header."""
-_PART: Final = re.compile(r"([A-Za-z0-9+/=_-]{0,64})/([0-9]{1,10}:[0-9]{1,19}(?:,[0-9]{1,10}:[0-9]{1,19})*)")
+_PART: Final = re.compile(
+    r"([A-Za-z0-9+/=_-]{0,64}(?:@[A-Za-z0-9_]{1,31})?)/([0-9]{1,10}:[0-9]{1,19}(?:,[0-9]{1,10}:[0-9]{1,19})*)"
+)
 _OFFSET_MAX: Final = 2**63 - 1
 _PARTITION_MAX: Final = 2**31 - 1
 
@@ -63,7 +67,7 @@ def text_of(positions: Iterable[WatchPosition]) -> str:
     """Return positions as an id."""
     by_topic: defaultdict[str, list[str]] = defaultdict(list)
     for each in sorted(positions, key=lambda each: each.partition):
-        by_topic[each.topic_id].append(f"{each.partition}:{each.offset}")
+        by_topic[store_at(each.topic_id, each.version)].append(f"{each.partition}:{each.offset}")
     return ";".join(f"{topic}/{','.join(found)}" for topic, found in sorted(by_topic.items()))
 
 
@@ -84,7 +88,7 @@ def positions_of(text: str) -> tuple[WatchPosition, ...]:
             partition, offset = map(int, place.split(":"))
             if partition in found or partition > _PARTITION_MAX or offset > _OFFSET_MAX:
                 raise ValueError(f"{shown(text)} is no id of an event")
-            found[partition] = WatchPosition(partition, offset, topic)
+            found[partition] = WatchPosition(partition, offset, plain_store(topic), version=version_of(topic))
     if len(found) > PARTITIONS_MAX:
         raise ValueError(f"an id of an event has {PARTITIONS_MAX} partitions at most, not {len(found)}")
     return tuple(found.values())

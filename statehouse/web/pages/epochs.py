@@ -69,6 +69,7 @@ class EpochLog:
         self._epochs: deque[Epoch] = deque()
         self._holders: dict[str, Holders] = {}
         self._older = 0
+        self._version: str | None = None
 
     @property
     def newest_first(self) -> tuple[Epoch, ...]:
@@ -77,6 +78,9 @@ class EpochLog:
 
     def take(self, fleet: Fleet, at_ms: int) -> bool:
         """Take the fleet as a router tells of it. Return whether it is of the newest epoch."""
+        if fleet.version != self._version:  # another version of the application serves, whose epochs count on their own
+            self._epochs.clear()
+            self._version, self._older = fleet.version, 0
         newest = self._epochs[-1].number if self._epochs else None
         if newest is not None and fleet.epoch < newest:
             self._older += 1

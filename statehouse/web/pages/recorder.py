@@ -93,7 +93,13 @@ class Recorder:
         if not fleet.queries and self.fleet is not None and fleet.controller is None:
             # WatchFleet leaves these out, and they don't change with an epoch.
             known = self.fleet
-            fleet = replace(fleet, queries=known.queries, controller=known.controller, served_by=known.served_by)
+            fleet = replace(
+                fleet,
+                queries=known.queries if known.version == fleet.version else (),
+                controller=known.controller if known.version == fleet.version else None,
+                served_by=known.served_by,
+                versions=known.versions,
+            )
         self.fleet, self.fleet_at, self.tasks = fleet, now, {task.task: task for task in fleet.tasks}
         self.refusals.take(fleet.queries, now.at_s)
         here = {node.host.instance_id for node in fleet.nodes}

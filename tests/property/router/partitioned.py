@@ -108,6 +108,7 @@ def router(nodes: Nodes) -> Scatter:
     ]
     served = nodes.served
     routes = SimpleNamespace(
+        version="",
         spec=nodes.spec,
         key_serde=served.key_serde,
         partitions=partitions,

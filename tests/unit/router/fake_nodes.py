@@ -42,6 +42,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
 
     def __init__(self, instance_id: str) -> None:
         self.instance_id = instance_id
+        self.version = ""
         self.failure: LookupFailure | Callable[[], LookupFailure | None] | None = None
         self.thaws = asyncio.Event()
         self.thaws.set()
@@ -179,7 +180,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         """Confirm, send what `feed` is given, and end with the failure among it."""
         self.watches.append(request)
         await self._misbehave(context)
-        stamp = types_pb2.ReplicaStamp(partition=request.partition, host=self.host)
+        stamp = types_pb2.ReplicaStamp(partition=request.partition, host=self.host, version=self.version)
         marks = types_pb2.Moment() if request.mark_moments and self.kept is not None else None
         await context.write(query_service_pb2.WatchResponse(replica=stamp, moment=marks))
         feed: asyncio.Queue[query_service_pb2.WatchResponse | LookupFailure] = asyncio.Queue()
@@ -233,7 +234,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
             LookupFailure: it shows none that the read may be of.
 
         """
-        stamp = types_pb2.ReplicaStamp(host=self.host, partition=partition)
+        stamp = types_pb2.ReplicaStamp(host=self.host, partition=partition, version=self.version)
         if bound is None or self.kept is None:
             return stamp
         self.asked_for.append(bound)

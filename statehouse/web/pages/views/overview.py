@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from statehouse.client.answers import Controller, Fleet
+from statehouse.client.answers import Controller, Fleet, VersionsInfo
 from statehouse.contract.membership import LEAVING_STATES
 from statehouse.contract.query_states import ReportedState
 from statehouse.web.pages.partitions import Condition, partition_count, partitions_of
@@ -47,6 +47,7 @@ class Overview:
     backlog: int | None
     controller: Controller | None
     served_by: str | None
+    versions: VersionsInfo | None
     reason: str
     notices: tuple[Notice, ...]
     points: tuple[Point, ...]
@@ -95,6 +96,7 @@ def overview(recorder: Recorder, now: Moment, *, is_measured: bool) -> Overview:
         sum(backlogs) if backlogs else None,
         fleet.controller,
         fleet.served_by,
+        fleet.versions,
         fleet.reason,
         notices_of(recorder, counts),
         _points(recorder.samples),

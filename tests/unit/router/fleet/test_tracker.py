@@ -127,10 +127,25 @@ async def test_health_follows_the_first_table() -> None:
         await fleet.stop()
 
 
+class Silent:
+    """Readers of control topics that have heard nothing for so long."""
+
+    def __init__(self, age_s: list[float | None]) -> None:
+        self._age_s = age_s
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def silence_s(self) -> float | None:
+        return self._age_s[0]
+
+
 async def test_readiness_follows_the_age_of_the_table() -> None:
     fleet = Fleet(ready_silence_max_ms=60_000)
     age_s: list[float | None] = [None]
-    await fleet.router.start(lambda: age_s[0])
+    fleet.router.first.readers = Silent(age_s)
+    await fleet.router.start()
     stub = health_pb2_grpc.HealthStub(fleet.channel)
 
     async def statuses() -> list[int]:

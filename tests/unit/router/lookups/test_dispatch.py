@@ -284,7 +284,7 @@ async def test_nobody_is_asked_for_a_caller_who_has_given_up(start: Start) -> No
     request = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text="k"))
     call = keyed_call(fleet.router.tables.current(), "Get", request.SerializeToString())
     with pytest.raises(LookupFailure) as caught:
-        await fleet.router._lookups.keys.answer(call, Deadline.after(0.0))
+        await fleet.router.first.lookups.keys.answer(call, Deadline.after(0.0))
     assert caught.value.reason is Reason.DEADLINE_EXCEEDED
     assert not fleet.nodes["a"].gets
 

@@ -42,7 +42,7 @@ def handed(
 
 async def batch(fleet: Fleet, keys: str, *calls: HandedLookup, is_handed: bool = True) -> list[str]:
     """Return who answered each of a batch, or why nobody did."""
-    getter: BatchGetter = fleet.router._lookups.batches
+    getter: BatchGetter = fleet.router.first.lookups.batches
     data = await getter.batch_get(framed(body(key) for key in keys), Deadline.after(60.0), calls if is_handed else None)
     results = query_service_pb2.BatchGetResponse.FromString(data).results
     return [
@@ -56,7 +56,7 @@ def metric(fleet: Fleet, name: str, **labels: str) -> float:
 
 
 async def answer(fleet: Fleet, lookup: HandedLookup) -> NodeAnswer:
-    keys: KeyLookups = fleet.router._lookups.keys
+    keys: KeyLookups = fleet.router.first.lookups.keys
     call = keyed_call(fleet.router.tables.current(), "Get", body("k"))
     return await keys.answer(call, Deadline.after(60.0), handed=lookup)
 
@@ -188,7 +188,7 @@ async def test_calls_to_whom_the_table_no_longer_has_and_of_broken_lookups_are_m
     assert await batch(fleet, "12", gone) == ["a", "a"]
     unread, came = handed(fleet, "a", lookups=2)
     came.set_result(b"")
-    getter: BatchGetter = fleet.router._lookups.batches
+    getter: BatchGetter = fleet.router.first.lookups.batches
     data = await getter.batch_get(framed([b"\xff", body("1")]), Deadline.after(5.0), [unread])
     first, second = query_service_pb2.BatchGetResponse.FromString(data).results
     assert first.HasField("error")
@@ -197,7 +197,7 @@ async def test_calls_to_whom_the_table_no_longer_has_and_of_broken_lookups_are_m
 
 async def test_what_the_proxy_has_admitted_is_not_refused_when_it_is_handed_over(start: Start) -> None:
     fleet = await start("a", "b", max_lookups=1)
-    with fleet.router._lookups.limit.admitted(1):
+    with fleet.router.first.lookups.limit.admitted(1):
         with pytest.raises(LookupFailure):
             await batch(fleet, "1", is_handed=False)
         assert await batch(fleet, "1") == ["a"]
@@ -221,7 +221,7 @@ async def two_nodes(start: Start, attempt_timeout_ms: int = 1_000) -> Fleet:
 async def page(fleet: Fleet, *calls: HandedLookup, **fields: Any) -> dict[int, str]:
     """Return who has answered for each partition."""
     request = query_service_pb2.ScanRequest(store=STORE, **fields)
-    data = await fleet.router._lookups.scatter.page(request, Deadline.after(60.0), calls)
+    data = await fleet.router.first.lookups.scatter.page(request, Deadline.after(60.0), calls)
     found = query_service_pb2.ScanResponse.FromString(data)
     assert [entry.key.text for entry in found.entries] == [str(each) for each in sorted(_partitions(found))]
     return {stamp.partition: stamp.host.instance_id for stamp in found.replicas}

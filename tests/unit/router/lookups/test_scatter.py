@@ -154,7 +154,7 @@ async def test_a_scan_that_cannot_be_is_refused(start: Start, fields: dict[str, 
 
 async def test_the_proxy_gets_the_same_pages_and_refusals_as_callers_of_grpcio(start: Start) -> None:
     fleet = await _spread(start)
-    over_link = fleet.router._handlers.proxied["Scan"]
+    over_link = fleet.router._queries.proxied["Scan"]
     straight = fleet.channel.unary_unary("/statehouse.v1.QueryService/Scan")
     for fields in ({}, {"page_size": 7, "reverse": True}, {"partition": 1, "raw": True}):
         request = query_service_pb2.ScanRequest(store=STORE, **fields).SerializeToString()  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ async def test_the_fleet_comes_at_once_with_all_that_routing_takes_and_again_wit
     second = await following(call)
     assert (second.epoch, second.tasks[0].active) == (2, "b")
     call.cancel()
-    await poll_until_async(lambda: fleet.router.fleet.watches.streams.open == 0, 10, "the watch to be over")
+    await poll_until_async(lambda: fleet.router.first.fleet.watches.streams.open == 0, 10, "the watch to be over")
 
 
 async def test_a_new_process_is_told_of_and_heartbeats_are_not(start: Start) -> None:
@@ -92,7 +92,7 @@ async def test_watches_are_bounded_and_end_with_the_router(start: Start) -> None
     first = watch(fleet)
     await following(first)
     assert (await failure_of(watch(fleet))).reason is Reason.OVERLOADED
-    fleet.router.fleet.watches.streams.stop()
+    fleet.router.first.fleet.watches.streams.stop()
     assert (await failure_of(first)).reason is Reason.NODE_SHUTTING_DOWN
 
 

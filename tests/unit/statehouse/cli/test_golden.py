@@ -65,6 +65,7 @@ routers = ["127.0.0.1:7100"]
 # What they print depends on settings, disks or Kafka; their own tests see to them.
 ELSEWHERE = {
     "assign",
+    "compare",
     "attach",
     "config show controller",
     "config show node",
@@ -76,6 +77,7 @@ ELSEWHERE = {
     "send",
     "size",
     "state",
+    "versions",
     "topics",
 }
 

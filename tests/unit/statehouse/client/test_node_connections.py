@@ -94,7 +94,7 @@ async def test_it_can_be_left_to_the_router(start: Start, connect: Connect) -> N
         assert await name(client) == "a"
     await client.batch_get([Lookup(STORE, "k")])
     assert straight(fleet.nodes["a"]) == 0
-    assert fleet.router.fleet.watches.streams.open == 0
+    assert fleet.router.first.fleet.watches.streams.open == 0
 
 
 async def test_no_lookup_fails_when_the_active_dies_and_comes_back(start: Start, connect: Connect) -> None:
@@ -197,7 +197,9 @@ async def test_nodes_out_of_reach_cost_nothing(start: Start, connect: Connect, m
     client = connect(fleet)
     for _ in range(20):
         assert await name(client) == "a"
-    await poll_until_async(lambda: fleet.router.fleet.watches.streams.open == 1, 10, "the client to follow the fleet")
+    await poll_until_async(
+        lambda: fleet.router.first.fleet.watches.streams.open == 1, 10, "the client to follow the fleet"
+    )
     for _ in range(20):
         assert await name(client) == "a"
     assert straight(fleet.nodes["a"]) == 0
@@ -307,7 +309,7 @@ async def test_a_client_that_is_closed_fails_what_is_under_way(start: Start, con
     for outcome in await asyncio.gather(*under_way, return_exceptions=True):
         assert isinstance(outcome, LookupFailure)
         assert outcome.reason is Reason.UNREACHABLE
-    await poll_until_async(lambda: fleet.router.fleet.watches.streams.open == 0, 10, "the fleet to be left")
+    await poll_until_async(lambda: fleet.router.first.fleet.watches.streams.open == 0, 10, "the fleet to be left")
 
 
 async def test_threads_that_share_a_client_share_its_calls(start: Start) -> None:

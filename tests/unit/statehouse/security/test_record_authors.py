@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from statehouse.contract.versions import VERSIONS_KEY
 from statehouse.control.v1 import signatures_pb2
 from statehouse.errors import ConfigurationError, ContractError
 from statehouse.security.certificates import NONE_REVOKED, read_anchors, read_revoked
@@ -263,6 +264,8 @@ def test_keys_of_all_kinds_sign(make: Callable[[], Any]) -> None:
         *((kind, "operator", ControlRecord("t", b"k", b"v"), False) for kind in (ASSIGNMENT, COMMITS)),
         (COMMITS, "operator", ControlRecord("t", b"k", None), True),
         (ASSIGNMENT, "operator", ControlRecord("t", b"k", None), False),
+        (ASSIGNMENT, "operator", ControlRecord("t", VERSIONS_KEY, b"v"), True),
+        (ASSIGNMENT, "processor", ControlRecord("t", VERSIONS_KEY, b"v"), False),
     ],
 )
 def test_the_rules_say_who_writes_what(ca: Ca, kind: str, who: str, record: ControlRecord, may: bool) -> None:

@@ -163,7 +163,10 @@ type ExpressSnapshot struct {
 	// permit: a ServingPermit for the store.
 	NeedsPermits bool `protobuf:"varint,8,opt,name=needs_permits,json=needsPermits,proto3" json:"needs_permits,omitempty"`
 	// How lookups of one key are spread.
-	Spread        *ExpressSpread `protobuf:"bytes,9,opt,name=spread,proto3" json:"spread,omitempty"`
+	Spread *ExpressSpread `protobuf:"bytes,9,opt,name=spread,proto3" json:"spread,omitempty"`
+	// The version of the application that is asked, as page tokens have it: empty
+	// for the first one. A page with another's token is the router's to refuse.
+	Version       string `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -266,6 +269,13 @@ func (x *ExpressSnapshot) GetSpread() *ExpressSpread {
 		return x.Spread
 	}
 	return nil
+}
+
+func (x *ExpressSnapshot) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 // How lookups of a key that is asked for very often are spread over the copies
@@ -687,7 +697,10 @@ type HandedRequest struct {
 	// The calls, in the order of their lookups in the request. A Get has one; a
 	// page is one lookup, and each call has some of its partitions.
 	// Lookups of a batch that come after theirs were sent to no node.
-	Calls         []*HandedCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
+	Calls []*HandedCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
+	// The snapshot by which they were sent: what is still missing is to come from
+	// the same version of the application.
+	Snapshot      uint64 `protobuf:"varint,2,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -727,6 +740,13 @@ func (x *HandedRequest) GetCalls() []*HandedCall {
 		return x.Calls
 	}
 	return nil
+}
+
+func (x *HandedRequest) GetSnapshot() uint64 {
+	if x != nil {
+		return x.Snapshot
+	}
+	return 0
 }
 
 // A call that a proxy has sent to a node.
@@ -842,7 +862,7 @@ var File_statehouse_control_v1_express_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\n" +
-	"#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\xc8\x03\n" +
+	"#statehouse/control/v1/express.proto\x12\x15statehouse.control.v1\"\xe2\x03\n" +
 	"\x0fExpressSnapshot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1e\n" +
 	"\n" +
@@ -857,7 +877,8 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\x0fpage_forwarding\x18\n" +
 	" \x01(\fR\x0epageForwarding\x12#\n" +
 	"\rneeds_permits\x18\b \x01(\bR\fneedsPermits\x12<\n" +
-	"\x06spread\x18\t \x01(\v2$.statehouse.control.v1.ExpressSpreadR\x06spread\"|\n" +
+	"\x06spread\x18\t \x01(\v2$.statehouse.control.v1.ExpressSpreadR\x06spread\x12\x18\n" +
+	"\aversion\x18\v \x01(\tR\aversion\"|\n" +
 	"\rExpressSpread\x12\x18\n" +
 	"\apercent\x18\x01 \x01(\rR\apercent\x12\x14\n" +
 	"\x05least\x18\x02 \x01(\rR\x05least\x12 \n" +
@@ -892,9 +913,10 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"instanceId\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\rR\x04role\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\rR\x05count\x12\x17\n" +
-	"\atook_us\x18\x05 \x03(\rR\x06tookUs\"H\n" +
+	"\atook_us\x18\x05 \x03(\rR\x06tookUs\"d\n" +
 	"\rHandedRequest\x127\n" +
-	"\x05calls\x18\x01 \x03(\v2!.statehouse.control.v1.HandedCallR\x05calls\"\x8c\x02\n" +
+	"\x05calls\x18\x01 \x03(\v2!.statehouse.control.v1.HandedCallR\x05calls\x12\x1a\n" +
+	"\bsnapshot\x18\x02 \x01(\x04R\bsnapshot\"\x8c\x02\n" +
 	"\n" +
 	"HandedCall\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +

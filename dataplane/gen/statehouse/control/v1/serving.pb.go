@@ -274,7 +274,10 @@ type ServingSnapshot struct {
 	// microseconds, and beyond the last.
 	ReadBoundsUs []uint32 `protobuf:"varint,5,rep,packed,name=read_bounds_us,json=readBoundsUs,proto3" json:"read_bounds_us,omitempty"`
 	// Whether callers are judged: then only those are answered who have a permit.
-	NeedsPermits  bool `protobuf:"varint,6,opt,name=needs_permits,json=needsPermits,proto3" json:"needs_permits,omitempty"`
+	NeedsPermits bool `protobuf:"varint,6,opt,name=needs_permits,json=needsPermits,proto3" json:"needs_permits,omitempty"`
+	// The node's version of the application, as page tokens have it: empty for the
+	// first one.
+	Version       string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +352,13 @@ func (x *ServingSnapshot) GetNeedsPermits() bool {
 		return x.NeedsPermits
 	}
 	return false
+}
+
+func (x *ServingSnapshot) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 // That a caller may read a store by a method, as the rules say. It holds until
@@ -1053,14 +1063,15 @@ var File_statehouse_control_v1_serving_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_serving_proto_rawDesc = "" +
 	"\n" +
-	"#statehouse/control/v1/serving.proto\x12\x15statehouse.control.v1\x1a\"statehouse/control/v1/engine.proto\x1a#statehouse/control/v1/express.proto\"\xf3\x01\n" +
+	"#statehouse/control/v1/serving.proto\x12\x15statehouse.control.v1\x1a\"statehouse/control/v1/engine.proto\x1a#statehouse/control/v1/express.proto\"\x8d\x02\n" +
 	"\x0fServingSnapshot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12;\n" +
 	"\x06stores\x18\x03 \x03(\v2#.statehouse.control.v1.ServingStoreR\x06stores\x12*\n" +
 	"\x11max_batch_entries\x18\x04 \x01(\rR\x0fmaxBatchEntries\x12$\n" +
 	"\x0eread_bounds_us\x18\x05 \x03(\rR\freadBoundsUs\x12#\n" +
-	"\rneeds_permits\x18\x06 \x01(\bR\fneedsPermits\"\xa9\x01\n" +
+	"\rneeds_permits\x18\x06 \x01(\bR\fneedsPermits\x12\x18\n" +
+	"\aversion\x18\a \x01(\tR\aversion\"\xa9\x01\n" +
 	"\rServingPermit\x12\x16\n" +
 	"\x06caller\x18\x01 \x01(\x04R\x06caller\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\rR\x04call\x12\x14\n" +

@@ -1,0 +1,87 @@
+"""`statehouse retire`: deletes a version of an application that doesn't serve."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from processor.run.reset import carry_out, delete_topics, plan_reset
+from statehouse.cli.kafka_options import takes_application
+from statehouse.cli.options import RunDirOption
+from statehouse.cli.output import note
+from statehouse.cli.versions import (
+    ForceOption,
+    KafkaTimeoutOption,
+    RouterOption,
+    VersionArgument,
+    change,
+    known_versions,
+    router_named,
+)
+from statehouse.contract.topology import control_topic_names, dead_letters_topic
+from statehouse.contract.version_names import FIRST, application_of
+from statehouse.kafka import clients
+from statehouse.kafka.access import failures_told
+from statehouse.local.cluster import LocalCluster
+from statehouse.local.cluster_state import ClusterState
+from statehouse.local.tls_files import DEFAULT_RUN_DIR
+from statehouse.settings import LoadedSettings
+from statehouse.settings.common import ApplicationIdSettings
+
+
+@takes_application
+def retire(
+    loaded: LoadedSettings[ApplicationIdSettings],
+    version: VersionArgument,
+    checkpoint_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help=r"The checkpoint_dir of its processor.  \[default: the local cluster's]",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    force: ForceOption = False,
+    router: RouterOption = None,
+    timeout: KafkaTimeoutOption = 10.0,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+) -> None:
+    """Delete a version that doesn't serve: its topics and checkpoints; asks first.
+
+    Stop its processor and its nodes before, and delete the nodes' state directories; in a local cluster both happens.
+    Never the version that serves; nor one that is kept for a rollback, unless forced. Sources are kept.
+    """
+    settings = loaded.settings
+    known_versions(settings, timeout).retired(version, _now_ms(), is_forced=force)  # refuses before anything is asked
+    if not yes:
+        typer.confirm(f"Delete version {version} of {settings.application_id}?", abort=True, err=True)
+    state = ClusterState.load(run_dir)
+    is_local = state is not None and state.application.application_id == settings.application_id
+    if state is not None and is_local:
+        LocalCluster(run_dir, state.application, as_saved=True).remove(version)
+    name = application_of(settings.application_id, version)
+    checkpoints = checkpoint_dir or (run_dir / "checkpoints" if is_local else Path())
+    with failures_told(settings.brokers):
+        plan = plan_reset(settings.brokers, name, str(checkpoints), timeout)
+        change(
+            settings,
+            lambda known: known.retired(version, _now_ms(), is_forced=force),
+            timeout,
+            router_named(router),
+        )
+        carry_out(settings.brokers, plan, timeout)
+        if version != FIRST:  # the first one's control topics have the record of versions
+            admin = clients.admin(settings.brokers, f"{name}-retire")
+            delete_topics(admin, [*control_topic_names(name), dead_letters_topic(name)])
+    if is_local:
+        shutil.rmtree(checkpoints / name, ignore_errors=True)
+    note(f"version {version} is deleted: {len(plan.topics)} changelogs, checkpoints of {len(plan.queries)} queries")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
