@@ -153,17 +153,17 @@ def check(seeds: range) -> None:
     assert min(counts["answers of v1"], counts["answers of v2"], counts["versions switched"]) >= len(seeds)
 
 
-def test_the_newest_record_decides_and_disturbs_no_fleet():
+def test_the_newest_record_decides_and_disturbs_no_fleet() -> None:
     check(range(SEEDS))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_the_same_with_many_seeds():
+def test_the_same_with_many_seeds() -> None:
     check(range(SEEDS, LONG_SEEDS))
 
 
-def test_a_router_that_misses_a_record_is_caught():
+def test_a_router_that_misses_a_record_is_caught() -> None:
     """A switch that takes records only when it begins to read."""
 
     def forgets(self: VersionSwitch, versions: Versions, taken: Any = VersionSwitch.take) -> None:

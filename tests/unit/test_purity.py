@@ -24,6 +24,7 @@ _CHANGING: Final = {
     "NodeTask",
     "MemberSession",
     "KnownMoments",
+    "StoreSums",
     "SeenMoments",
     "PinnedMoment",
     "Slot",
