@@ -26,8 +26,8 @@ type Orders struct {
 
 	fetching fetching
 
-	ctx    context.Context
-	stop   context.CancelFunc
+	ctx  context.Context
+	stop context.CancelFunc
 
 	mutex     sync.Mutex
 	resources *engine.Resources

@@ -76,13 +76,18 @@ class NotWanted(StatehouseError):
 
 @dataclass(slots=True)
 class Brought:
-    """What a store's state came from: `disk`, `peer` with its name, or `log`; and what was passed over, and why."""
+    """What became of the attempt to bring a store.
 
-    source: str
-    passed_over: list[str] = field(default_factory=list)
+    Attributes:
+        peer: whose files are there now; empty if nobody's are.
+        passed_over: which nodes' aren't, and why.
+        is_anew: whether what was found on the disk is no longer what is there, or no longer open.
+
+    """
+
     peer: str = ""
+    passed_over: list[str] = field(default_factory=list)
     is_anew: bool = False
-    """Whether what was found on the disk is no longer what is there, or no longer open."""
 
 
 class FileRestores:
@@ -135,7 +140,7 @@ class FileRestores:
 
         `is_wanted`: whether the node shall still have the task.
         """
-        brought = Brought("log" if found.kept is None else "disk")
+        brought = Brought()
         spec, changelog = found.spec, found.changelog
         # A replica that differed is compared with the log alone: a peer's may be wrong, too.
         if found.fault is Fault.DIFFERED or not (spec.is_persistent and holds(spec)):
@@ -159,7 +164,7 @@ class FileRestores:
                 self.passed_over(found, brought, peer.name, fault_of(error), str(error))
             else:
                 self._from[found.path] = peer.name
-                brought.source, brought.peer, brought.is_anew = f"peer {peer.name}", peer.name, True
+                brought.peer, brought.is_anew = peer.name, True
                 return brought
         await asyncio.to_thread(shutil.rmtree, found.path / FETCHED_FOLDER, ignore_errors=True)
         brought.is_anew = found.kept is None  # that took its time, and the log has gone on

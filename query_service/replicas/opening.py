@@ -192,6 +192,7 @@ class StoreOpener:
             pinned=store.engine.pinned if isinstance(store, DataPlaneStore) else None,
             latest=store.engine.latest if isinstance(store, DataPlaneStore) else None,
         )
+        replica.restored_by = "log" if found.kept is None else "disk"
         replica.topic_change = counted(spec.partition_count, found.partitions)
         return replica
 

@@ -162,7 +162,7 @@ class StoreReplica:
         self.restored_to = checkpoint.position if restored_to is None else restored_to
         self.restored_in_full = restored_in_full
         self.restored_records = 0
-        self.restored_by = ""  # what its state came from: see `fetching.Brought`
+        self.restored_by = ""  # what its state came from: disk, log, or peer and a node's name
         self.passed_over: tuple[str, ...] = ()  # what it did not come from, and why
         self.topic_change = ""  # how its topic differs from what the store needs
         self.lookups = 0  # written by the event loop only

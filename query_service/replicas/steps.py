@@ -63,21 +63,35 @@ class TaskSteps:
     ) -> StoreReplica:
         """Open a store: of the state on disk, of another node's files, or empty."""
         if self._files is None:
-            return await asyncio.to_thread(self._opener.open, spec, partition, replica.directory, replica.role)
+            store = await asyncio.to_thread(self._opener.open, spec, partition, replica.directory, replica.role)
+        else:
+            store = await self._brought(self._files, spec, partition, replica, is_wanted)
+        self._metrics.opened(spec.name, store.restored_by)
+        return store
+
+    async def _brought(
+        self,
+        files: FileRestores,
+        spec: StoreSpec,
+        partition: int,
+        replica: TaskReplica,
+        is_wanted: Callable[[], bool],
+    ) -> StoreReplica:
+        """Open a store, which may be brought from another node before."""
         found = await asyncio.to_thread(self._opener.look, spec, partition, replica.directory)
         try:
-            brought = await self._files.bring(found, is_wanted)
+            brought = await files.bring(found, is_wanted)
             if brought.is_anew:
                 found = await asyncio.to_thread(self._opener.look, spec, partition, replica.directory)
                 if found.kept is None and brought.peer:
-                    self._files.passed_over(found, brought, brought.peer, found.fault, found.reason)
+                    files.passed_over(found, brought, brought.peer, found.fault, found.reason)
             store = await asyncio.to_thread(self._opener.replica_of, found, replica.role)
         except BaseException:
             await asyncio.to_thread(found.close)
             raise
-        store.restored_by = "log" if found.kept is None else brought.source
+        if found.kept is not None and brought.peer:
+            store.restored_by = f"peer {brought.peer}"
         store.passed_over = tuple(brought.passed_over)
-        self._metrics.restored(spec.name, store.restored_by)
         return store
 
     async def restore(self, replica: TaskReplica) -> None:

@@ -189,7 +189,7 @@ class NodeMetrics:
         self._full_restores = self._counter(
             "full_restores", "Partitions restored from the start of their changelog, by why", ("store", "fault")
         )
-        self._restores = self._counter(
+        self._opened = self._counter(
             "opened_stores", "Stores opened, by what their state came from: disk, peer or log", ("store", "source")
         )
         self.fetched_bytes = self._counter("fetched_bytes", "Bytes of files fetched from other nodes", ("store",))
@@ -230,9 +230,9 @@ class NodeMetrics:
         if fault is not Fault.NO_STATE:
             self.fault(fault, FaultOutcome.STORE_WIPED)
 
-    def restored(self, store: str, source: str) -> None:
-        """Count a store that was opened. `source`: the first word of it is counted."""
-        self._restores.labels(store, source.split(maxsplit=1)[0]).inc()
+    def opened(self, store: str, restored_by: str) -> None:
+        """Count a store that was opened. `restored_by`: its first word is counted."""
+        self._opened.labels(store, restored_by.partition(" ")[0]).inc()
 
     def call(self, method: str, outcome: str, count: int = 1) -> None:
         """Count gRPC calls."""
