@@ -14,6 +14,7 @@ from statehouse.cli.output import note
 from statehouse.cli.start_display import shown_progress
 from statehouse.cli.versions import KafkaTimeoutOption, RouterOption, VersionArgument, change, router_named
 from statehouse.contract.version_names import application_of
+from statehouse.contract.versions import Versions
 from statehouse.local.applications import find_application
 from statehouse.local.cluster import LocalCluster
 from statehouse.local.cluster_state import ClusterState, DeployedVersion
@@ -57,7 +58,13 @@ def deploy(
     """
     note(_AT_THE_START)
     name = loaded.settings.application_id
-    known = change(loaded.settings, lambda versions: versions.deployed(version), timeout, router_named(router))
+
+    def with_it(versions: Versions) -> Versions:
+        # A start that failed is tried again by the same command.
+        is_there = version in versions.all and version != versions.serving
+        return versions if is_there else versions.deployed(version)
+
+    known = change(loaded.settings, with_it, timeout, router_named(router))
     state = ClusterState.load(run_dir)
     if state is None or not state.is_alive or state.application.application_id != name:
         more = f" --store-partitions {partitions}" if partitions else ""

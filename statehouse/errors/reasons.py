@@ -344,7 +344,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             "Begin the scan or session anew; STORE@VERSION still reads the version from before.",
         ),
         Reason.UNKNOWN_VERSION: ReasonSpec(
-            code_pb2.NOT_FOUND,
+            code_pb2.FAILED_PRECONDITION,
             False,
             "The application has no version of this name: it is retired, or its processor has not started.",
             "`statehouse versions` lists them.",
