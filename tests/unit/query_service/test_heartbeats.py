@@ -200,6 +200,27 @@ async def test_a_process_without_a_broker_says_so_and_ends_with_the_node() -> No
     assert process.returncode == 0
 
 
+async def test_a_heartbeat_that_must_arrive_is_waited_for_but_not_for_ever() -> None:
+    asked: list[int] = []
+
+    def member() -> None:
+        asked.append(1)
+
+    heartbeats = heartbeats_of(member)
+    heartbeats._reader = asyncio.StreamReader()
+    work = [asyncio.create_task(each) for each in (heartbeats.write_forever(), heartbeats.hear_forever())]
+    await poll_until_async(lambda: asked, 30, "the first heartbeat")
+    waiting = asyncio.create_task(heartbeats.write(30.0))
+    await poll_until_async(lambda: len(asked) == 2, 30, "the next one, immediately")
+    assert not waiting.done()
+    heartbeats._reader.feed_data(b"\n")
+    await waiting
+    await heartbeats.write(0.01)
+    for each in work:
+        each.cancel()
+    await asyncio.wait(work)
+
+
 async def test_a_process_that_is_killed_is_noticed() -> None:
     heartbeats = heartbeats_of(lambda: None)
     await heartbeats.start()

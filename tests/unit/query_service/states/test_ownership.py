@@ -212,6 +212,34 @@ def test_only_a_static_member_that_may_be_back_says_nothing_of_its_end(
     assert node.is_silent is silent, "what ends a drain does not undo that it leaves"
 
 
+@pytest.mark.feature("static-member-bounces")
+def test_a_static_member_that_may_be_back_says_so_once_as_if_nothing_else_had_changed() -> None:
+    node = ownership()
+    node.enter(NodeState.RUNNING)
+    assert not node.heartbeat(("h", 1), {}, {}).returns
+    assert not node.owes_word
+    node.stop(drain=False)
+    node.enter(NodeState.PENDING_SHUTDOWN)
+    assert node.owes_word
+    last = node.heartbeat(("h", 1), {}, {})
+    assert (last.returns, last.state) == (True, NodeState.RUNNING), "one that leaves would lose its tasks"
+    node.word_given()
+    assert not node.owes_word
+    assert node.is_silent
+
+
+def test_who_leaves_or_is_fenced_does_not_say_that_it_will_be_back() -> None:
+    leaving, fenced = ownership(), ownership()
+    leaving.stop(drain=True)
+    assert not leaving.owes_word
+    assert not leaving.heartbeat(("h", 1), {}, {}).returns
+    fenced.succeed()
+    for heartbeat in range(2):
+        fenced.take_member(*encode_member(Member("me", "bb", "h", 1, 2_000, heartbeat=heartbeat)), 0, 0)
+    fenced.stop(drain=False)
+    assert not fenced.owes_word
+
+
 def test_a_fenced_node_says_nothing_more() -> None:
     node = ownership()
     node.succeed()
