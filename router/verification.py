@@ -16,10 +16,10 @@ from typing import Final
 import structlog
 
 from router.telemetry.metrics import RouterMetrics
+from statehouse.cli.sum_calls import SumCalls
+from statehouse.cli.verification import CheckedPartition, Verification, Verifier
 from statehouse.client.answers import Fleet, Partition
 from statehouse.client.conversion import from_fleet, from_partitions
-from statehouse.client.sum_calls import SumCalls
-from statehouse.client.verification import CheckedPartition, Verification, Verifier
 from statehouse.contract.store_sums import BUCKETS
 from statehouse.contract.topology import KEY_VALUE
 from statehouse.errors import LookupFailure

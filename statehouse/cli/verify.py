@@ -16,9 +16,9 @@ from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import StoreArgument
 from statehouse.cli.output import Column
 from statehouse.cli.reads import Inquiry, takes_options
+from statehouse.cli.sum_calls import Copy, SumCalls, SumOrder
+from statehouse.cli.verification import CheckedPartition, Verification, Verifier
 from statehouse.client import Store
-from statehouse.client.sum_calls import Copy, SumCalls, SumOrder
-from statehouse.client.verification import CheckedPartition, Verification, Verifier
 from statehouse.contract.store_sums import BUCKETS, BUCKETS_MAX, LOG, Difference
 from statehouse.errors import LookupFailure
 from statehouse.serdes import SERDES, MissingSerde

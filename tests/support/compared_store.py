@@ -20,8 +20,8 @@ from tests.support.meanwhile import Meanwhile
 from tests.support.planted import Planted, plant
 
 ENTRIES: Final = "entries"
-LOADED_AT_ONCE: Final = 50_000
-BATCHES_S: Final = 0.02
+LOADED_AT_ONCE: Final = 10_000
+BATCHES_S: Final = 0.05
 
 
 class ComparedStore:

@@ -28,6 +28,8 @@ _CHANGING: Final = {
     "SeenMoments",
     "PinnedMoment",
     "Slot",
+    "StoreSums",
+    "Pace",
 }
 # Spark sends them to its workers, and one of them extends another.
 _WITHOUT_SLOTS: Final = {

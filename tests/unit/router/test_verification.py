@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from router.telemetry.metrics import RouterMetrics
 from router.verification import BackgroundVerifier
 from router.workers import settings_of_worker
-from statehouse.client import verification
+from statehouse.cli import verification
 from statehouse.errors import LookupFailure, Reason
 from statehouse.settings import RouterSettings
 from statehouse.v1 import fleet_service_pb2

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from statehouse.cli import verification
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.main import app
-from statehouse.client import verification
 from statehouse.contract.moments import MomentToken
 from statehouse.errors import LookupFailure, Reason
 from tests.support.recorded_fleet import RecordedFleet, RecordedNode, recorded_fleet

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from statehouse.cli.sum_calls import Copy, SumCalls, SummedCopy, SumOrder
 from statehouse.client.answers import Fleet, Host, Partition
-from statehouse.client.sum_calls import Copy, SumCalls, SummedCopy, SumOrder
 from statehouse.contract.membership import TaskState
 from statehouse.contract.moments import MomentToken
 from statehouse.contract.store_sums import LISTED_MAX, LOG, Difference, Wrong, differences, differing
