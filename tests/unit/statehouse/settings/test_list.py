@@ -93,6 +93,8 @@ LATER: Final = {
     "http_max_requests_per_address": "callers behind a load balancer share its address",
     "http_max_watches_per_address": "callers behind a load balancer share its address",
     "max_watches_per_address": "callers behind a load balancer share its address",
+    "application_version": "two processors of one topology are different versions of it",
+    "store_partitions": "a version has more partitions than the one before, with the same code",
     "require_signed_records": "only the operator knows when each process signs",
 }
 
