@@ -28,7 +28,6 @@ _CHANGING: Final = {
     "SeenMoments",
     "PinnedMoment",
     "Slot",
-    "StoreSums",
     "Pace",
 }
 # Spark sends them to its workers, and one of them extends another.
