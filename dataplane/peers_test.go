@@ -195,7 +195,7 @@ func TestAnErrorOfTheReceiverComesBackAsItIs(t *testing.T) {
 	}
 }
 
-// A file goes from one proxy to another, both in this process: what both take of processors is told, too.
+// A file goes from one proxy to another, both in this process: the figures have what both take of processors, too.
 func BenchmarkAFileGoesFromOneProxyToAnother(b *testing.B) {
 	const size = 256 << 20
 	random, content := rand.New(rand.NewPCG(3, 4)), make([]byte, size)

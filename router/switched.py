@@ -190,7 +190,7 @@ def _read(data: bytes) -> tuple[str, bytes]:
     version = version_of(store)
     if not version:
         return "", data
-    # Of a field that comes twice the last one counts.
+    # If a field comes twice, the last one counts.
     return version, data + fleet_service_pb2.ListPartitionsRequest(store=plain_store(store)).SerializeToString()
 
 

@@ -1,6 +1,6 @@
 """Compares all stores with their changelogs in the background, one partition after the other, at a bounded rate.
 
-It is `statehouse verify` without an end. It looks no closer than which node's replica of which partition is wrong: keys
+It is `statehouse verify` without an end. It names the node and the partition whose replica is wrong, and looks no closer: keys
 are nothing for logs.
 """
 

@@ -185,7 +185,7 @@ func TestSentFromAnOffset(t *testing.T) {
 
 func TestALimitIsSharedAndKeepsNothing(t *testing.T) {
 	limit, now := NewLimit(1_000), time.Now()
-	// What was left unused for long counts for a moment only.
+	// Bytes that were not used for long count for a moment only.
 	if pause := limit.taken(200, now); pause != 100*time.Millisecond {
 		t.Fatal(pause)
 	}

@@ -156,7 +156,7 @@ def wanted_topics(
 ) -> list[TopicSpec]:
     """Return what the application's topics are to be: its outputs, dead letters and control topics.
 
-    If an output's code names no partition count, its topic's count is taken; without a topic, that of the settings, or
+    If an output's code names no partition count, its topic's count is taken; without a topic, the settings' count, or
     the largest source's.
 
     Raises:

@@ -11,7 +11,7 @@ from statehouse.contract.store_sums import StoreSums, SummedEntry, digest_of
 
 @dataclass(frozen=True, slots=True)
 class WantedSums:
-    """What is summed: into how many buckets, and the entries of which of them are listed."""
+    """What is summed: into how many buckets, and which of them have their entries listed."""
 
     buckets: int
     listed: Collection[int] = ()

@@ -1,4 +1,4 @@
-"""`statehouse deploy`: a version of an application beside the one that serves."""
+"""`statehouse deploy`: a version of an application, while another one serves."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def deploy(
     timeout: KafkaTimeoutOption = 10.0,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
-    """Begin a version of an application beside the one that serves: with topics, checkpoint and nodes of its own.
+    """Begin a version of an application, while another one serves: with topics, checkpoint and nodes of its own.
 
-    In a local cluster it is started. Elsewhere routers are told of it, and what to start is printed. It serves nobody
+    In a local cluster it is started. Elsewhere routers learn of it, and what to start is printed. It serves nobody
     until it is promoted; `statehouse get STORE@VERSION KEY` reads it.
     """
     note(_AT_THE_START)

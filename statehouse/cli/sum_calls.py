@@ -57,7 +57,7 @@ class SummedCopy:
 
 @dataclass(frozen=True, slots=True)
 class SumOrder:
-    """What is summed of all copies: a store's partition, how fast, and the entries of which buckets are listed."""
+    """What is summed of all copies: a store's partition, how fast, and which buckets have their entries listed."""
 
     store: str
     partition: int

@@ -1,4 +1,4 @@
-"""Versions of an application: deploy one beside the one that serves, promote it, go back, and retire the old one."""
+"""Versions of an application: deploy one while another serves, promote it, go back, and retire the old one."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class LocalCluster:
         return isinstance(failure, ProcessFailed) and failure.process in {self.processor.name, CHECK, SAMPLE_DATA}
 
     def deploy(self, version: DeployedVersion) -> None:
-        """Start a version of the application beside those that run; return once its processor has committed a batch.
+        """Start one more version of the application; return once its processor has committed a batch.
 
         Raises:
             LocalError: it is there already, or a part failed: none of its parts run then; or another command is at

@@ -57,8 +57,8 @@ class PeerServiceServicer:
         """Makes a checkpoint of a store, or takes one that was made lately, and
         returns its manifest. The files stay for minutes after the last read. Fails
         with PARTITION_NOT_OWNED or PARTITION_RESTORING if the node doesn't have
-        the store, with OVERLOADED if it gives as many as it may, and with
-        INVALID_REQUEST if its stores can't be given.
+        the store. OVERLOADED: it gives as many as it may. INVALID_REQUEST: its
+        stores can't be given.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,8 +39,8 @@ class PeerServiceStub:
     """Makes a checkpoint of a store, or takes one that was made lately, and
     returns its manifest. The files stay for minutes after the last read. Fails
     with PARTITION_NOT_OWNED or PARTITION_RESTORING if the node doesn't have
-    the store, with OVERLOADED if it gives as many as it may, and with
-    INVALID_REQUEST if its stores can't be given.
+    the store. OVERLOADED: it gives as many as it may. INVALID_REQUEST: its
+    stores can't be given.
     """
     ReadFile: _grpc.UnaryStreamMultiCallable[_peer_service_pb2.ReadFileRequest, _peer_service_pb2.ReadFileResponse]
     """Returns the bytes of a file, from an offset on. Fails with INVALID_REQUEST
@@ -58,8 +58,8 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """Makes a checkpoint of a store, or takes one that was made lately, and
     returns its manifest. The files stay for minutes after the last read. Fails
     with PARTITION_NOT_OWNED or PARTITION_RESTORING if the node doesn't have
-    the store, with OVERLOADED if it gives as many as it may, and with
-    INVALID_REQUEST if its stores can't be given.
+    the store. OVERLOADED: it gives as many as it may. INVALID_REQUEST: its
+    stores can't be given.
     """
     ReadFile: _aio.UnaryStreamMultiCallable[_peer_service_pb2.ReadFileRequest, _peer_service_pb2.ReadFileResponse]  # type: ignore[assignment]
     """Returns the bytes of a file, from an offset on. Fails with INVALID_REQUEST
@@ -80,8 +80,8 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Makes a checkpoint of a store, or takes one that was made lately, and
         returns its manifest. The files stay for minutes after the last read. Fails
         with PARTITION_NOT_OWNED or PARTITION_RESTORING if the node doesn't have
-        the store, with OVERLOADED if it gives as many as it may, and with
-        INVALID_REQUEST if its stores can't be given.
+        the store. OVERLOADED: it gives as many as it may. INVALID_REQUEST: its
+        stores can't be given.
         """
 
     @_abc_1.abstractmethod

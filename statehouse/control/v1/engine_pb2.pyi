@@ -432,7 +432,7 @@ class EngineFollow(_message.Message):
     restores: _builtins.bool
     """Whether it has far to read, and is not to hold up others."""
     apart: _builtins.bool
-    """Whether it is read beside all other stores, whose changelogs are read as if
+    """Whether it is read apart from all other stores: their changelogs are read as if
     this one weren't.
     """
     bytes_a_second: _builtins.int

@@ -35,7 +35,7 @@ KEPT_MS = 2**52
 
 @dataclass
 class Reader:
-    """Reads keys, batches and whole stores at a steady pace, and says of which versions its answers were."""
+    """Reads keys, batches and whole stores at a steady pace, and says whose answers it had: the versions."""
 
     client: AsyncClient
     a_second: float

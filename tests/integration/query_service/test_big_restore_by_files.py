@@ -1,4 +1,4 @@
-"""200 MB that come by a peer's files, with 1 and 10 records of each key: all are there, and it is told how much faster.
+"""200 MB that come by a peer's files, with 1 and 10 records of each key: all are there, and it prints how much faster.
 
 `python -m bench.files` measures; here nothing depends on a time.
 """

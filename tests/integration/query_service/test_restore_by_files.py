@@ -126,7 +126,7 @@ def test_an_empty_node_gets_its_store_by_files(fleet: Fleet) -> None:
     assert store_of(second).restored_by == "disk"
     assert content(second) == {**ENTRIES, "key-0000": "new", "late": "1"}
 
-    # What was given goes with a restart.
+    # Given checkpoints go with a restart.
     assert given(fleet)
     assert first.stop(signal.SIGINT) == 0
     first.start()

@@ -130,7 +130,7 @@ async def test_what_nobody_reads_goes_and_what_is_read_stays(node: Node) -> None
     node.now = KEPT_S - 1
     node.given.granted(read.checkpoint, "1.sst", 0)
     node.now = KEPT_S + 1
-    await node.given.offer("a", 0)  # whoever asks has the old ones removed
+    await node.given.offer("a", 0)  # each call has the old ones removed
     node.given.granted(read.checkpoint, "1.sst", 0)
     with pytest.raises(LookupFailure):
         node.given.granted(unread.checkpoint, "1.sst", 0)

@@ -897,7 +897,7 @@ type EngineFollow struct {
 	Checkpoint []byte `protobuf:"bytes,6,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// Whether it has far to read, and is not to hold up others.
 	Restores bool `protobuf:"varint,7,opt,name=restores,proto3" json:"restores,omitempty"`
-	// Whether it is read beside all other stores, whose changelogs are read as if
+	// Whether it is read apart from all other stores: their changelogs are read as if
 	// this one weren't.
 	Apart bool `protobuf:"varint,17,opt,name=apart,proto3" json:"apart,omitempty"`
 	// How many bytes of it are read in a second, if it is apart; 0: there is no
