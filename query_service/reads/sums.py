@@ -153,11 +153,16 @@ class SumHandler:
                 if part.sums is not None:
                     break
                 now = time.monotonic()
-                if now - sent_at > _PROGRESS_EVERY_S:
-                    sent_at = now
-                    progress = verification_pb2.SumProgress(entries=entries, bytes=size)
-                    await send(verification_pb2.SumStoreResponse(progress=progress))
-                await asyncio.sleep(pace.pause_s(part.size, now - part_began, now))
+                until = now + pace.pause_s(part.size, now - part_began, now)
+                while True:
+                    if now - sent_at > _PROGRESS_EVERY_S:
+                        sent_at = now
+                        progress = verification_pb2.SumProgress(entries=entries, bytes=size)
+                        await send(verification_pb2.SumStoreResponse(progress=progress))
+                    if now >= until:
+                        break
+                    await asyncio.sleep(min(until - now, _PROGRESS_EVERY_S))
+                    now = time.monotonic()
         sums = verification_pb2.StoreSums(counts=part.sums.counts, sums=part.sums.packed(), entries=entries, bytes=size)
         await send(verification_pb2.SumStoreResponse(sums=sums))
 
