@@ -61,7 +61,8 @@ CAUGHT_WITHIN = 25
 """Seeds within which every variant that is broken on purpose must be caught."""
 CAUGHT_BEFORE = {
     "answer_before_the_first_batch": 4,
-    "forget_a_retry": 1,
+    "believe_a_router": 1,
+    "close_a_store_while_it_opens": 4,
     "forget_the_epoch_of_the_request": 8,
     "learn_nothing_after_a_silence": 4,
     "take_a_report_for_what_it_reports": 24,
