@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from statehouse.client import Fleet
+from statehouse.client.answers import Fleet
 from statehouse.contract.membership import TaskState
 
 _WELL: Final = frozenset({"RUNNING", "IDLE"})
