@@ -22,6 +22,7 @@ from statehouse.local.cluster_parts import PartFactory
 from statehouse.local.cluster_state import (
     ClusterState,
     ClusterStopped,
+    DeployedVersion,
     ForeignDirectory,
     RunDirectoryBusy,
     delete_data,
@@ -52,6 +53,17 @@ def test_free_ports_differ_from_each_other():
 def test_one_port_for_two_parts_is_refused():
     with pytest.raises(LocalError, match="can't have one port"):
         ClusterPorts(router=7102).resolved(["node-a", "node-b"])
+
+
+def test_versions_beside_the_first_one_are_remembered_with_their_nodes(tmp_path: Path) -> None:
+    ports = {"kafka": 1, "node-a": 2, "node-v2-a": 3}
+    beside = DeployedVersion("v2", "examples.leaderboard.top_five", 16, ("node-v2-a",))
+    ClusterState(APPLICATION, tmp_path, ports, deployed=[beside]).save(tmp_path)
+    found = ClusterState.load(tmp_path)
+    assert found is not None
+    assert found.deployed == [beside]
+    assert found.nodes == ["node-a"], "of the first version alone"
+    assert (beside.processor, beside.controller) == ("processor-v2", "controller-v2")
 
 
 def test_state_comes_back_as_it_was_saved(tmp_path: Path):
