@@ -50,7 +50,7 @@ func (e *ChecksumError) Error() string {
 // Described returns the files of a directory, with their checksums.
 //
 // The standard library's SHA-256 takes 0.7 s of a processor a GB where that has instructions for it, as those of the last
-// years have; and a checksum of this kind can go into an object store's own check, and be trusted across machines.
+// years have. A checksum of this kind can go into an object store's own check, and be trusted across machines.
 func Described(ctx context.Context, directory string) ([]*statehousev1.StoredFile, error) {
 	found, err := os.ReadDir(directory)
 	if err != nil {
