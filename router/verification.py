@@ -1,7 +1,7 @@
 """Compares all stores with their changelogs in the background, one partition after the other, at a bounded rate.
 
-It is `statehouse verify` without an end. It names the node and the partition whose replica is wrong, and looks no closer: keys
-are nothing for logs.
+It is `statehouse verify` without an end. It names the node and the partition whose replica is wrong, and looks no
+closer: keys are nothing for logs.
 """
 
 from __future__ import annotations
