@@ -20,7 +20,7 @@ _QUICK_S: Final = 0.05
 _QUICK_MAX: Final = 20
 """After so many refusals in a row the address is tried less often, as the controller didn't act on them."""
 _STEADY_S: Final = 0.25
-_LEISURE: Final = BackoffPolicy("connect_to_node", first_s=0.5, longest_s=5.0)
+_LEISURE: Final = BackoffPolicy("connect_to_node", first_s=0.2, longest_s=1.0)
 _BRIEF_S: Final = 1.0
 """If two connections in a row end within this time, they are turned away: they must not be made again and again."""
 _CONNECTS_WITHIN_S: Final = 1.0

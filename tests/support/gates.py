@@ -99,7 +99,7 @@ class GateCase:
 
     def _rules(self, known_by: str) -> Path:
         path = self.folder / "rules.toml"
-        path.write_text(f'[[identity]]\nname = "all"\nroles = ["reader", "operator"]\n{known_by}\n')
+        path.write_text(f'[[identity]]\nname = "all"\nroles = ["reader", "operator", "node"]\n{known_by}\n')
         return path
 
     def certificate_of(self, caller: str) -> Issued | None:

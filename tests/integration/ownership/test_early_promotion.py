@@ -86,8 +86,9 @@ def test_others_are_active_for_killed_nodes_and_nothing_is_built(fleet: Fleet) -
                 killed_at = time.monotonic()
                 nodes[name].kill()
                 wait_answered_by_others(load, keys, name, killed_at)
+            why = f"{name} refuses connections at 127.0.0.1:{nodes[name].port}"
+            poll_until(lambda why=why: why in controlled.assignment.reason, WITHIN_S, "the reason to be read")
             now = controlled.assignment
-            assert f"{name} refuses connections at 127.0.0.1:{nodes[name].port}" in now.reason
             assert {task: set(held.replicas) for task, held in now.tasks.items()} == {
                 task: set(held.replicas) for task, held in before.tasks.items()
             }, "copies stay where they are"
