@@ -108,7 +108,7 @@ def test_partitions_are_listed_with_each_replica(run: Run, fleet: Fleet) -> None
 def test_the_commands_of_the_runbooks_work_here(
     run: Run, fleet: Fleet, router: ServerProcess, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All but a drain, a controller, which runs until it is stopped, and `verify`, for which a processor has to write."""
+    """All but a drain, a controller, which runs until it is stopped, and `verify`, which needs batches of Spark."""
     key = fleet.keys_in(0)[0]
     poll_until(lambda: router.get(key).found, 30, "a lookup to be answered")
     names = {"STORE": STORE, "KEY": key}

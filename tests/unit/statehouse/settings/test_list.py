@@ -95,6 +95,7 @@ LATER: Final = {
     "max_watches_per_address": "callers behind a load balancer share its address",
     "verify_interval_ms": "it reads all replicas, and takes disk: only the operator knows whether that is wanted",
     "peer_bytes_per_s": "only the operator knows what the network and the disks have left",
+    "early_promotions_max": "only the operator knows whether a device on the way refuses connections",
     "application_version": "two processors of one topology are different versions of it",
     "store_partitions": "a version has more partitions than the one before, with the same code",
     "require_signed_records": "only the operator knows when each process signs",
