@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import random
 import time
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,12 +25,11 @@ from examples.patient_monitoring import model
 from examples.patient_monitoring import topology as monitoring
 from examples.patient_monitoring.sample import iso
 from processor.application.topology import Topology
-from processor.run.processor import Processor
-from processor.settings import ProcessorSettings
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.samples import create_topics
+from tests.integration.processor.running import processing
 from tests.integration.processor.support import messages, store_of
 from tests.interop.kafka_streams.program import KafkaStreamsPrograms
 from tests.interop.topologies import twin
@@ -52,19 +49,6 @@ TASK_IDLE_MS: Final = 20_000
 def broker() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka() as broker:
         yield broker
-
-
-@contextmanager
-def running(module: Any, bootstrap: str, directory: Path) -> Iterator[None]:
-    settings = ProcessorSettings(bootstrap=bootstrap, checkpoint_dir=(directory / "checkpoints").as_uri())
-    processor = Processor(Topology.load(module.__name__), settings)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            processor.start()
-        yield
-    finally:
-        processor.stop()
 
 
 def two_hours_ago() -> int:
@@ -138,7 +122,7 @@ def test_the_leaderboard_is_the_same(
     assert len(expected) == 94, "six are deleted"
     assert any(len({entry["score"] for entry in json.loads(board)}) == 1 for board in expected.values()), "ties"
     topic = changelog_topic(leaderboard.application_id, leaderboard.STORE)
-    with running(leaderboard, broker.bootstrap, tmp_path):
+    with processing(Topology.load(leaderboard.__name__), broker.bootstrap, tmp_path):
         poll_until(lambda: store_of(messages(broker.bootstrap, topic)) == expected, OURS_S, "our leaderboards")
     app = f"{leaderboard.application_id}-twin"
     arguments = ("run", twin.LEADERBOARD, broker.bootstrap, app, PARTITIONS, tmp_path / "kafka-streams", 0)
@@ -257,7 +241,7 @@ def test_patient_monitoring_is_the_same(
 
     # Minute by minute, as real events come: of a backlog the temperatures would be read before the first minute is
     # closed, and be far ahead of it.
-    with running(monitoring, broker.bootstrap, tmp_path):
+    with processing(Topology.load(monitoring.__name__), broker.bootstrap, tmp_path):
         for minute in range(minutes + 1):
             feed.write(monitoring.PULSES, arriving(pulses, minute))
             poll_until(alerts_are_there, OURS_S, f"the alerts of minute {minute}")
