@@ -26,7 +26,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 @pytest.fixture
 async def fleet(spans: InMemorySpanExporter) -> AsyncIterator[Fleet]:
     started = await start_fleet(("a", "b"), proxy=str(PROXY), express=True)
-    started.router.collect(lambda: None)
+    started.router.collect()
     yield started
     await started.stop()
 
