@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation.run import Outcome, run_seed
+from tests.support.go_program import DATAPLANE
 
-_DATAPLANE: Final = Path(__file__).parents[2] / "dataplane"
 _FIGURES: Final = re.compile(
     r"^(\d+) runs: (\d+) answers, (\d+) with a write before the read, (\d+) batches, (\d+) stores opened again$",
     re.MULTILINE,
@@ -56,7 +56,7 @@ def build(folder: Path, *, races: bool = False) -> Path:
     program = folder / "replay"
     how = ["-race"] if races else []
     built = ["go", "test", "-c", *how, "-o", str(program), "./serve"]
-    subprocess.run(built, cwd=_DATAPLANE, check=True, timeout=_BUILT_WITHIN_S)
+    subprocess.run(built, cwd=DATAPLANE, check=True, timeout=_BUILT_WITHIN_S)
     return program
 
 
@@ -78,7 +78,7 @@ def replay(program: Path, seeds: Sequence[int], folder: Path, jobs: int) -> Figu
                 raise Differs(f"seed {outcome.seed}: {outcome.violation}")
     played = subprocess.run(
         [program, "-test.run", "^TestRecordedRuns$", f"-recordings={folder}"],
-        cwd=_DATAPLANE,
+        cwd=DATAPLANE,
         env={**os.environ, "TMPDIR": str(folder)},
         capture_output=True,
         text=True,

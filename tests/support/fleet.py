@@ -474,6 +474,18 @@ def is_answered_by_active(router: ServerProcess, key: str) -> bool:
         return False
 
 
+def content(node: ServerProcess, page_size: int = 1_000) -> dict[str, str]:
+    """Read all entries of partition 0 of a node's store."""
+    request = query_service_pb2.ScanRequest(store=STORE, partition=0, page_size=page_size)
+    found: dict[str, str] = {}
+    while True:
+        page = node.call(node.query.Scan, request)
+        found |= {entry.key.text: entry.value.text for entry in page.entries}
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
 def is_at_end(replica: types_pb2.ReplicaStamp | node_service_pb2.StoreReplica) -> bool:
     """Whether a replica says that it has all there is: one that doesn't know yet says nothing, which reads as 0."""
     return replica.HasField("lag") and replica.lag == 0

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.stores.timestamps import timestamped
-
-DATAPLANE: Final = Path(__file__).parents[2] / "dataplane"
+from tests.support.go_program import run_go_test
 
 
 class Planted(NamedTuple):
@@ -47,13 +45,7 @@ def plant(folder: Path, engine: str, entries: Sequence[Planted]) -> None:
         for each in entries
     ]
     plan.write_text(json.dumps({"Path": str(folder / "pebble"), "Entries": written}))
-    ran = subprocess.run(
-        ["go", "test", "-count=1", "-run", "^TestPlant$", "./stores", f"-planted={plan}"],
-        cwd=DATAPLANE,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    plan.unlink()
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    try:
+        run_go_test("stores", "TestPlant", planted=plan)
+    finally:
+        plan.unlink()

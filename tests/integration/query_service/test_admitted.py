@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -16,9 +15,9 @@ from query_service.serving.admitted import Admitted, ReadRequest, admitted
 from statehouse.contract.paging import next_page_token
 from statehouse.control.v1 import serving_pb2
 from statehouse.v1 import query_service_pb2
+from tests.support.go_program import run_go_test
 from tests.support.serving_cases import METHODS, NOW_US, Fleet, made_fleet, made_read
 
-DATAPLANE = Path(__file__).parents[3] / "dataplane"
 FLEETS, READS = 350, 40
 """Reads of each method, in each fleet."""
 UNREADABLE = 255
@@ -46,15 +45,7 @@ def test_the_program_admits_what_the_function_does(tmp_path: Path) -> None:
                 _write(cases, method.DESCRIPTOR.name.encode())
                 _write(cases, read)
                 _write(cases, _outcome(fleet, method, read, seen))
-    ran = subprocess.run(
-        ["go", "test", "-count=1", "-run", "^TestAgainstReference$", "./admit", f"-cases={tmp_path / 'cases'}"],
-        cwd=DATAPLANE,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    run_go_test("admit", "TestAgainstReference", cases=tmp_path / "cases")
     obstacles = set(serving_pb2.ServingObstacle.keys()) - {"SERVING_OBSTACLE_NO_SNAPSHOT"}
     by_method = {method: {name for of, name in seen if of is method} - {"unreadable"} for method in METHODS}
     # A count shows no keys and no values.

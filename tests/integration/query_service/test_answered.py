@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
@@ -25,8 +24,8 @@ from tests.conformance.reference import REFERENCES
 from tests.conformance.scene import EPOCH, Held, Scene
 from tests.conformance.scenes import SCENES
 from tests.conformance.subject import MAX_MESSAGE_BYTES
+from tests.support.go_program import run_go_test
 
-DATAPLANE = Path(__file__).parents[3] / "dataplane"
 ASKED: Final = ("formats", "odd-keys", "documents", "windows", "sessions", "versions")
 ALONE: Final = {
     "Get": 0.5,
@@ -124,16 +123,7 @@ def _store(scene: Scene, held: Held) -> list[bytes]:
 def _ask(folder: Path, calls: bytes) -> list[bytes]:
     """Return what the program answers; nothing where that is Python's to do."""
     (folder / "calls").write_bytes(calls)
-    files = (f"-calls={folder / 'calls'}", f"-answers={folder / 'answers'}")
-    ran = subprocess.run(
-        ["go", "test", "-count=1", "-run", "^TestAnswersForReference$", "./serve", *files],
-        cwd=DATAPLANE,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    run_go_test("serve", "TestAnswersForReference", calls=folder / "calls", answers=folder / "answers")
     data, said = (folder / "answers").read_bytes(), []
     while data:
         (size,) = struct.unpack_from(">q", data)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from statehouse.contract.batch_cuts import HEADER, batch_in, covers, header_value, is_kept, is_state_of
 from statehouse.contract.moment_leases import AGE_MAX_MS, LEASE_MS, KeptState, staying
 from statehouse.contract.moments import NONE
+from tests.support.go_program import run_go_test
 
-DATAPLANE = Path(__file__).parents[3] / "dataplane"
 QUESTIONS = 20_000
 LEASES = 500
 
@@ -32,15 +31,7 @@ def test_the_program_keeps_what_the_functions_name(tmp_path: Path) -> None:
     for about, asked in questions.items():
         assert {each[-1] for each in asked} == {0, 1}, about
     (tmp_path / "cases").write_text(json.dumps({"Headers": headers, "Leases": leases, **questions}))
-    ran = subprocess.run(
-        ["go", "test", "-count=1", "-run", "^TestAgainstReference$", "./moments", f"-cases={tmp_path / 'cases'}"],
-        cwd=DATAPLANE,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    run_go_test("moments", "TestAgainstReference", cases=tmp_path / "cases")
 
 
 def _header(rng: random.Random) -> dict[str, str | int]:

@@ -18,7 +18,7 @@ from statehouse.contract.assignment import TaskAssignment
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.v1 import node_service_pb2, peer_service_pb2, query_service_pb2
-from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.fleet import STORE, Fleet, ServerProcess, content
 from tests.support.lying_peer import NAME as LIAR
 from tests.support.lying_peer import Offer, Send, lying_peer, offer_of, wait_told, whole
 from tests.support.metrics import scrape
@@ -28,7 +28,6 @@ from tests.support.small_disk import small_disk
 SLOW_LOG: Final = 10
 """Records a second: so the files of a few records are worth it."""
 ENTRIES: Final = {f"key-{number:04}": f"{number:0100}" for number in range(2_000)}
-PAGE: Final = 1_000
 
 
 @pytest.fixture
@@ -63,18 +62,6 @@ def joined(fleet: Fleet, *standbys: str, **options: object) -> ServerProcess:
 def store_of(node: ServerProcess) -> node_service_pb2.StoreReplica:
     ((store,),) = (task.stores for task in node.node().tasks)
     return store
-
-
-def content(node: ServerProcess) -> dict[str, str]:
-    """Return all entries."""
-    request = query_service_pb2.ScanRequest(store=STORE, partition=0, page_size=PAGE)
-    found: dict[str, str] = {}
-    while True:
-        page = node.call(node.query.Scan, request)
-        found |= {entry.key.text: entry.value.text for entry in page.entries}
-        if not page.next_page_token:
-            return found
-        request.page_token = page.next_page_token
 
 
 def folder(fleet: Fleet, name: str) -> Path:

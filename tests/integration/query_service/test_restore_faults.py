@@ -32,7 +32,7 @@ from statehouse.keys.composite import WindowKey
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
-from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.fleet import STORE, Fleet, ServerProcess, content
 from tests.support.kafka import alter_topic, create_topic, produce, read_all
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
@@ -146,18 +146,6 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
 def task_of(node: ServerProcess, name: str = "0_0") -> node_service_pb2.TaskReplica:
     """Return a task as the node tells of it, which it doesn't between closing and opening it again."""
     return poll_until(lambda: next((task for task in node.node().tasks if task.task == name), None), 20, f"task {name}")
-
-
-def content(node: ServerProcess) -> dict[str, str]:
-    """Read all of the faulty store."""
-    request = query_service_pb2.ScanRequest(store=STORE, partition=0, page_size=1_000)
-    found = {}
-    while True:
-        page = node.call(node.query.Scan, request)
-        found |= {entry.key.text: entry.value.text for entry in page.entries}
-        if not page.next_page_token:
-            return found
-        request.page_token = page.next_page_token
 
 
 def answers(node: ServerProcess, key: str) -> str | None:

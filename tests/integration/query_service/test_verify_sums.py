@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from statehouse.contract.store_sums import StoreSums, digest_of
-from tests.support.planted import DATAPLANE
+from tests.support.go_program import run_go_test
 
 CASES = 50
 
@@ -20,15 +19,7 @@ def test_the_program_sums_what_the_functions_sum(tmp_path: Path) -> None:
     cases = [_case(rng) for _ in range(CASES)]
     assert {bool(each["Entries"]) for each in cases} == {True, False}
     (tmp_path / "cases").write_text(json.dumps(cases))
-    ran = subprocess.run(
-        ["go", "test", "-count=1", "-run", "^TestAgainstReference$", "./sums", f"-cases={tmp_path / 'cases'}"],
-        cwd=DATAPLANE,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    run_go_test("sums", "TestAgainstReference", cases=tmp_path / "cases")
 
 
 def _case(rng: random.Random) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pytest
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,9 +27,10 @@ from statehouse.security.rights import RIGHTS, stores_asked
 from statehouse.security.rules import matches
 from statehouse.security.shown import Shown
 from statehouse.serdes.wire import framed
-from statehouse.v1 import fleet_service_pb2, node_service_pb2, peer_service_pb2, query_service_pb2, types_pb2
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from tests.support.bearer_tokens import AUDIENCE, ISSUER, TokenIssuer
 from tests.support.certificates import Authority
+from tests.support.service_modules import SERVICE_MODULES
 
 CALLS_A_FILE: Final = 1_000
 STORES: Final = ("top", "day-1", "day-2", "daily", "a.b", "ab", "")
@@ -57,17 +56,9 @@ _NEEDED: Final = {
 _NEEDS: Final = {name: kind for kind, names in _NEEDED.items() for name in names.split()}
 UNKNOWN: Final = f"{QUERY}Steal"
 METHODS: Final = (*RIGHTS, UNKNOWN)
-_MODULES: Final = (
-    query_service_pb2,
-    fleet_service_pb2,
-    node_service_pb2,
-    peer_service_pb2,
-    health_pb2,
-    reflection_pb2,
-)
 REQUESTS: Final[Mapping[str, type[Any]]] = {
     f"/{service.full_name}/{method.name}": method.input_type._concrete_class
-    for module in _MODULES
+    for module in SERVICE_MODULES
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }

@@ -5,25 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.requests import Unreadable
 from statehouse.security.rights import BATCH_ENTRIES_MAX, METRICS, RIGHTS, STORE_RIGHTS, Right, stores_asked
 from statehouse.serdes.wire import framed
-from statehouse.v1 import fleet_service_pb2, node_service_pb2, peer_service_pb2, query_service_pb2, types_pb2
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
+from tests.support.service_modules import SERVICE_MODULES
 
 QUERY: Final = "/statehouse.v1.QueryService/"
 FLEET: Final = "/statehouse.v1.FleetService/"
-MODULES: Final = (
-    query_service_pb2,
-    fleet_service_pb2,
-    node_service_pb2,
-    peer_service_pb2,
-    health_pb2,
-    reflection_pb2,
-)
 HOPS: Final = types_pb2.Forwarding(epoch=3, hops=1)
 
 
@@ -31,7 +22,7 @@ def methods() -> dict[str, Any]:
     """Return the descriptors of all methods by their paths."""
     return {
         f"/{service.full_name}/{method.name}": method
-        for module in MODULES
+        for module in SERVICE_MODULES
         for service in module.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
