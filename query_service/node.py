@@ -35,7 +35,6 @@ from query_service.wiring import new_listeners, new_ownership, new_reads, new_re
 from statehouse.contract.assignment import Assignment
 from statehouse.contract.membership import Member, NodeState
 from statehouse.contract.topology import AnyTaskId, TaskId, members_topic
-from statehouse.errors import LookupFailure, Reason
 from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.observability.proxy_sums import ProxyCollector
 from statehouse.observability.tracing import tracing_for
@@ -358,9 +357,7 @@ class QueryNode:
     async def _restore_replica(self, store: str, partition: int) -> AnyTaskId:
         """Begin to restore a replica anew; return its task."""
         served = self._reads.admission.store(store)
-        if partition >= served.spec.partition_count:
-            raise LookupFailure(Reason.INVALID_REQUEST, f"partition {partition} of {served.spec.partition_count}")
-        return await self._tasks.restore_anew(served.spec, partition)
+        return await self._tasks.restore_anew(served.spec, self._reads.admission.existing(served, partition))
 
     def _active_tasks(self) -> list[TaskId]:
         return active_tasks({task: replica.role for task, replica in self._tasks.replicas.items()})

@@ -19,10 +19,10 @@ func (d *Database) Checkpoint(path string) ([]byte, error) {
 		return nil, &Fault{Refused, d.path, errors.New("its entries are in no files")}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, diskFault(path, err)
+		return nil, FaultOfDisk(path, err)
 	}
 	if err := d.pebble.Checkpoint(path); err != nil {
-		return nil, diskFault(path, err)
+		return nil, FaultOfDisk(path, err)
 	}
 	return ReadClosed(path)
 }
@@ -44,16 +44,16 @@ func Adopt(fetched, path string, resources *Resources, changed func(state []byte
 		return err
 	}
 	if err := synced(fetched); err != nil {
-		return diskFault(fetched, err)
+		return FaultOfDisk(fetched, err)
 	}
 	if err := os.RemoveAll(path); err != nil {
-		return diskFault(path, err)
+		return FaultOfDisk(path, err)
 	}
 	if err := os.Rename(fetched, path); err != nil {
-		return diskFault(path, err)
+		return FaultOfDisk(path, err)
 	}
 	if err := synced(filepath.Dir(path)); err != nil {
-		return diskFault(path, err)
+		return FaultOfDisk(path, err)
 	}
 	return nil
 }
@@ -66,8 +66,3 @@ func synced(path string) error {
 	}
 	return errors.Join(directory.Sync(), directory.Close())
 }
-
-// FaultOfDisk returns the fault that an error of the system is. It says nothing of what a store holds.
-func FaultOfDisk(path string, err error) error { return diskFault(path, err) }
-
-func diskFault(path string, err error) *Fault { return lockFault(path, err) }

@@ -115,7 +115,7 @@ func (d *Database) open(options *pebble.Options) error {
 	}
 	lock, err := pebble.LockDirectory(d.path, options.FS)
 	if err != nil {
-		return lockFault(d.path, err)
+		return FaultOfDisk(d.path, err)
 	}
 	d.lock, options.Lock, d.options = lock, lock, options
 	opened, err := pebble.Open(d.path, options)

@@ -63,9 +63,9 @@ func faultOf(path string, err error) *Fault {
 	return &Fault{kind, path, err}
 }
 
-// lockFault returns the fault that it is if a directory can't be locked. That says nothing of its content: an earlier opening
-// may still be ending, as long as the disk doesn't answer.
-func lockFault(path string, err error) *Fault {
+// FaultOfDisk returns the fault that it is if a directory can't be locked, or files can't be linked, moved or copied. That
+// says nothing of their content: an earlier opening may still be ending, as long as the disk doesn't answer.
+func FaultOfDisk(path string, err error) *Fault {
 	fault := faultOf(path, err)
 	if fault.Kind == Damaged {
 		fault.Kind = Refused

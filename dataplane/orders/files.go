@@ -81,7 +81,7 @@ func (o *Orders) checkpoint(order *controlv1.EngineCheckpoint) (*controlv1.Engin
 }
 
 // fetch fetches a file of another node's.
-func (o *Orders) fetch(order *controlv1.EngineFetch) (*controlv1.EngineAnswer, error) {
+func (o *Orders) fetch(order *controlv1.EngineFetch) error {
 	open := func(ctx context.Context, offset uint64) (files.Stream, error) {
 		asked := &statehousev1.ReadFileRequest{Checkpoint: order.Asked.Checkpoint, File: order.Asked.File, Offset: offset}
 		request, err := proto.Marshal(asked)
@@ -93,16 +93,16 @@ func (o *Orders) fetch(order *controlv1.EngineFetch) (*controlv1.EngineAnswer, e
 	silence := time.Duration(order.SilenceMs) * time.Millisecond
 	ctx, leave := o.fetching.enter(o.ctx, order.Directory)
 	defer leave()
-	found, err := files.Fetch(ctx, open, order.File, order.Directory, silence, o.Limit())
+	_, err := files.Fetch(ctx, open, order.File, order.Directory, silence, o.Limit())
 	var fromPeer *files.PeerError
 	var differs *files.ChecksumError
 	switch {
 	case errors.As(err, &differs), errors.As(err, &fromPeer), ctx.Err() != nil && err != nil:
-		return nil, err
+		return err
 	case err != nil:
-		return nil, engine.FaultOfDisk(order.Directory, err)
+		return engine.FaultOfDisk(order.Directory, err)
 	}
-	return &controlv1.EngineAnswer{Answer: &controlv1.EngineAnswer_Fetched{Fetched: &controlv1.EngineFetched{Found: found}}}, nil
+	return nil
 }
 
 // adopt makes what was fetched a store. Its time is by this machine's clock from now on.

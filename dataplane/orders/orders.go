@@ -114,7 +114,7 @@ func (o *Orders) carried(order *controlv1.EngineOrder) (*controlv1.EngineAnswer,
 	case *controlv1.EngineOrder_Checkpoint:
 		return o.checkpoint(one.Checkpoint)
 	case *controlv1.EngineOrder_Fetch:
-		return o.fetch(one.Fetch)
+		return nothing, o.fetch(one.Fetch)
 	case *controlv1.EngineOrder_Adopt:
 		return nothing, o.adopt(one.Adopt)
 	case *controlv1.EngineOrder_FetchEnd:

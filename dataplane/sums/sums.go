@@ -14,7 +14,6 @@ const (
 	Most = 65_536
 	// DigestBytes is what a digest takes.
 	DigestBytes = 16
-	keySize     = 4
 )
 
 // Digest is what an entry hashes to.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -24,11 +23,13 @@ from statehouse.cli.versions import (
 )
 from statehouse.contract.topology import control_topic_names, dead_letters_topic
 from statehouse.contract.version_names import FIRST, application_of
+from statehouse.contract.versions import Versions
 from statehouse.kafka import clients
 from statehouse.kafka.access import failures_told
 from statehouse.local.cluster import LocalCluster
 from statehouse.local.cluster_state import ClusterState
 from statehouse.local.tls_files import DEFAULT_RUN_DIR
+from statehouse.runtime.clocks import process_clock
 from statehouse.settings import LoadedSettings
 from statehouse.settings.common import ApplicationIdSettings
 
@@ -57,7 +58,11 @@ def retire(
     Never the version that serves; nor one that is kept for a rollback, unless forced. Sources are kept.
     """
     settings = loaded.settings
-    known_versions(settings, timeout).retired(version, _now_ms(), is_forced=force)  # refuses before anything is asked
+
+    def without(known: Versions) -> Versions:
+        return known.retired(version, process_clock().now_ms(), is_forced=force)
+
+    without(known_versions(settings, timeout))  # refuses before anything is asked
     if not yes:
         typer.confirm(f"Delete version {version} of {settings.application_id}?", abort=True, err=True)
     state = ClusterState.load(run_dir)
@@ -68,12 +73,7 @@ def retire(
     checkpoints = checkpoint_dir or (run_dir / "checkpoints" if is_local else Path())
     with failures_told(settings.brokers):
         plan = plan_reset(settings.brokers, name, str(checkpoints), timeout)
-        change(
-            settings,
-            lambda known: known.retired(version, _now_ms(), is_forced=force),
-            timeout,
-            router_named(router),
-        )
+        change(settings, without, timeout, router_named(router))
         carry_out(settings.brokers, plan, timeout)
         if version != FIRST:  # the first one's control topics have the record of versions
             admin = clients.admin(settings.brokers, f"{name}-retire")
@@ -81,7 +81,3 @@ def retire(
     if is_local:
         shutil.rmtree(checkpoints / name, ignore_errors=True)
     note(f"version {version} is deleted: {len(plan.topics)} changelogs, checkpoints of {len(plan.queries)} queries")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -22,7 +22,6 @@ from statehouse.contract.partitioning import partition_for
 from statehouse.contract.placement import Claim, refusal
 from statehouse.contract.processor_reports import ProcessorReport
 from statehouse.contract.topology import AnyTaskId, Role, StoreSpec, TaskId
-from statehouse.contract.version_names import of_other_version
 from statehouse.errors import LookupFailure, Reason, unknown_store
 from statehouse.kafka.partitioner import Partitioner
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
@@ -92,7 +91,7 @@ class Admission:
         served, forwarding = self.store(request.store).asked(exact=request.json_text), request.forwarding
         key = paging.serialized_key(request.key, served.key_serde)
         if forwarding.HasField("partition"):
-            partition = self._existing(served, forwarding.partition)
+            partition = self.existing(served, forwarding.partition)
         else:
             partition = self._partition_of(key, served.spec.partition_count)
         self.prove(served, claim, forwarding)
@@ -186,7 +185,7 @@ class Admission:
             )
         if len(set(request.partitions)) < len(request.partitions):
             raise LookupFailure(Reason.INVALID_REQUEST, "partitions names a partition twice")
-        return [cls._existing(served, partition) for partition in request.partitions]
+        return [cls.existing(served, partition) for partition in request.partitions]
 
     @classmethod
     def partition(
@@ -202,10 +201,16 @@ class Admission:
         """
         if not request.HasField("partition"):
             raise LookupFailure(Reason.INVALID_REQUEST, "a node needs a partition: set it, or ask a router")
-        return cls._existing(served, request.partition)
+        return cls.existing(served, request.partition)
 
     @staticmethod
-    def _existing(served: ServedStore, partition: int) -> int:
+    def existing(served: ServedStore, partition: int) -> int:
+        """Return a partition that the store has.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, it doesn't have it.
+
+        """
         if partition >= served.spec.partition_count:
             raise LookupFailure(
                 Reason.INVALID_REQUEST, f"partition {partition} of {served.spec.partition_count} (they count from 0)"
@@ -366,11 +371,10 @@ def _of_page(request: KeyedRequest, version: str) -> MomentBound | None:
     if not isinstance(request, _PAGED) or not request.page_token:
         return None
     try:
-        theirs, bound = paging.version_of_page(request), paging.bound_of_page(request)
+        bound = paging.bound_of_page(request)
     except LookupFailure:
         return None  # a wrong token is refused where the page begins, after a wrong kind of store
-    if theirs != version:
-        raise of_other_version("page token", theirs, version)
+    paging.refuse_other_version(request, version)
     return bound
 
 

@@ -219,9 +219,7 @@ class SumHandler:
             )
         if why := why_none(served.spec):
             raise unavailable(request.store, why)
-        if request.partition >= served.spec.partition_count:
-            message = f"partition {request.partition} of {served.spec.partition_count} (they count from 0)"
-            raise LookupFailure(Reason.INVALID_REQUEST, message)
+        self._admission.existing(served, request.partition)
         return served
 
 

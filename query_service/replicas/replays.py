@@ -79,10 +79,7 @@ class Replays:
         self._loop = asyncio.get_running_loop()
         self._settings, self._client_id, self._plane, self._on_defect = settings, client_id, plane, on_defect
         self._path = settings.state_dir.expanduser() / settings.application_id / FOLDER
-        # Counts of its own: what is written again is no traffic of the store's.
-        self._new_opener = partial(
-            StoreOpener, settings, f"{client_id}-replay", resources, NodeMetrics(), lambda: None, plane, stores_held
-        )
+        self._resources, self._stores_held = resources, stores_held
         self._opener: StoreOpener | None = None  # it has a client
         self._thread: Replicator | None = None
         self._read_no_more: Callable[[], Future[Any]]  # what `_read` has begun
@@ -207,6 +204,17 @@ class Replays:
         finally:
             await asyncio.to_thread(_remove, held)
         log.info("replay of a log ended", store=held.replica.spec.name, partition=held.replica.partition)
+
+    def _new_opener(self) -> StoreOpener:
+        return StoreOpener(
+            self._settings,
+            f"{self._client_id}-replay",
+            self._resources,
+            NodeMetrics(),  # of its own: what is written again is no traffic of the store's
+            lambda: None,
+            self._plane,
+            self._stores_held,
+        )
 
     def _clear(self) -> None:
         """Remove what processes have left that were killed."""

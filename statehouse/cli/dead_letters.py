@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
@@ -12,7 +11,7 @@ import typer
 from statehouse.cli import output as out
 from statehouse.cli.kafka_options import takes_application
 from statehouse.cli.letter_reads import Letters, ListedLetter
-from statehouse.cli.options import TIME_HELP, epoch_ms
+from statehouse.cli.options import TIME_HELP, duration_ms, epoch_ms
 from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.cli.replays import replay_letters
 from statehouse.contract.dead_letters import DeadLetter
@@ -22,8 +21,7 @@ from statehouse.settings import LoadedSettings
 from statehouse.settings.common import ApplicationIdSettings
 
 _LIMIT: Final = 100
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"([0-9]{1,9})([smhd])")
+_AGE_DIGITS_MAX: Final = 9
 
 
 def shown_bytes(content: bytes | None) -> object:
@@ -131,9 +129,9 @@ def since_time_ms(given: str | None, now_s: Callable[[], float]) -> int | None:
         typer.BadParameter: it is neither.
 
     """
-    found = _DURATION.fullmatch(given or "")
-    if found is not None:
-        return max(0, round(now_s() * 1_000) - int(found[1]) * _UNITS_MS[found[2]])
+    age_ms = duration_ms(given or "", _AGE_DIGITS_MAX)
+    if age_ms is not None:
+        return max(0, round(now_s() * 1_000) - age_ms)
     return epoch_ms("--since", given)
 
 

@@ -19,6 +19,8 @@ from statehouse.rpc.credentials import VARIABLES
 DEFAULT_APPLICATION: Final = "leaderboard"
 TIME_HELP: Final = "ISO 8601, UTC unless it has an offset, or epoch milliseconds."
 
+_DURATION: Final = re.compile(r"([0-9]+)([smhd])")
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _EPOCH_MS: Final = re.compile(r"-?[0-9]{1,19}")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
@@ -85,6 +87,17 @@ AfterInputOption = Annotated[
 ]
 RunDirOption = Annotated[Path, typer.Option(metavar="DIR", help="Where the local cluster keeps everything.")]
 StoreArgument = Annotated[str, typer.Argument(help="Store to read.", show_default=False, autocompletion=complete_store)]
+
+
+def duration_ms(text: str, digits_max: int) -> int | None:
+    """Read how long something lasts, as in 30s, 10m, 1h or 7d; return milliseconds, None if it is no such text.
+
+    `digits_max`: how many digits its number has at most.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None or len(found[1]) > digits_max:
+        return None
+    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def epoch_ms(option: str, given: str | None) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final
@@ -13,6 +12,7 @@ import typer
 from statehouse.cli import output as out
 from statehouse.cli.addresses import ROUTER_ENV, RouterAddress, router_of
 from statehouse.cli.kafka_options import takes_application
+from statehouse.cli.options import duration_ms
 from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.cli.promotable import obstacles
 from statehouse.client import Client, Fleet
@@ -22,11 +22,11 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka.access import check_login, failures_told
 from statehouse.kafka.version_record import change_versions, read_versions
 from statehouse.observability import logs
+from statehouse.runtime.clocks import process_clock
 from statehouse.settings import LoadedSettings
 from statehouse.settings.common import ApplicationIdSettings
 
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"([0-9]{1,6})([smhd])")
+_KEEP_DIGITS_MAX: Final = 6
 _POLL_S: Final = 0.05
 _ROUTER_TIMEOUT_S: Final = 5.0
 
@@ -68,17 +68,17 @@ COLUMNS: Final[Sequence[Column[VersionRow]]] = (
 )
 
 
-def duration_ms(text: str) -> int:
-    """Read how long something lasts, as in 30s, 10m, 1h or 7d; return milliseconds.
+def kept_ms(text: str) -> int:
+    """Read the value of --keep; return milliseconds.
 
     Raises:
         typer.BadParameter: it is no such text.
 
     """
-    matched = _DURATION.fullmatch(text)
-    if matched is None:
+    found = duration_ms(text, _KEEP_DIGITS_MAX)
+    if found is None:
         raise typer.BadParameter(f"{text!r} is no duration: write 30s, 10m, 1h or 7d", param_hint="--keep")
-    return int(matched[1]) * _UNITS_MS[matched[2]]
+    return found
 
 
 @takes_application
@@ -113,11 +113,15 @@ def promote(
     Refused unless each of its partitions is restored by its active, and its processor keeps up. Waits until the named
     routers have switched.
     """
-    kept_ms = duration_ms(keep)
+    rollback_ms = kept_ms(keep)
     address = router_named(router)
     if not force:
         _require_ready(version, address, max_backlog)
-    change(loaded.settings, lambda known: known.promoted(version, _now_ms() + kept_ms), timeout, address)
+
+    def promoted(known: Versions) -> Versions:
+        return known.promoted(version, process_clock().now_ms() + rollback_ms)
+
+    change(loaded.settings, promoted, timeout, address)
     out.note(f"`statehouse rollback` leads back for {keep}")
 
 
@@ -128,7 +132,7 @@ def rollback(
     timeout: KafkaTimeoutOption = 10.0,
 ) -> None:
     """Have the version answer again that did before the last promotion, as long as it is kept."""
-    change(loaded.settings, lambda known: known.rolled_back(_now_ms()), timeout, router_named(router))
+    change(loaded.settings, lambda known: known.rolled_back(process_clock().now_ms()), timeout, router_named(router))
 
 
 def change(
@@ -227,7 +231,7 @@ def _state(version: str, known: Versions) -> str:
     if version == known.serving:
         return "serves"
     if version == known.before:
-        left_s = (known.kept_until_ms - _now_ms()) // 1000
+        left_s = (known.kept_until_ms - process_clock().now_ms()) // 1000
         return f"kept for {left_s} s more" if left_s > 0 else "not kept any longer"
     return "deployed"
 
@@ -235,7 +239,3 @@ def _state(version: str, known: Versions) -> str:
 def router_named(given: str | None) -> RouterAddress:
     """Return the routers to ask."""
     return router_of({"router": given})
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -840,7 +840,6 @@ class EngineAnswer(_message.Message):
     PROFILE_FIELD_NUMBER: _builtins.int
     ENGINE_FIELD_NUMBER: _builtins.int
     MANIFEST_FIELD_NUMBER: _builtins.int
-    FETCHED_FIELD_NUMBER: _builtins.int
     SUMMED_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """A count."""
@@ -881,10 +880,6 @@ class EngineAnswer(_message.Message):
         """A checkpoint's files."""
 
     @_builtins.property
-    def fetched(self) -> _files_pb2.EngineFetched:
-        """A file."""
-
-    @_builtins.property
     def summed(self) -> Global___EngineSummed:
         """Sums."""
 
@@ -902,14 +897,13 @@ class EngineAnswer(_message.Message):
         profile: _builtins.bytes = ...,
         engine: _builtins.str = ...,
         manifest: _files_pb2.EngineManifest | None = ...,
-        fetched: _files_pb2.EngineFetched | None = ...,
         summed: Global___EngineSummed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "engine", b"engine", "entries", b"entries", "fault", b"fault", "fetched", b"fetched", "manifest", b"manifest", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "engine", b"engine", "entries", b"entries", "fault", b"fault", "manifest", b"manifest", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "engine", b"engine", "entries", b"entries", "fault", b"fault", "fetched", b"fetched", "manifest", b"manifest", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "count", b"count", "engine", b"engine", "entries", b"entries", "fault", b"fault", "manifest", b"manifest", "measures", b"measures", "profile", b"profile", "records", b"records", "state", b"state", "summed", b"summed", "values", b"values", "viewed", b"viewed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures", "records", "profile", "engine", "manifest", "fetched", "summed"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["state", "values", "viewed", "entries", "count", "measures", "records", "profile", "engine", "manifest", "summed"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 

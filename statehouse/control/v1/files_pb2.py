@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from statehouse.v1 import peer_service_pb2 as statehouse_dot_v1_dot_peer__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/control/v1/files.proto\x12\x15statehouse.control.v1\x1a statehouse/v1/peer_service.proto\"/\n\x10\x45ngineCheckpoint\x12\r\n\x05store\x18\x01 \x01(\x04\x12\x0c\n\x04path\x18\x02 \x01(\t\"N\n\x0e\x45ngineManifest\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12(\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x19.statehouse.v1.StoredFile\"\x9d\x01\n\x0b\x45ngineFetch\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12-\n\x05\x61sked\x18\x02 \x01(\x0b\x32\x1e.statehouse.v1.ReadFileRequest\x12\'\n\x04\x66ile\x18\x03 \x01(\x0b\x32\x19.statehouse.v1.StoredFile\x12\x11\n\tdirectory\x18\x04 \x01(\t\x12\x12\n\nsilence_ms\x18\x05 \x01(\r\"\x1e\n\rEngineFetched\x12\r\n\x05\x66ound\x18\x01 \x01(\x04\"#\n\x0e\x45ngineFetchEnd\x12\x11\n\tdirectory\x18\x01 \x01(\t\"c\n\x0b\x45ngineAdopt\x12\x0f\n\x07\x66\x65tched\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x11\n\tat_end_ms\x18\x03 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x04 \x01(\t\x12\x11\n\toffset_ms\x18\x05 \x01(\x03\")\n\tFileGrant\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/control/v1/files.proto\x12\x15statehouse.control.v1\x1a statehouse/v1/peer_service.proto\"/\n\x10\x45ngineCheckpoint\x12\r\n\x05store\x18\x01 \x01(\x04\x12\x0c\n\x04path\x18\x02 \x01(\t\"N\n\x0e\x45ngineManifest\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12(\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x19.statehouse.v1.StoredFile\"\x9d\x01\n\x0b\x45ngineFetch\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12-\n\x05\x61sked\x18\x02 \x01(\x0b\x32\x1e.statehouse.v1.ReadFileRequest\x12\'\n\x04\x66ile\x18\x03 \x01(\x0b\x32\x19.statehouse.v1.StoredFile\x12\x11\n\tdirectory\x18\x04 \x01(\t\x12\x12\n\nsilence_ms\x18\x05 \x01(\r\"#\n\x0e\x45ngineFetchEnd\x12\x11\n\tdirectory\x18\x01 \x01(\t\"c\n\x0b\x45ngineAdopt\x12\x0f\n\x07\x66\x65tched\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x11\n\tat_end_ms\x18\x03 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x04 \x01(\t\x12\x11\n\toffset_ms\x18\x05 \x01(\x03\")\n\tFileGrant\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,12 +38,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENGINEMANIFEST']._serialized_end=221
   _globals['_ENGINEFETCH']._serialized_start=224
   _globals['_ENGINEFETCH']._serialized_end=381
-  _globals['_ENGINEFETCHED']._serialized_start=383
-  _globals['_ENGINEFETCHED']._serialized_end=413
-  _globals['_ENGINEFETCHEND']._serialized_start=415
-  _globals['_ENGINEFETCHEND']._serialized_end=450
-  _globals['_ENGINEADOPT']._serialized_start=452
-  _globals['_ENGINEADOPT']._serialized_end=551
-  _globals['_FILEGRANT']._serialized_start=553
-  _globals['_FILEGRANT']._serialized_end=594
+  _globals['_ENGINEFETCHEND']._serialized_start=383
+  _globals['_ENGINEFETCHEND']._serialized_end=418
+  _globals['_ENGINEADOPT']._serialized_start=420
+  _globals['_ENGINEADOPT']._serialized_end=519
+  _globals['_FILEGRANT']._serialized_start=521
+  _globals['_FILEGRANT']._serialized_end=562
 # @@protoc_insertion_point(module_scope)

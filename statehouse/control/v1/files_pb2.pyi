@@ -118,28 +118,6 @@ class EngineFetch(_message.Message):
 Global___EngineFetch: _TypeAlias = EngineFetch  # noqa: Y015
 
 @_typing.final
-class EngineFetched(_message.Message):
-    """What came of it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FOUND_FIELD_NUMBER: _builtins.int
-    found: _builtins.int
-    """How many bytes were on the disk already."""
-    def __init__(
-        self,
-        *,
-        found: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___EngineFetched: _TypeAlias = EngineFetched  # noqa: Y015
-
-@_typing.final
 class EngineFetchEnd(_message.Message):
     """Ends all fetches into a directory."""
 

@@ -11,7 +11,7 @@ import typer
 
 from statehouse.cli.compare import equal_moments, is_same
 from statehouse.cli.promotable import obstacles
-from statehouse.cli.versions import duration_ms
+from statehouse.cli.versions import kept_ms
 from statehouse.client import Client, DescribedMoment, Fleet, InputEnd, ProcessorQuery, Replica, Store, Task
 from statehouse.contract.moments import MomentToken
 from statehouse.errors import LookupFailure, Reason
@@ -54,13 +54,13 @@ def test_a_global_store_needs_a_copy_and_no_active():
 
 @pytest.mark.parametrize(("text", "ms"), [("30s", 30_000), ("1h", 3_600_000), ("7d", 604_800_000), ("0s", 0)])
 def test_a_duration_has_a_unit(text: str, ms: int) -> None:
-    assert duration_ms(text) == ms
+    assert kept_ms(text) == ms
 
 
 @pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1w"])
 def test_other_texts_are_no_durations(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        duration_ms(text)
+        kept_ms(text)
 
 
 class Batches:

@@ -1745,7 +1745,6 @@ type EngineAnswer struct {
 	//	*EngineAnswer_Profile
 	//	*EngineAnswer_Engine
 	//	*EngineAnswer_Manifest
-	//	*EngineAnswer_Fetched
 	//	*EngineAnswer_Summed
 	Answer        isEngineAnswer_Answer `protobuf_oneof:"answer"`
 	unknownFields protoimpl.UnknownFields
@@ -1886,15 +1885,6 @@ func (x *EngineAnswer) GetManifest() *EngineManifest {
 	return nil
 }
 
-func (x *EngineAnswer) GetFetched() *EngineFetched {
-	if x != nil {
-		if x, ok := x.Answer.(*EngineAnswer_Fetched); ok {
-			return x.Fetched
-		}
-	}
-	return nil
-}
-
 func (x *EngineAnswer) GetSummed() *EngineSummed {
 	if x != nil {
 		if x, ok := x.Answer.(*EngineAnswer_Summed); ok {
@@ -1958,11 +1948,6 @@ type EngineAnswer_Manifest struct {
 	Manifest *EngineManifest `protobuf:"bytes,11,opt,name=manifest,proto3,oneof"`
 }
 
-type EngineAnswer_Fetched struct {
-	// A file.
-	Fetched *EngineFetched `protobuf:"bytes,12,opt,name=fetched,proto3,oneof"`
-}
-
 type EngineAnswer_Summed struct {
 	// Sums.
 	Summed *EngineSummed `protobuf:"bytes,17,opt,name=summed,proto3,oneof"`
@@ -1987,8 +1972,6 @@ func (*EngineAnswer_Profile) isEngineAnswer_Answer() {}
 func (*EngineAnswer_Engine) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Manifest) isEngineAnswer_Answer() {}
-
-func (*EngineAnswer_Fetched) isEngineAnswer_Answer() {}
 
 func (*EngineAnswer_Summed) isEngineAnswer_Answer() {}
 
@@ -3043,7 +3026,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\"e\n" +
 	"\rEngineProfile\x12<\n" +
 	"\x04kind\x18\x01 \x01(\x0e2(.statehouse.control.v1.EngineProfileKindR\x04kind\x12\x16\n" +
-	"\x06millis\x18\x02 \x01(\rR\x06millis\"\xe9\x05\n" +
+	"\x06millis\x18\x02 \x01(\rR\x06millis\"\xa7\x05\n" +
 	"\fEngineAnswer\x128\n" +
 	"\x05fault\x18\x01 \x01(\v2\".statehouse.control.v1.EngineFaultR\x05fault\x12:\n" +
 	"\x05state\x18\x02 \x01(\v2\".statehouse.control.v1.EngineStateH\x00R\x05state\x12=\n" +
@@ -3056,8 +3039,7 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\aprofile\x18\t \x01(\fH\x00R\aprofile\x12\x18\n" +
 	"\x06engine\x18\n" +
 	" \x01(\tH\x00R\x06engine\x12C\n" +
-	"\bmanifest\x18\v \x01(\v2%.statehouse.control.v1.EngineManifestH\x00R\bmanifest\x12@\n" +
-	"\afetched\x18\f \x01(\v2$.statehouse.control.v1.EngineFetchedH\x00R\afetched\x12=\n" +
+	"\bmanifest\x18\v \x01(\v2%.statehouse.control.v1.EngineManifestH\x00R\bmanifest\x12=\n" +
 	"\x06summed\x18\x11 \x01(\v2#.statehouse.control.v1.EngineSummedH\x00R\x06summedB\b\n" +
 	"\x06answer\"c\n" +
 	"\vEngineFault\x12:\n" +
@@ -3213,7 +3195,6 @@ var file_statehouse_control_v1_engine_proto_goTypes = []any{
 	(*EngineAdopt)(nil),      // 36: statehouse.control.v1.EngineAdopt
 	(*EngineFetchEnd)(nil),   // 37: statehouse.control.v1.EngineFetchEnd
 	(*EngineManifest)(nil),   // 38: statehouse.control.v1.EngineManifest
-	(*EngineFetched)(nil),    // 39: statehouse.control.v1.EngineFetched
 }
 var file_statehouse_control_v1_engine_proto_depIdxs = []int32{
 	4,  // 0: statehouse.control.v1.EngineOrder.start:type_name -> statehouse.control.v1.EngineStart
@@ -3245,20 +3226,19 @@ var file_statehouse_control_v1_engine_proto_depIdxs = []int32{
 	27, // 26: statehouse.control.v1.EngineAnswer.measures:type_name -> statehouse.control.v1.EngineMeasures
 	28, // 27: statehouse.control.v1.EngineAnswer.records:type_name -> statehouse.control.v1.EngineRecords
 	38, // 28: statehouse.control.v1.EngineAnswer.manifest:type_name -> statehouse.control.v1.EngineManifest
-	39, // 29: statehouse.control.v1.EngineAnswer.fetched:type_name -> statehouse.control.v1.EngineFetched
-	26, // 30: statehouse.control.v1.EngineAnswer.summed:type_name -> statehouse.control.v1.EngineSummed
-	2,  // 31: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
-	23, // 32: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
-	33, // 33: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
-	29, // 34: statehouse.control.v1.EngineRecords.records:type_name -> statehouse.control.v1.EngineRecord
-	31, // 35: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
-	32, // 36: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
-	20, // 37: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	26, // 29: statehouse.control.v1.EngineAnswer.summed:type_name -> statehouse.control.v1.EngineSummed
+	2,  // 30: statehouse.control.v1.EngineFault.kind:type_name -> statehouse.control.v1.EngineFaultKind
+	23, // 31: statehouse.control.v1.EngineValues.values:type_name -> statehouse.control.v1.EngineValue
+	33, // 32: statehouse.control.v1.EngineMeasures.measures:type_name -> statehouse.control.v1.EngineMeasures.MeasuresEntry
+	29, // 33: statehouse.control.v1.EngineRecords.records:type_name -> statehouse.control.v1.EngineRecord
+	31, // 34: statehouse.control.v1.EngineReport.skipped:type_name -> statehouse.control.v1.EngineSkipped
+	32, // 35: statehouse.control.v1.EngineReport.first_misplaced:type_name -> statehouse.control.v1.EngineMisplaced
+	20, // 36: statehouse.control.v1.EngineReport.fault:type_name -> statehouse.control.v1.EngineFault
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_statehouse_control_v1_engine_proto_init() }
@@ -3303,7 +3283,6 @@ func file_statehouse_control_v1_engine_proto_init() {
 		(*EngineAnswer_Profile)(nil),
 		(*EngineAnswer_Engine)(nil),
 		(*EngineAnswer_Manifest)(nil),
-		(*EngineAnswer_Fetched)(nil),
 		(*EngineAnswer_Summed)(nil),
 	}
 	file_statehouse_control_v1_engine_proto_msgTypes[18].OneofWrappers = []any{}

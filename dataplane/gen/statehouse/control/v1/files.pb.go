@@ -215,52 +215,6 @@ func (x *EngineFetch) GetSilenceMs() uint32 {
 	return 0
 }
 
-// What came of it.
-type EngineFetched struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many bytes were on the disk already.
-	Found         uint64 `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EngineFetched) Reset() {
-	*x = EngineFetched{}
-	mi := &file_statehouse_control_v1_files_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EngineFetched) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EngineFetched) ProtoMessage() {}
-
-func (x *EngineFetched) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_files_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EngineFetched.ProtoReflect.Descriptor instead.
-func (*EngineFetched) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_files_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *EngineFetched) GetFound() uint64 {
-	if x != nil {
-		return x.Found
-	}
-	return 0
-}
-
 // Ends all fetches into a directory.
 type EngineFetchEnd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -272,7 +226,7 @@ type EngineFetchEnd struct {
 
 func (x *EngineFetchEnd) Reset() {
 	*x = EngineFetchEnd{}
-	mi := &file_statehouse_control_v1_files_proto_msgTypes[4]
+	mi := &file_statehouse_control_v1_files_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -284,7 +238,7 @@ func (x *EngineFetchEnd) String() string {
 func (*EngineFetchEnd) ProtoMessage() {}
 
 func (x *EngineFetchEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_files_proto_msgTypes[4]
+	mi := &file_statehouse_control_v1_files_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -297,7 +251,7 @@ func (x *EngineFetchEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineFetchEnd.ProtoReflect.Descriptor instead.
 func (*EngineFetchEnd) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_files_proto_rawDescGZIP(), []int{4}
+	return file_statehouse_control_v1_files_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *EngineFetchEnd) GetDirectory() string {
@@ -327,7 +281,7 @@ type EngineAdopt struct {
 
 func (x *EngineAdopt) Reset() {
 	*x = EngineAdopt{}
-	mi := &file_statehouse_control_v1_files_proto_msgTypes[5]
+	mi := &file_statehouse_control_v1_files_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -339,7 +293,7 @@ func (x *EngineAdopt) String() string {
 func (*EngineAdopt) ProtoMessage() {}
 
 func (x *EngineAdopt) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_files_proto_msgTypes[5]
+	mi := &file_statehouse_control_v1_files_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -352,7 +306,7 @@ func (x *EngineAdopt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineAdopt.ProtoReflect.Descriptor instead.
 func (*EngineAdopt) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_files_proto_rawDescGZIP(), []int{5}
+	return file_statehouse_control_v1_files_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *EngineAdopt) GetFetched() string {
@@ -403,7 +357,7 @@ type FileGrant struct {
 
 func (x *FileGrant) Reset() {
 	*x = FileGrant{}
-	mi := &file_statehouse_control_v1_files_proto_msgTypes[6]
+	mi := &file_statehouse_control_v1_files_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +369,7 @@ func (x *FileGrant) String() string {
 func (*FileGrant) ProtoMessage() {}
 
 func (x *FileGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_statehouse_control_v1_files_proto_msgTypes[6]
+	mi := &file_statehouse_control_v1_files_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +382,7 @@ func (x *FileGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileGrant.ProtoReflect.Descriptor instead.
 func (*FileGrant) Descriptor() ([]byte, []int) {
-	return file_statehouse_control_v1_files_proto_rawDescGZIP(), []int{6}
+	return file_statehouse_control_v1_files_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FileGrant) GetPath() string {
@@ -464,9 +418,7 @@ const file_statehouse_control_v1_files_proto_rawDesc = "" +
 	"\x04file\x18\x03 \x01(\v2\x19.statehouse.v1.StoredFileR\x04file\x12\x1c\n" +
 	"\tdirectory\x18\x04 \x01(\tR\tdirectory\x12\x1d\n" +
 	"\n" +
-	"silence_ms\x18\x05 \x01(\rR\tsilenceMs\"%\n" +
-	"\rEngineFetched\x12\x14\n" +
-	"\x05found\x18\x01 \x01(\x04R\x05found\".\n" +
+	"silence_ms\x18\x05 \x01(\rR\tsilenceMs\".\n" +
 	"\x0eEngineFetchEnd\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\"\x8d\x01\n" +
 	"\vEngineAdopt\x12\x18\n" +
@@ -493,22 +445,21 @@ func file_statehouse_control_v1_files_proto_rawDescGZIP() []byte {
 	return file_statehouse_control_v1_files_proto_rawDescData
 }
 
-var file_statehouse_control_v1_files_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_statehouse_control_v1_files_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_statehouse_control_v1_files_proto_goTypes = []any{
 	(*EngineCheckpoint)(nil),   // 0: statehouse.control.v1.EngineCheckpoint
 	(*EngineManifest)(nil),     // 1: statehouse.control.v1.EngineManifest
 	(*EngineFetch)(nil),        // 2: statehouse.control.v1.EngineFetch
-	(*EngineFetched)(nil),      // 3: statehouse.control.v1.EngineFetched
-	(*EngineFetchEnd)(nil),     // 4: statehouse.control.v1.EngineFetchEnd
-	(*EngineAdopt)(nil),        // 5: statehouse.control.v1.EngineAdopt
-	(*FileGrant)(nil),          // 6: statehouse.control.v1.FileGrant
-	(*v1.StoredFile)(nil),      // 7: statehouse.v1.StoredFile
-	(*v1.ReadFileRequest)(nil), // 8: statehouse.v1.ReadFileRequest
+	(*EngineFetchEnd)(nil),     // 3: statehouse.control.v1.EngineFetchEnd
+	(*EngineAdopt)(nil),        // 4: statehouse.control.v1.EngineAdopt
+	(*FileGrant)(nil),          // 5: statehouse.control.v1.FileGrant
+	(*v1.StoredFile)(nil),      // 6: statehouse.v1.StoredFile
+	(*v1.ReadFileRequest)(nil), // 7: statehouse.v1.ReadFileRequest
 }
 var file_statehouse_control_v1_files_proto_depIdxs = []int32{
-	7, // 0: statehouse.control.v1.EngineManifest.files:type_name -> statehouse.v1.StoredFile
-	8, // 1: statehouse.control.v1.EngineFetch.asked:type_name -> statehouse.v1.ReadFileRequest
-	7, // 2: statehouse.control.v1.EngineFetch.file:type_name -> statehouse.v1.StoredFile
+	6, // 0: statehouse.control.v1.EngineManifest.files:type_name -> statehouse.v1.StoredFile
+	7, // 1: statehouse.control.v1.EngineFetch.asked:type_name -> statehouse.v1.ReadFileRequest
+	6, // 2: statehouse.control.v1.EngineFetch.file:type_name -> statehouse.v1.StoredFile
 	3, // [3:3] is the sub-list for method output_type
 	3, // [3:3] is the sub-list for method input_type
 	3, // [3:3] is the sub-list for extension type_name
@@ -527,7 +478,7 @@ func file_statehouse_control_v1_files_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statehouse_control_v1_files_proto_rawDesc), len(file_statehouse_control_v1_files_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
