@@ -47,7 +47,9 @@ func Giving(
 		}
 		ctx := caller.Context()
 		grant, err := granted(ctx, upstream, requests, caller)
-		if err != nil {
+		if err == io.EOF {
+			return forward(service, caller) // there is no request, which the server refuses
+		} else if err != nil {
 			return err
 		}
 		select {
@@ -71,7 +73,7 @@ func Giving(
 	}
 }
 
-// granted returns what the server lets a caller read.
+// granted returns what the server lets a caller read, and io.EOF if there is no request.
 func granted(
 	ctx context.Context, upstream *grpc.ClientConn, requests *Requests, caller grpc.ServerStream,
 ) (*controlv1.FileGrant, error) {
@@ -84,9 +86,7 @@ func granted(
 		return nil, err
 	}
 	request, err := messages.Only(maxSingleBytes)
-	if err == io.EOF {
-		return nil, status.Error(codes.InvalidArgument, "the call has no request")
-	} else if err != nil {
+	if err != nil {
 		return nil, err
 	}
 	defer request.free()

@@ -190,6 +190,7 @@ def test_every_rpc_answers_or_refuses_cleanly_and_leaves_nothing_open(targets: T
 
 
 def test_who_leaves_in_the_middle_leaves_nothing_open(targets: Targets) -> None:
+    targets.fleet.wait_running([targets.node.process])  # it may have been asked to restore a store anew
     for target in targets.all:
         stub, channel = target.process.query, target.process.channel
         calls = [stub.Watch(query_service_pb2.WatchRequest(store=STORE, partition=0)) for _ in range(5)]

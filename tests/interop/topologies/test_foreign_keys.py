@@ -17,14 +17,16 @@ from typing import Any, Final, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
+from processor.application.topology import Topology
 from processor.rows import DELETED, KEY
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import changelog_topic
 from statehouse.local.kafka import EmbeddedKafka
+from tests.integration.processor.running import processing
 from tests.integration.processor.support import messages
 from tests.interop.kafka_streams.program import KafkaStreamsPrograms
 from tests.interop.topologies import foreign_keys, twin
-from tests.interop.topologies.test_same_stores import OURS_S, PARTITIONS, running, two_hours_ago
+from tests.interop.topologies.test_same_stores import OURS_S, PARTITIONS, two_hours_ago
 from tests.property.processor.test_foreign_key_join_properties import Join, Left, Right
 from tests.support.kafka import create_topic, produce_placed
 from tests.support.polling import poll_until
@@ -148,7 +150,7 @@ def test_a_foreign_key_join_is_the_same(
     def ours() -> dict[str, Any]:
         return {how: twin.changelog(broker.bootstrap, topic) for how, topic in topics.items()}
 
-    with running(foreign_keys, broker.bootstrap, tmp_path):
+    with processing(Topology.load(foreign_keys.__name__), broker.bootstrap, tmp_path):
         for portion in range(PORTIONS):
             begin, end = CHANGES * portion // PORTIONS, CHANGES * (portion + 1) // PORTIONS
             write(broker.bootstrap, changes[begin:end])
