@@ -260,7 +260,11 @@ class ServerProcess:
 
     def node(self, *, timeout: float = 30.0, wait_for_ready: bool = True) -> node_service_pb2.GetNodeResponse:
         stub = node_service_pb2_grpc.NodeServiceStub(self.channel)
-        return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=timeout, wait_for_ready=wait_for_ready)
+        try:
+            return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=timeout, wait_for_ready=wait_for_ready)
+        except grpc.RpcError as error:
+            error.add_note(f"the log of {self.name} ends with:\n{self.log[-3000:]}")
+            raise
 
     def get(
         self, key: str, *, store: str = STORE, timeout: float = 5.0, **freshness: Any
