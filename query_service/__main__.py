@@ -1,8 +1,8 @@
 """`python -m query_service`: the same as `statehouse node`."""
 
-from statehouse.runtime.imports import uncollected
+from statehouse.runtime.imports import program_imports
 
-with uncollected():
+with program_imports():
     from query_service.cli import node
     from statehouse.cli.declared import run_alone
 

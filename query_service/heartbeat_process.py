@@ -251,10 +251,3 @@ def main() -> int:
         with contextlib.suppress(ConnectionError):
             serve(writer, node, signals, pid, max(_TICK_MIN_S, options.interval_s / _TICKS))
     return 0
-
-
-if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # immediately: what the client still holds is of a node that is gone

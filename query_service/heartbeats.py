@@ -71,7 +71,7 @@ class Heartbeats:
         """Launch the process; return the socket to it, and the one for the numbers of signals."""
         (ours, its), (signals, its_signals) = socket.socketpair(), socket.socketpair()
         signals.setblocking(False)
-        command = [sys.executable, "-m", "query_service.heartbeat_process", self._options.to_json()]
+        command = [sys.executable, "-m", "query_service.heartbeat_main", self._options.to_json()]
         with its, its_signals:
             self._process = subprocess.Popen(
                 [*command, str(its_signals.fileno())],

@@ -1,9 +1,10 @@
-"""`python -m router`."""
+"""`python -m router`: the same as `statehouse router`."""
 
-from statehouse.runtime.imports import uncollected
+from statehouse.runtime.imports import program_imports
 
-with uncollected():
+with program_imports():
     from router.cli import router
     from statehouse.cli.declared import run_alone
 
-run_alone(router)
+if __name__ == "__main__":
+    run_alone(router)

@@ -218,6 +218,13 @@ ROUTERS: Final = Dashboard(
                 unit="bytes",
             ),
         ),
+        "Copies": (
+            _panel(
+                "Compared partitions",
+                _rate("router_verified_partitions_total", "outcome"),
+                meaning="By a router with `verify_interval_ms`: whether replicas and changelog are equal.",
+            ),
+        ),
     },
 )
 
@@ -260,6 +267,12 @@ NODES: Final = Dashboard(
         "Writes": (
             _panel("Records", _rate("node_puts_total", "store, role"), unit="wps"),
             _panel("Restores", _sum("node_restore_remaining_records", "store, instance")),
+            _panel(
+                "Files of other nodes",
+                _rate("node_fetched_bytes_total", "store", said="fetched:"),
+                _rate("node_given_bytes_total", "store", said="given:"),
+                unit="Bps",
+            ),
         ),
         "Memory and disk": (
             _panel(

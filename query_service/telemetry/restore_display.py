@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from query_service.telemetry.events import StorePartition
 from query_service.telemetry.restore_progress import RestoreProgress, RestoreStatus
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +52,8 @@ class BarDisplay:
     def show(self, status: RestoreStatus) -> None:
         """Draw or update a bar."""
         if self._progress is None:
+            from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415 - only a terminal needs it
+
             self._progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -110,6 +115,8 @@ class RestoreProgressListener:
 def progress_listener() -> RestoreProgressListener:
     """Return the listener for this process: it shows bars if stderr is a terminal, otherwise log lines."""
     if sys.stderr.isatty():
+        from rich.console import Console  # noqa: PLC0415 - as above
+
         return RestoreProgressListener(
             RestoreProgress(BAR_INTERVAL_S), BarDisplay(Console(stderr=True)), time.monotonic
         )

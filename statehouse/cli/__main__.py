@@ -3,13 +3,13 @@
 import sys
 from importlib.metadata import version
 
-from statehouse.runtime.imports import uncollected
+from statehouse.runtime.imports import program_imports
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        with uncollected():
+        with program_imports():
             from statehouse.cli.main import main as run  # noqa: PLC0415 - what it imports may be missing
     except ModuleNotFoundError as error:
         sys.exit(f"statehouse: {error}: {_remedy(error.name or '')}")

@@ -11,19 +11,24 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
-from rich.markup import escape
 
 from statehouse.cli.exits import run_reporting
 from statehouse.settings import CONFIG_ENV, DeclaredSettings, Setting, load_with_sources
 
 Settings = TypeVar("Settings", bound=DeclaredSettings)
 
+
+def _escaped(text: str) -> str:
+    """Return a text that Rich shows as it is; to Rich, words in brackets are styles. Servers import no Rich for it."""
+    return text.replace("[", r"\[")
+
+
 _FILE: Final = "config_file"
 _FileOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help=f"TOML file to take settings from.  {escape(f'[default: the one that {CONFIG_ENV} names]')}",
+        help=f"TOML file to take settings from.  {_escaped(f'[default: the one that {CONFIG_ENV} names]')}",
         show_default=False,
     ),
 ]
@@ -83,7 +88,7 @@ def _option(setting: Setting) -> Parameter:
     option = typer.Option(
         flag,
         metavar=None if setting.is_switch else setting.kind,
-        help=f"{escape(setting.meaning)}  {escape(f'[{_facts(setting)}]')}",
+        help=f"{_escaped(setting.meaning)}  {_escaped(f'[{_facts(setting)}]')}",
         show_default=False,
         rich_help_panel=setting.group.value,
     )

@@ -15,17 +15,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
 
 import typer
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from statehouse.contract.moments import MomentToken
 from statehouse.contract.positions import Token
 from statehouse.errors import LookupFailure
 from statehouse.serdes.json_documents import named
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 _UNKNOWN: Final = "unknown"
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -92,6 +94,8 @@ class Column(Generic[Item_contra]):
 
 def console() -> Console:
     """Return the console for results; rich itself heeds NO_COLOR and whether this is a terminal."""
+    from rich.console import Console  # noqa: PLC0415 - servers have commands, too, and draw nothing
+
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=_PIPED_WIDTH if piped else None, highlight=False, soft_wrap=piped)
 
@@ -212,6 +216,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], title:
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+    from rich.table import Table  # noqa: PLC0415 - as above
+
     table = Table(box=None, title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
     for header in headers:
         table.add_column(header, overflow="fold")
@@ -222,6 +228,8 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Print one result, a fact a line."""
+    from rich.table import Table  # noqa: PLC0415 - as above
+
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -245,12 +253,18 @@ def note(message: str) -> None:
 
 
 def _shown(value: object) -> Text:
-    return Text(_CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", cell(value)))
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    return Text(_without_controls(value))
+
+
+def _without_controls(value: object) -> str:
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", cell(value))
 
 
 def line_cell(value: object) -> str:
     """Return a value as a line of text shows it."""
-    return _shown(value).plain.replace("\n", "\\n")
+    return _without_controls(value).replace("\n", "\\n")
 
 
 def cell(value: object) -> str:  # noqa: PLR0911 - a table of types
