@@ -21,7 +21,7 @@ from router.service import UNARY_METHODS
 from router.version_core import VersionCore
 from router.version_switch import VersionSwitch, until_left
 from statehouse.contract.positions import Token
-from statehouse.contract.version_names import plain_store, version_of
+from statehouse.contract.version_names import FIRST, plain_store, version_of
 from statehouse.errors import LookupFailure
 from statehouse.link.link import CALLS, LinkContext, LinkHandler
 from statehouse.rpc.authorized import address_of
@@ -127,12 +127,26 @@ class SwitchedQueries:
             await self._switch.named(version).handlers.watch(request, send, address)
             return
         core, reached = self._switch.serving, dict[int, int]()
+        await self._resume_at(request, core)
         while await until_left(core, core.handlers.watch(request, send, address, reached)):
             before, core = core, self._switch.serving
             request = _anew(request, await self._as_new(request.store, reached, before, core))
             for response in _left_over(request, before, core):
                 await send(response.SerializeToString())
             reached.clear()
+
+    async def _resume_at(self, request: query_service_pb2.WatchRequest, core: VersionCore) -> None:
+        """Have a watch that another version's has led up to a position begin with no older values."""
+        theirs = next((each.version for each in request.resume if each.version != core.wire), None)
+        if theirs is None or request.mark_moments or request.freshness.HasField("at_least"):
+            return
+        try:
+            before = self._switch.named(theirs or FIRST)
+        except LookupFailure:
+            return  # it is retired: nobody knows what it had read
+        reached = {each.partition: each.position for each in request.resume if each.version == theirs}
+        if as_new := await self._as_new(request.store, reached, before, core):
+            request.freshness.at_least.CopyFrom(as_new.to_proto())
 
     @staticmethod
     async def _as_new(store: str, reached: Mapping[int, int], before: VersionCore, after: VersionCore) -> Token:
