@@ -20,7 +20,6 @@ from router.calls.channels import QUERY_SERVICE
 from router.service import UNARY_METHODS
 from router.version_core import VersionCore
 from router.version_switch import VersionSwitch, until_left
-from statehouse.contract.positions import Token
 from statehouse.contract.version_names import FIRST, plain_store, version_of
 from statehouse.errors import LookupFailure
 from statehouse.link.link import CALLS, LinkContext, LinkHandler
@@ -28,7 +27,7 @@ from statehouse.rpc.authorized import address_of
 from statehouse.rpc.deadline import Deadline, HasTime
 from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.serdes.wire import framed, result_of
-from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
+from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +129,7 @@ class SwitchedQueries:
         await self._resume_at(request, core)
         while await until_left(core, core.handlers.watch(request, send, address, reached)):
             before, core = core, self._switch.serving
-            request = _anew(request, await self._as_new(request.store, reached, before, core))
+            request = _anew(request, await self._as_new(request, reached, before, core))
             for response in _left_over(request, before, core):
                 await send(response.SerializeToString())
             reached.clear()
@@ -138,24 +137,26 @@ class SwitchedQueries:
     async def _resume_at(self, request: query_service_pb2.WatchRequest, core: VersionCore) -> None:
         """Have a watch that another version's has led up to a position begin with no older values."""
         theirs = next((each.version for each in request.resume if each.version != core.wire), None)
-        if theirs is None or request.mark_moments or request.freshness.HasField("at_least"):
+        if theirs is None or request.freshness.HasField("at_least") or request.freshness.HasField("moment"):
             return
         try:
             before = self._switch.named(theirs or FIRST)
         except LookupFailure:
             return  # it is retired: nobody knows what it had read
         reached = {each.partition: each.position for each in request.resume if each.version == theirs}
-        if as_new := await self._as_new(request.store, reached, before, core):
-            request.freshness.at_least.CopyFrom(as_new.to_proto())
+        request.freshness.MergeFrom(await self._as_new(request, reached, before, core))
 
     @staticmethod
-    async def _as_new(store: str, reached: Mapping[int, int], before: VersionCore, after: VersionCore) -> Token:
-        """Return the positions at which a version has all input of what another one's watch has passed on.
+    async def _as_new(
+        request: query_service_pb2.WatchRequest, reached: Mapping[int, int], before: VersionCore, after: VersionCore
+    ) -> types_pb2.Freshness:
+        """Return how new a version is that has all input of what another one's watch has passed on.
 
-        None, if that can't be known: its processor doesn't say, or reads other topics.
+        Without a bound, if that can't be known: its processor doesn't say, or reads other topics.
         """
+        store, bounds = request.store, types_pb2.Freshness()
         if not before.inputs.has(store):
-            return Token()
+            return bounds
         deadline = Deadline.after(_AS_NEW_S)
         try:
             async with asyncio.timeout_at(deadline.at):
@@ -164,8 +165,12 @@ class SwitchedQueries:
             token = await after.inputs.processed(store, records, deadline, len(records))
         except (TimeoutError, LookupFailure) as failure:
             log.info("a watch goes on without its version from before", store=store, reason=str(failure))
-            return Token()
-        return token.named_by(after.wire)
+            return bounds
+        if not request.mark_moments:
+            bounds.at_least.CopyFrom(token.named_by(after.wire).to_proto())
+        elif moment := after.inputs.moment_with(store, records):
+            bounds.moment.at_least.CopyFrom(moment.to_proto())
+        return bounds
 
 
 def _unary(method: str) -> Callable[[SwitchedQueries, bytes, HasTime], Awaitable[bytes]]:
@@ -208,14 +213,12 @@ def _read(data: bytes) -> tuple[str, bytes]:
     return version, data + fleet_service_pb2.ListPartitionsRequest(store=plain_store(store)).SerializeToString()
 
 
-def _anew(request: query_service_pb2.WatchRequest, at_least: Token) -> query_service_pb2.WatchRequest:
+def _anew(request: query_service_pb2.WatchRequest, bounds: types_pb2.Freshness) -> query_service_pb2.WatchRequest:
     """Return the watch of another version: from its current values on, as positions are of the version before."""
     anew = query_service_pb2.WatchRequest()
     anew.CopyFrom(request)
     anew.ClearField("resume")
-    anew.ClearField("freshness")
-    if at_least and not anew.mark_moments:
-        anew.freshness.at_least.CopyFrom(at_least.to_proto())
+    anew.freshness.CopyFrom(bounds)
     return anew
 
 

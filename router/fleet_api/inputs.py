@@ -89,6 +89,10 @@ class Inputs:
                 self._waits -= 1
         return Token({(store, partition): position for partition, position in positions.items()})
 
+    def moment_with(self, store: str, records: Mapping[TopicPartition, int]) -> MomentToken:
+        """Return the first batch known that includes the records and that reads can be of; empty if there is none."""
+        return self._tails.get(store, CommitTail()).moment_with(records)
+
     def _positions(self, store: str, records: Mapping[TopicPartition, int]) -> Mapping[int, int] | None:
         tail = self._tails.get(store)
         return None if tail is None else tail.positions(records)

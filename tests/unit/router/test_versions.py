@@ -135,23 +135,30 @@ async def test_a_watch_goes_on_at_the_version_that_serves(fleet: Fleet) -> None:
     again.cancel()
 
 
-async def test_a_watch_that_comes_back_at_another_version_begins_with_no_older_values(fleet: Fleet) -> None:
+@pytest.mark.parametrize("by_batch", [False, True])
+async def test_a_watch_that_comes_back_at_another_version_begins_with_no_older_values(
+    fleet: Fleet, by_batch: bool
+) -> None:
     (beside,) = [core for core in fleet.router.versions if core.version == "v2"]
-    for core, position, count in ((fleet.router.first, 5, 2), (beside, 9, 5)):
+    for core, position, count, query in ((fleet.router.first, 5, 2, "q"), (beside, 9, 5, "q@v2")):
         ends = dict.fromkeys(range(count), position)
-        core.inputs.on_commit(commit(0, {CLICKS: 10}, ends))
+        core.inputs.on_commit(commit(3, {CLICKS: 10}, ends, query, is_moment=True))
     fleet.router.versions.take(PROMOTED)
     for name in ("c", "d"):
-        fleet.nodes[name].feed_all = [query_service_pb2.WatchResponse(current=True, begins=True, position=9)]
-    request = query_service_pb2.WatchRequest(store=STORE)
+        begins = query_service_pb2.WatchResponse(current=True, begins=True, position=9)
+        begins.moment.query_id, begins.moment.batch_id = "q@v2", 3
+        fleet.nodes[name].feed_all = [begins]
+    request = query_service_pb2.WatchRequest(store=STORE, mark_moments=by_batch)
     for partition in range(2):
         request.resume.add(partition=partition, position=4)
     call: Any = fleet.query.Watch(request)
-    await asyncio.wait_for(call.read(), 10)
-    await poll_until_async(lambda: sum(len(fleet.nodes[name].watches) for name in ("c", "d")) == 5, 10, "watches")
-    for name in ("c", "d"):
-        for each in fleet.nodes[name].watches:
-            assert {position.position for position in each.freshness.at_least.positions} == {9}
+    watches = [fleet.nodes[name].watches for name in ("c", "d")]
+    await poll_until_async(lambda: len({each.partition for seen in watches for each in seen}) == 5, 10, "watches")
+    for seen in watches:
+        for each in seen:
+            assert {position.position for position in each.freshness.at_least.positions} == (set() if by_batch else {9})
+            moments = [(moment.query_id, moment.batch_id) for moment in each.freshness.moment.at_least.moments]
+            assert moments == [("q@v2", 3)] * by_batch
             assert not each.resume
     call.cancel()
 
