@@ -155,11 +155,11 @@ class SwitchedQueries:
         Without a bound, if that can't be known: its processor doesn't say, or reads other topics.
         """
         store, bounds = request.store, types_pb2.Freshness()
-        if not before.inputs.has(store):
-            return bounds
         deadline = Deadline.after(_AS_NEW_S)
         try:
             async with asyncio.timeout_at(deadline.at):
+                if not await before.inputs.has(store):
+                    return bounds
                 sources = await before.inputs.sources_at(store, reached)
             records = {place: offset - 1 for place, offset in sources.items() if offset}
             token = await after.inputs.processed(store, records, deadline, len(records))

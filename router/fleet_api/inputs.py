@@ -31,6 +31,7 @@ class Inputs:
     def __init__(self) -> None:
         self._tails: dict[str, CommitTail] = {}
         self._changed = asyncio.Event()
+        self._is_read = asyncio.Event()
         self._waits, self._kept = 0, HeldBytes("calls that wait for the processor at this router")
 
     def on_commit(self, commit: commits_pb2.Commit) -> None:
@@ -38,6 +39,10 @@ class Inputs:
         self._tails.setdefault(commit.store, CommitTail()).feed(commit)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def on_read(self) -> None:
+        """Take that the commits topic was read to its end."""
+        self._is_read.set()
 
     def on_reset(self, store: str) -> None:
         """Forget a store's commits: its application begins anew, and processes its inputs again."""
@@ -54,8 +59,9 @@ class Inputs:
             raise unavailable(spec.name, why)
         return self._tails.get(spec.name, CommitTail()).moment(spec.name, asked)
 
-    def has(self, store: str) -> bool:
-        """Whether a processor has ever committed into a store, as far as is known."""
+    async def has(self, store: str) -> bool:
+        """Whether a processor has ever committed into a store. Waits until the commits topic was once read."""
+        await self._is_read.wait()
         return store in self._tails
 
     async def sources_at(self, store: str, reached: Mapping[int, int]) -> Mapping[TopicPartition, int]:

@@ -72,8 +72,7 @@ def deploy(
         print(f"statehouse process MODULE --application-version {version}{more}")
         print(f"statehouse node --application-id {application_of(name, version)} --instance-id NODE")
         return
-    served = next((each.topology for each in state.deployed if each.name == known.serving), state.application.topology)
-    topology = find_application(app).topology if app is not None else served
+    topology = find_application(app).topology if app is not None else state.topology_of(known.serving)
     names = tuple(f"node-{version}-{letter}" for letter in string.ascii_lowercase[:nodes])
     with shown_progress() as progress, sigterm_raises():
         cluster = LocalCluster(run_dir, state.application, progress=progress)

@@ -89,6 +89,10 @@ class ClusterState:
         """Whether one of its processes runs."""
         return any(process.is_alive for process in self.processes.values())
 
+    def topology_of(self, version: str) -> str:
+        """Return the topology's module of a version."""
+        return next((each.topology for each in self.deployed if each.name == version), self.application.topology)
+
     def save(self, run_dir: Path) -> None:
         """Write the state, whole or not at all."""
         document = {"version": _VERSION, **asdict(self), "folder": str(self.folder)}

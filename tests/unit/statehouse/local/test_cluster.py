@@ -65,6 +65,7 @@ def test_versions_beside_the_first_one_are_remembered_with_their_nodes(tmp_path:
     assert found.deployed == [beside]
     assert found.nodes == ["node-a"], "of the first version alone"
     assert (beside.processor, beside.controller) == ("processor-v2", "controller-v2")
+    assert [found.topology_of(version) for version in (FIRST, "v2")] == [APPLICATION.topology, beside.topology]
 
 
 def with_versions(run_dir: Path, *processes: str, **state: Any) -> ClusterState:
