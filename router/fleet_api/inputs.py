@@ -64,10 +64,17 @@ class Inputs:
         await self._is_read.wait()
         return store in self._tails
 
-    async def sources_at(self, store: str, reached: Mapping[int, int]) -> Mapping[TopicPartition, int]:
-        """Wait until the processor has told where its inputs ended of what changelogs have up to these positions."""
-        while (sources := self._tails.get(store, CommitTail()).sources_at(reached)) is None:
-            await self._changed.wait()
+    async def sources_at(self, store: str, reached: Mapping[int, int], within_s: float) -> Mapping[TopicPartition, int]:
+        """Wait until the processor has told where its inputs ended of what changelogs have up to these positions.
+
+        After `within_s` seconds return where those of its newest batch did: it may have died in the next one.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                while (sources := self._tails.get(store, CommitTail()).sources_at(reached)) is None:
+                    await self._changed.wait()
+        except TimeoutError:
+            return self._tails.get(store, CommitTail()).newest_sources
         return sources
 
     async def processed(
