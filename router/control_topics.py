@@ -93,7 +93,9 @@ class ControlTopicReaders:
             lambda: self._call_on_loop(tracker.on_caught_up, "members"),
         )
         self._report_times = ReportTimes()
-        self._commit_log = reader("commits", commits_topic(name), self._on_commit_record)
+        self._commit_log = reader(
+            "commits", commits_topic(name), self._on_commit_record, lambda: self._call_on_loop(inputs.on_read)
+        )
         self._logs = (self._assignment_log, self._member_log, self._commit_log)
 
     def silence_s(self) -> float | None:

@@ -7,9 +7,9 @@ unread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -17,25 +17,34 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from router.calls.channels import QUERY_SERVICE
+from router.fleet_api.commit_tail import TopicPartition
 from router.service import UNARY_METHODS
 from router.version_core import VersionCore
 from router.version_switch import VersionSwitch, until_left
-from statehouse.contract.positions import Token
-from statehouse.contract.version_names import plain_store, version_of
+from router.watches.watch_relay import SendResponse
+from statehouse.contract.version_names import FIRST, plain_store, version_of
 from statehouse.errors import LookupFailure
 from statehouse.link.link import CALLS, LinkContext, LinkHandler
 from statehouse.rpc.authorized import address_of
 from statehouse.rpc.deadline import Deadline, HasTime
 from statehouse.rpc.status import Context, failing_cleanly, send_to
+from statehouse.rpc.streams import PROGRESS_INTERVAL_S
 from statehouse.serdes.wire import framed, result_of
-from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
+from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 _AT: Final = b"@"
 _BATCH_GET: Final = "BatchGet"
-# Several batches of an application: a watch is silent so long at most when another version serves.
-_AS_NEW_S: Final = 10.0
+# Several batches of an application that keeps up. A version that doesn't would keep a watch from what lookups show.
+_AS_NEW_S: Final = 30.0
+_TOLD_S: Final = 5.0
+"""Within it a processor that lives tells of a batch whose records are there."""
+
+_Seen = dict[TopicPartition, int]
+"""Where the inputs end of what a watch has passed on, in all versions."""
 
 
 class _OfStore(Protocol):
@@ -126,32 +135,58 @@ class SwitchedQueries:
         if version:
             await self._switch.named(version).handlers.watch(request, send, address)
             return
-        core, reached = self._switch.serving, dict[int, int]()
+        core, reached, seen = self._switch.serving, dict[int, int](), _Seen()
+        await _telling(send, request, self._resume_at(request, core, seen))
         while await until_left(core, core.handlers.watch(request, send, address, reached)):
             before, core = core, self._switch.serving
-            request = _anew(request, await self._as_new(request.store, reached, before, core))
+            bounds = await _telling(send, request, self._as_new(request, reached, before, core, seen))
+            request = _anew(request, bounds)
             for response in _left_over(request, before, core):
                 await send(response.SerializeToString())
             reached.clear()
 
-    @staticmethod
-    async def _as_new(store: str, reached: Mapping[int, int], before: VersionCore, after: VersionCore) -> Token:
-        """Return the positions at which a version has all input of what another one's watch has passed on.
+    async def _resume_at(self, request: query_service_pb2.WatchRequest, core: VersionCore, seen: _Seen) -> None:
+        """Have a watch that another version's has led up to a position begin with no older values."""
+        theirs = next((each.version for each in request.resume if each.version != core.wire), None)
+        if theirs is None or request.freshness.HasField("at_least") or request.freshness.HasField("moment"):
+            return
+        try:
+            before = self._switch.named(theirs or FIRST)
+        except LookupFailure:
+            return  # it is retired: nobody knows what it had read
+        reached = {each.partition: each.position for each in request.resume if each.version == theirs}
+        request.freshness.MergeFrom(await self._as_new(request, reached, before, core, seen))
 
-        None, if that can't be known: its processor doesn't say, or reads other topics.
+    @staticmethod
+    async def _as_new(
+        request: query_service_pb2.WatchRequest,
+        reached: Mapping[int, int],
+        before: VersionCore,
+        after: VersionCore,
+        seen: _Seen,
+    ) -> types_pb2.Freshness:
+        """Return how new a version is that has all input of what other ones' watches have passed on; add to `seen`.
+
+        Without a bound, if that can't be known, or not in time: a processor doesn't say, or reads other topics.
         """
-        if not before.inputs.has(store):
-            return Token()
+        store, bounds = request.store, types_pb2.Freshness()
         deadline = Deadline.after(_AS_NEW_S)
         try:
             async with asyncio.timeout_at(deadline.at):
-                sources = await before.inputs.sources_at(store, reached)
-            records = {place: offset - 1 for place, offset in sources.items() if offset}
+                if not await before.inputs.has(store):
+                    return bounds
+                for place, offset in (await before.inputs.sources_at(store, reached, _TOLD_S)).items():
+                    seen[place] = max(offset, seen.get(place, 0))
+            records = {place: offset - 1 for place, offset in seen.items() if offset}
             token = await after.inputs.processed(store, records, deadline, len(records))
         except (TimeoutError, LookupFailure) as failure:
             log.info("a watch goes on without its version from before", store=store, reason=str(failure))
-            return Token()
-        return token.named_by(after.wire)
+            return bounds
+        if not request.mark_moments:
+            bounds.at_least.CopyFrom(token.named_by(after.wire).to_proto())
+        elif moment := after.inputs.moment_with(store, records):
+            bounds.moment.at_least.CopyFrom(moment.to_proto())
+        return bounds
 
 
 def _unary(method: str) -> Callable[[SwitchedQueries, bytes, HasTime], Awaitable[bytes]]:
@@ -194,14 +229,26 @@ def _read(data: bytes) -> tuple[str, bytes]:
     return version, data + fleet_service_pb2.ListPartitionsRequest(store=plain_store(store)).SerializeToString()
 
 
-def _anew(request: query_service_pb2.WatchRequest, at_least: Token) -> query_service_pb2.WatchRequest:
+async def _telling(send: SendResponse, request: query_service_pb2.WatchRequest, work: Coroutine[Any, Any, T]) -> T:
+    """Do the work of a watch; meanwhile its caller hears that it goes on."""
+    notice = query_service_pb2.WatchResponse()
+    if request.mark_moments:
+        notice.mark.SetInParent()
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=PROGRESS_INTERVAL_S))[0]:
+            await send(notice.SerializeToString())
+        return task.result()
+    finally:
+        task.cancel()
+
+
+def _anew(request: query_service_pb2.WatchRequest, bounds: types_pb2.Freshness) -> query_service_pb2.WatchRequest:
     """Return the watch of another version: from its current values on, as positions are of the version before."""
     anew = query_service_pb2.WatchRequest()
     anew.CopyFrom(request)
     anew.ClearField("resume")
-    anew.ClearField("freshness")
-    if at_least and not anew.mark_moments:
-        anew.freshness.at_least.CopyFrom(at_least.to_proto())
+    anew.freshness.CopyFrom(bounds)
     return anew
 
 

@@ -26,6 +26,7 @@ from processor.ownership.topics.controller_record import read_controller
 from statehouse.contract.assignment import CONTROLLER_KEY, AssignmentReader
 from statehouse.contract.processor_reports import decode_commit
 from statehouse.contract.topology import (
+    StoreSpec,
     assignment_topic,
     changelog_topic,
     commits_topic,
@@ -110,6 +111,24 @@ class _Control:
         present = {topic: take for topic, take in control.items() if there[topic] is not None}
         read_to_ends(brokers, present, f"{self.application_id}-reset", timeout_s)
 
+    @property
+    def specs(self) -> Sequence[StoreSpec]:
+        """The stores of the assignment."""
+        return () if self.assignments.current is None else tuple(self.assignments.current.stores.values())
+
+    @property
+    def own_topics(self) -> list[str]:
+        """The topics that its processor writes for its stores: not those that others write, as a global store's."""
+        names = [spec.name for spec in self.specs]
+        named = {topic(self.application_id, name) for name in names for topic in (changelog_topic, updates_topic)}
+        return sorted({spec.changelog_topic for spec in self.specs if not spec.is_global} & named)
+
+    @property
+    def read_topics(self) -> set[str]:
+        """The topics that its processor and its nodes read."""
+        sources = {end.topic for commit, _ in self.commits.values() for end in commit.source_ends}
+        return sources | {spec.changelog_topic for spec in self.specs}
+
     def refuse_while_alive(self, now_s: float) -> None:
         """Refuse the reset while there are signs of a live processor: commit records, or its controller's heartbeat.
 
@@ -166,6 +185,21 @@ def _looked_at(brokers: Brokers | str, application_id: str, timeout_s: float) ->
     return admin, control
 
 
+def topics_read_by(brokers: Brokers | str, application_id: str, other: str, timeout_s: float) -> list[str]:
+    """Return those topics of an application's stores that another application reads.
+
+    Raises:
+        LookupFailure: UNREACHABLE, Kafka could not be read in time.
+        KafkaException: the brokers can't be reached, or refuse the request.
+
+    """
+    admin = clients.admin(brokers, f"{application_id}-reset")
+    own, others = _Control(application_id), _Control(other)
+    for control in (own, others):
+        control.read(admin, brokers, timeout_s)
+    return sorted({*own.own_topics} & others.read_topics)
+
+
 def plan_reset(brokers: Brokers | str, application_id: str, checkpoint_dir: str, timeout_s: float) -> ResetPlan:
     """Find the state of an application.
 
@@ -178,16 +212,11 @@ def plan_reset(brokers: Brokers | str, application_id: str, checkpoint_dir: str,
     """
     checkpoints = _local(checkpoint_dir) / application_id
     admin, control = _looked_at(brokers, application_id, timeout_s)
-    assignments = control.assignments
-    specs = [] if assignments.current is None else assignments.current.stores.values()
-    # Keep topics that others write: those of global stores and of static topologies.
-    named = {name(application_id, spec.name) for spec in specs for name in (changelog_topic, updates_topic)}
-    topics = sorted({spec.changelog_topic for spec in specs if not spec.is_global} & named)
     return ResetPlan(
         application_id,
         checkpoints,
         tuple(sorted(path.name for path in checkpoints.iterdir() if path.is_dir())) if checkpoints.is_dir() else (),
-        _held(admin, topics, timeout_s),
+        _held(admin, control.own_topics, timeout_s),
         tuple(sorted(control.commits)),
     )
 

@@ -142,6 +142,16 @@ class CommitTail:
                 return commit.sources
         return None
 
+    @property
+    def newest_sources(self) -> Mapping[TopicPartition, int]:
+        """Where the inputs ended of the newest commit."""
+        return self._commits[-1].sources if self._commits else {}
+
+    def moment_with(self, records: Mapping[TopicPartition, int]) -> MomentToken:
+        """Return the first batch that includes the records and that reads can be of; empty if there is none."""
+        found = (each.batch_id for each in self._commits if each.is_moment and each.has(records))
+        return MomentToken({self._query_id: batch_id} if (batch_id := next(found, None)) is not None else {})
+
     def positions(self, records: Mapping[TopicPartition, int]) -> Mapping[int, int] | None:
         """Return the changelog positions, by partition, that include the records' results; None: not committed yet.
 

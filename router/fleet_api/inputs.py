@@ -31,6 +31,7 @@ class Inputs:
     def __init__(self) -> None:
         self._tails: dict[str, CommitTail] = {}
         self._changed = asyncio.Event()
+        self._is_read = asyncio.Event()
         self._waits, self._kept = 0, HeldBytes("calls that wait for the processor at this router")
 
     def on_commit(self, commit: commits_pb2.Commit) -> None:
@@ -38,6 +39,10 @@ class Inputs:
         self._tails.setdefault(commit.store, CommitTail()).feed(commit)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def on_read(self) -> None:
+        """Take that the commits topic was read to its end."""
+        self._is_read.set()
 
     def on_reset(self, store: str) -> None:
         """Forget a store's commits: its application begins anew, and processes its inputs again."""
@@ -54,14 +59,22 @@ class Inputs:
             raise unavailable(spec.name, why)
         return self._tails.get(spec.name, CommitTail()).moment(spec.name, asked)
 
-    def has(self, store: str) -> bool:
-        """Whether a processor has ever committed into a store, as far as is known."""
+    async def has(self, store: str) -> bool:
+        """Whether a processor has ever committed into a store. Waits until the commits topic was once read."""
+        await self._is_read.wait()
         return store in self._tails
 
-    async def sources_at(self, store: str, reached: Mapping[int, int]) -> Mapping[TopicPartition, int]:
-        """Wait until the processor has told where its inputs ended of what changelogs have up to these positions."""
-        while (sources := self._tails.get(store, CommitTail()).sources_at(reached)) is None:
-            await self._changed.wait()
+    async def sources_at(self, store: str, reached: Mapping[int, int], within_s: float) -> Mapping[TopicPartition, int]:
+        """Wait until the processor has told where its inputs ended of what changelogs have up to these positions.
+
+        After `within_s` seconds return where those of its newest batch did: it may have died in the next one.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                while (sources := self._tails.get(store, CommitTail()).sources_at(reached)) is None:
+                    await self._changed.wait()
+        except TimeoutError:
+            return self._tails.get(store, CommitTail()).newest_sources
         return sources
 
     async def processed(
@@ -88,6 +101,10 @@ class Inputs:
             finally:
                 self._waits -= 1
         return Token({(store, partition): position for partition, position in positions.items()})
+
+    def moment_with(self, store: str, records: Mapping[TopicPartition, int]) -> MomentToken:
+        """Return the first batch known that includes the records and that reads can be of; empty if there is none."""
+        return self._tails.get(store, CommitTail()).moment_with(records)
 
     def _positions(self, store: str, records: Mapping[TopicPartition, int]) -> Mapping[int, int] | None:
         tail = self._tails.get(store)

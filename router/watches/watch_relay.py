@@ -387,6 +387,8 @@ class _PartitionWatch:
             data = response.SerializeToString()
         if self._marking is not None:
             await self._marking.turn(self._partition, response)
+        if self.reached is not None and response.HasField("position"):
+            self.reached[self._partition] = response.position  # first: it may be cut off while it sends
         await self._send(data)
         if response.events or response.current or response.gap or response.HasField("position"):
             self._has_begun = self._passed_on = True  # more than the notice that the watch is open
@@ -396,8 +398,6 @@ class _PartitionWatch:
             self._answered = True
             self._gap_offered = self._gap_accepted = False
             self._next_offset = max(self._next_offset, response.position)
-            if self.reached is not None:
-                self.reached[self._partition] = response.position
             self._position = position_of(self._partition, response)
         if self._marking is not None:
             await self._marking.sent(self._partition, response, self._position)

@@ -75,7 +75,7 @@ def compare(
         "differing": {str(kind): count for kind, count in found.counts.items()},
         "samples": [_shown(each) for each in found.samples],
         "ranges": [
-            {"first": each.first, "last": each.last, "keys": each.keys, "differing": each.differing}
+            {"first": _said(each.first), "last": _said(each.last), "keys": each.keys, "differing": each.differing}
             for each in found.ranges
         ],
     }
@@ -100,11 +100,13 @@ def equal_moments(client: Client, one: str, two: str, wait_s: float) -> EqualMom
         if (found := _equal(*known)) is not None:
             return found
         if time.monotonic() >= give_up_at:
-            raise LookupFailure(
-                Reason.MOMENT_NOT_REACHED,
-                f"{one} and {two} had no batches with the same of their sources within {wait_s:g} s: they have when "
-                "the sources are quiet for a moment; allow more with --wait",
+            why = (
+                f"had no batches with the same of their sources within {wait_s:g} s: they have when the sources are "
+                "quiet for a moment; allow more with --wait"
             )
+            if not _topics(known[0]) & _topics(known[1]):
+                why = "read no topic that both read, so that no moments of them are equal"
+            raise LookupFailure(Reason.MOMENT_NOT_REACHED, f"{one} and {two} {why}")
         time.sleep(_POLL_S)
 
 
@@ -129,16 +131,26 @@ def _look(client: Client, store: str, batches: dict[MomentToken, Ends]) -> None:
 
 def _equal(first: Mapping[MomentToken, Ends], second: Mapping[MomentToken, Ends]) -> EqualMoments | None:
     """Return the newest batches with equal ends; None if there are none."""
-    topics = [{topic for ends in batches.values() for topic, _ in ends} for batches in (first, second)]
+    topics = [_topics(batches) for batches in (first, second)]
     common = topics[0] & topics[1]
     if not common:
         return None
     found: list[EqualMoments] = []
-    ends_of_second = {_of(ends, common): moment for moment, ends in second.items()}
+    # A batch may read nothing and change the state all the same: of those with equal ends the newest counts.
+    ends_of_second = {_of(second[moment], common): moment for moment in sorted(second, key=_batch_of)}
     for moment, ends in first.items():
         if (other := ends_of_second.get(_of(ends, common))) is not None:
             found.append(EqualMoments(moment, other, tuple(sorted(common)), tuple(sorted(topics[0] ^ topics[1]))))
-    return max(found, key=lambda each: sum(each.first.batch(query) or 0 for query in each.first), default=None)
+    return max(found, key=lambda each: _batch_of(each.first), default=None)
+
+
+def _batch_of(moment: MomentToken) -> int:
+    """Return the batch that a moment of one query is of."""
+    return max((moment.batch(query) or 0 for query in moment), default=0)
+
+
+def _topics(batches: Mapping[MomentToken, Ends]) -> set[str]:
+    return {topic for ends in batches.values() for topic, _ in ends}
 
 
 def _of(ends: Ends, topics: set[str]) -> frozenset[tuple[tuple[str, int], int]]:
@@ -169,7 +181,26 @@ def _document(value: StoreValue) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _shown(each: Differing[StoreValue]) -> dict[str, object]:
-    return {"key": each.key, "difference": str(each.difference), "first": each.first, "second": each.second}
+    values = {
+        name: value if value is None else _value(value)
+        for name, value in (("first", each.first), ("second", each.second))
+    }
+    return {"key": _said(each.key), "difference": str(each.difference), **values}
+
+
+def _value(value: StoreValue) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return _document(value)
+    except ValueError:
+        return _said(value)
+
+
+def _said(data: StoreValue) -> StoreValue:
+    """Return a raw key or value as text, if it is one."""
+    try:
+        return data.decode() if isinstance(data, bytes) else data
+    except UnicodeDecodeError:
+        return data
 
 
 def _print(found: Differences[StoreValue], against: str, version: str) -> None:

@@ -36,7 +36,7 @@ def deploy(
         str | None,
         typer.Option(
             metavar="MODULE",
-            help=r"Topology of the version, in a local cluster.  \[default: the one that runs]",
+            help=r"Topology of the version, in a local cluster.  \[default: of the version that serves]",
             show_default=False,
         ),
     ] = None,
@@ -68,11 +68,11 @@ def deploy(
     state = ClusterState.load(run_dir)
     if state is None or not state.is_alive or state.application.application_id != name:
         more = f" --store-partitions {partitions}" if partitions else ""
-        note(f"routers know version {version}; now start its processor and its nodes:")
+        note(f"routers know version {version}; now start its processor, or `statehouse attach`, and its nodes:")
         print(f"statehouse process MODULE --application-version {version}{more}")
         print(f"statehouse node --application-id {application_of(name, version)} --instance-id NODE")
         return
-    topology = find_application(app).topology if app is not None else state.application.topology
+    topology = find_application(app).topology if app is not None else state.topology_of(known.serving)
     names = tuple(f"node-{version}-{letter}" for letter in string.ascii_lowercase[:nodes])
     with shown_progress() as progress, sigterm_raises():
         cluster = LocalCluster(run_dir, state.application, progress=progress)

@@ -98,7 +98,7 @@ def stay(cluster: LocalCluster, code: WatchedCode | None) -> None:
     while True:
         is_changed = code.changed()
         cluster.check(but=[cluster.processor])
-        if is_changed:
+        if is_changed and cluster.processor in cluster.parts:
             is_broken = not _starts_again(cluster)
         elif not is_broken:
             try:

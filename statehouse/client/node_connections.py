@@ -100,7 +100,7 @@ class NodeConnection:
         loop = asyncio.get_running_loop()
         seconds = min(ATTEMPT_S + keys * ATTEMPT_PER_KEY_S, max(0.0, give_up_at - loop.time()) / 2)
         try:
-            response = await self._peer.call(make(self._peer.query, seconds))
+            response = await self._peer.call(_made(make, self._peer.query, seconds))
         except LookupFailure as failure:
             is_late = failure.reason is Reason.ATTEMPT_TIMED_OUT
             if _is_nodes(failure) and not (is_late and seconds < _LEAST_S):
@@ -241,6 +241,11 @@ class NodeConnections:
             self._background.start(self._connections.pop(node).close(ATTEMPT_S), "close a connection")
         for connection in self._connections.values():
             connection.take_back()
+
+
+async def _made(make: Make[Response], query: Stub, seconds: float) -> Response:
+    """Make a call where it is awaited: gRPC refuses one on a channel that is being closed as soon as it is made."""
+    return await make(query, seconds)
 
 
 def may_help_elsewhere(failure: LookupFailure) -> bool:

@@ -113,12 +113,14 @@ class Versions:
         return self.promoted(self.before, self.kept_until_ms)
 
     def retired(self, version: str, now_ms: int, *, is_forced: bool = False) -> Versions:
-        """Return them without a version. `is_forced`: also one that a rollback would lead to.
+        """Return them without a version. `is_forced`: also one that a rollback would lead to, or that is gone already.
 
         Raises:
             VersionRefused: there is no such version, it serves, or it is still kept.
 
         """
+        if is_forced and version not in self.all:
+            return self
         self._require(version)
         if version == self.serving:
             raise VersionRefused(f"version {version} serves: promote another one first")

@@ -81,7 +81,11 @@ class LocalCluster:
         if found is None or not (as_saved or found.is_alive):
             names = [f"node-{letter}" for letter in string.ascii_lowercase[:nodes]]
             resolved = (ports or ClusterPorts()).resolved(names)
+            kept = found if found is not None and found.application.topology == application.topology else None
             found = ClusterState(application, (folder or Path.cwd()).resolve(), resolved, tls=tls)
+            if kept is not None:  # the topics say which version serves
+                found.deployed, found.is_first_retired = kept.deployed, kept.is_first_retired
+                found.ports.update({name: free_port() for each in kept.deployed for name in each.nodes})
         elif found.application.topology != application.topology:
             raise LocalError(
                 f"{self.run_dir} has the cluster of {found.application.name!r}, not of {application.name!r}: stop it "
@@ -107,7 +111,8 @@ class LocalCluster:
     def parts(self) -> tuple[ClusterPart, ...]:
         """All parts, in the order in which they are started."""
         beside = (part for parts in self.deployed.values() for part in parts)
-        return (self.kafka, self.processor, self.controller, *self.nodes, self.router, self.http, *beside)
+        first = () if self._state.is_first_retired else (self.processor, self.controller, *self.nodes)
+        return (self.kafka, *first, self.router, self.http, *beside)
 
     @property
     def bootstrap(self) -> str:
@@ -219,8 +224,10 @@ class LocalCluster:
             self._adopt()
             if version in self.deployed:
                 self._remove(version, ClusterPart.stop)
-            elif version == FIRST:
+            elif version == FIRST and not self._state.is_first_retired:
                 self._end([self.processor, self.controller, *self.nodes], ClusterPart.stop)
+                self._state.is_first_retired = True
+                self._forget_nodes(node.name for node in self.nodes)
 
     def _remove(self, version: str, end: Callable[[ClusterPart], object]) -> None:
         parts = self.deployed[version]
@@ -228,7 +235,10 @@ class LocalCluster:
         del self.deployed[version]
         gone = next(each for each in self._state.deployed if each.name == version)
         self._state.deployed.remove(gone)
-        for name in gone.nodes:
+        self._forget_nodes(gone.nodes)
+
+    def _forget_nodes(self, names: Iterable[str]) -> None:
+        for name in names:
             self._state.ports.pop(name, None)
             shutil.rmtree(self.run_dir / "nodes" / name, ignore_errors=True)
         self._save()
@@ -259,6 +269,8 @@ class LocalCluster:
         An interrupt (Ctrl-C) in between kills what has not stopped yet.
         """
         with locked(self.run_dir):
+            if (state := ClusterState.load(self.run_dir)) is not None:
+                self._follow(state)
             try:
                 self._end(self.parts, ClusterPart.stop)
             except BaseException:
@@ -266,7 +278,9 @@ class LocalCluster:
                 raise
             finally:
                 if not any(part.is_running for part in self.parts):
-                    ClusterState.forget(self.run_dir)
+                    has_versions = self._state.deployed or self._state.is_first_retired
+                    if not (keep_data and has_versions):
+                        ClusterState.forget(self.run_dir)
                     if not keep_data:
                         delete_data(self.run_dir)
 
@@ -278,8 +292,7 @@ class LocalCluster:
             ClusterStopped: another command has stopped the cluster.
 
         """
-        checked = [part for part in self.parts if part not in but]
-        if all(part.is_running for part in checked):
+        if all(part.is_running for part in self.parts if part not in but):
             return
         try:
             self._check_state()
@@ -287,8 +300,9 @@ class LocalCluster:
                 self._adopt()
         except RunDirectoryBusy:
             return
-        for part in checked:
-            part.process.check()
+        for part in self.parts:
+            if part not in but:
+                part.process.check()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -298,19 +312,30 @@ class LocalCluster:
 
     def _check_state(self) -> ClusterState:
         state = ClusterState.load(self.run_dir)
-        if state is None:
+        if state is None or not state.processes:
             raise ClusterStopped(
                 f"the cluster in {self.run_dir} was stopped by another command; `statehouse up` starts it again."
             )
         return state
 
     def _adopt(self) -> None:
-        """Take charge of the processes that other commands have started since."""
-        processes = self._check_state().processes
+        """Take charge of the versions and processes that other commands have started since."""
+        self._follow(self._check_state())
+
+    def _follow(self, state: ClusterState) -> None:
+        known = self._state
+        before = {each.name: each for each in known.deployed}
+        known.deployed, known.is_first_retired = state.deployed, state.is_first_retired
+        nodes = {name for each in state.deployed for name in each.nodes}
+        known.ports.update({name: port for name, port in state.ports.items() if name in nodes})
+        self.deployed = {
+            each.name: self.deployed[each.name] if before.get(each.name) == each else self._parts_of(each)
+            for each in state.deployed
+        }
         for part in self.parts:
-            known = processes.get(part.name)
-            if known is not None and known != part.process.identity:
-                part.process.adopt(known)
+            identity = state.processes.get(part.name)
+            if identity is not None and identity != part.process.identity:
+                part.process.adopt(identity)
 
     def _start(self, missing: list[ClusterPart], *, check: bool) -> None:
         self._fetch_jars()

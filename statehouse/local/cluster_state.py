@@ -67,7 +67,7 @@ class ClusterState:
     """The cluster's application, its ports by part, and the processes that were started, by part.
 
     `folder`: the parts' working directory, from which the application is imported. `tls`: they call each other over
-    TLS. `deployed`: versions beside the first one.
+    TLS. `deployed`: versions beside the first one. `is_first_retired`: that one is deleted.
     """
 
     application: LocalApplication
@@ -76,6 +76,7 @@ class ClusterState:
     processes: dict[str, ProcessIdentity] = field(default_factory=dict)
     tls: bool = False
     deployed: list[DeployedVersion] = field(default_factory=list)
+    is_first_retired: bool = False
 
     @property
     def nodes(self) -> list[str]:
@@ -87,6 +88,10 @@ class ClusterState:
     def is_alive(self) -> bool:
         """Whether one of its processes runs."""
         return any(process.is_alive for process in self.processes.values())
+
+    def topology_of(self, version: str) -> str:
+        """Return the topology's module of a version."""
+        return next((each.topology for each in self.deployed if each.name == version), self.application.topology)
 
     def save(self, run_dir: Path) -> None:
         """Write the state, whole or not at all."""
@@ -120,7 +125,9 @@ class ClusterState:
                 )
                 for each in document.get("deployed", ())
             ]
-            return cls(application, Path(document["folder"]), ports, processes, document.get("tls") is True, deployed)
+            flags = (document.get(name) is True for name in ("tls", "is_first_retired"))
+            is_tls, is_first_retired = flags
+            return cls(application, Path(document["folder"]), ports, processes, is_tls, deployed, is_first_retired)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:

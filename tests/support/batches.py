@@ -94,8 +94,8 @@ class BatchWriter:
         """Let go of the group; the producers end with this."""
         self._group.close()
 
-    def write(self, batch_id: int, records: Iterable[Placed]) -> None:
-        """Write a batch, and report it."""
+    def write(self, batch_id: int, records: Iterable[Placed], sources: Offsets | None = None) -> None:
+        """Write a batch, and report it. `sources`: where its inputs end; their topics must be there."""
         ends: Offsets = {}
         is_known = self._has_reported
         for partition, share in _shares(records).items():
@@ -104,7 +104,7 @@ class BatchWriter:
             else:
                 ends |= self._begun(batch_id, partition, share)
                 self._committed(batch_id, partition)
-        self._commits.publish(self._query_id, batch_id, {}, changelog_ends=ends if is_known else None)
+        self._commits.publish(self._query_id, batch_id, sources or {}, changelog_ends=ends if is_known else None)
         self._has_reported = True
 
     def write_half(self, batch_id: int, records: Iterable[Placed]) -> None:

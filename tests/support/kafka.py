@@ -60,6 +60,11 @@ def alter_topic(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
     poll_until(lambda: config.items() <= topic_settings(admin, topic).items(), DEADLINE_S, f"the settings of {topic}")
 
 
+def topics_of(bootstrap: str) -> set[str]:
+    """Return the names of all topics."""
+    return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=DEADLINE_S).topics)
+
+
 def produce(bootstrap: str, topic: str, records: Iterable[Record], partition: int = 0) -> None:
     """Write `records` (key, value) to one partition; returns when all are acknowledged."""
     produce_placed(bootstrap, topic, ((partition, key, value, 0) for key, value in records))

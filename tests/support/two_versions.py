@@ -51,6 +51,7 @@ async def _fill(fleet: Fleet, core: VersionCore, names: Sequence[str], version: 
         core.tracker.on_member(member(name, {each: report() for each in range(count)}, port=node.port))
     for log in ("assignment", "members"):
         core.tracker.on_caught_up(log)
+    core.inputs.on_read()
     core.tracker.on_assignment(assignment(holders, 7))
     assert await core.tables.wait_for_epoch(7, 10.0)
     await poll_until_async(

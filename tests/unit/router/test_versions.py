@@ -15,6 +15,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
 from tests.support.two_versions import DEPLOYED, KEYS, Callers, two_versions, versions_in
+from tests.unit.router.commits import CLICKS, commit
 from tests.unit.router.fake_nodes import Fleet, failure_of
 from tests.unit.router.fleets import STORE
 
@@ -132,6 +133,34 @@ async def test_a_watch_goes_on_at_the_version_that_serves(fleet: Fleet) -> None:
     await asyncio.wait_for(again.read(), 10)
     call.cancel()
     again.cancel()
+
+
+@pytest.mark.parametrize("by_batch", [False, True])
+async def test_a_watch_that_comes_back_at_another_version_begins_with_no_older_values(
+    fleet: Fleet, by_batch: bool
+) -> None:
+    (beside,) = [core for core in fleet.router.versions if core.version == "v2"]
+    for core, position, count, query in ((fleet.router.first, 5, 2, "q"), (beside, 9, 5, "q@v2")):
+        ends = dict.fromkeys(range(count), position)
+        core.inputs.on_commit(commit(3, {CLICKS: 10}, ends, query, is_moment=True))
+    fleet.router.versions.take(PROMOTED)
+    for name in ("c", "d"):
+        begins = query_service_pb2.WatchResponse(current=True, begins=True, position=9)
+        begins.moment.query_id, begins.moment.batch_id = "q@v2", 3
+        fleet.nodes[name].feed_all = [begins]
+    request = query_service_pb2.WatchRequest(store=STORE, mark_moments=by_batch)
+    for partition in range(2):
+        request.resume.add(partition=partition, position=4)
+    call: Any = fleet.query.Watch(request)
+    watches = [fleet.nodes[name].watches for name in ("c", "d")]
+    await poll_until_async(lambda: len({each.partition for seen in watches for each in seen}) == 5, 10, "watches")
+    for seen in watches:
+        for each in seen:
+            assert {position.position for position in each.freshness.at_least.positions} == (set() if by_batch else {9})
+            moments = [(moment.query_id, moment.batch_id) for moment in each.freshness.moment.at_least.moments]
+            assert moments == [("q@v2", 3)] * by_batch
+            assert not each.resume
+    call.cancel()
 
 
 async def test_the_fleet_is_described_by_version(fleet: Fleet) -> None:

@@ -42,6 +42,15 @@ def test_the_first_commit_that_has_all_records_counts(
     assert tail.positions(records) == found
 
 
+def test_of_batches_with_a_record_the_first_that_reads_can_be_of_counts() -> None:
+    tail = CommitTail()
+    for batch, is_moment in ((1, True), (2, False), (3, True), (4, True)):
+        tail.feed(commit(batch, {CLICKS: batch * 10}, {0: batch}, is_moment=is_moment))
+    assert tail.moment_with({CLICKS: 9}) == MomentToken({"q": 1})
+    assert tail.moment_with({CLICKS: 10}) == MomentToken({"q": 3})
+    assert tail.moment_with({CLICKS: 40}) == MomentToken()
+
+
 def test_a_topic_that_is_no_input_is_refused(tail: CommitTail) -> None:
     with pytest.raises(LookupFailure, match="clicks, views") as caught:
         tail.positions({("scores", 0): 1})

@@ -116,3 +116,28 @@ async def test_the_service_says_why_a_store_has_no_batches(start: Start) -> None
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.GetMoment(fleet_service_pb2.GetMomentRequest(store=STORE), timeout=1.0)
     assert from_rpc_error(caught.value).reason is Reason.MOMENTS_UNAVAILABLE
+
+
+async def test_what_a_processor_does_not_tell_of_its_last_batch_counts_as_of_the_one_before() -> None:
+    inputs = Inputs()
+    inputs.on_commit(commit(0, {CLICKS: 5}, {0: 10, 1: 20}))
+    inputs.on_commit(commit(1, {CLICKS: 8}, {0: 12, 1: 21}))
+    assert await inputs.sources_at(STORE, {0: 10, 1: 20}, 30.0) == {CLICKS: 5}
+    assert await inputs.sources_at(STORE, {0: 11}, 30.0) == {CLICKS: 8}
+    assert await inputs.sources_at(STORE, {0: 13, 1: 20}, 0.01) == {CLICKS: 8}
+    assert await inputs.sources_at("other", {0: 13}, 0.01) == {}
+    later = asyncio.create_task(inputs.sources_at(STORE, {0: 13}, 30.0))
+    await asyncio.sleep(0)
+    inputs.on_commit(commit(2, {CLICKS: 9}, {0: 13, 1: 21}))
+    assert await later == {CLICKS: 9}
+
+
+async def test_whether_there_are_commits_is_known_once_the_topic_was_read() -> None:
+    inputs = Inputs()
+    asked = asyncio.create_task(inputs.has(STORE))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    inputs.on_commit(commit(0, {CLICKS: 5}, {0: 10}))
+    inputs.on_read()
+    assert await asked
+    assert not await inputs.has("other")

@@ -90,6 +90,13 @@ def test_the_newest_batches_with_equal_ends_are_compared():
     assert equal(s_v1=one, s_v2=two) == (4, 11, ())
 
 
+def test_a_batch_that_has_read_nothing_counts_in_place_of_the_one_before():
+    one = {3: {("t", 0): 5}, 4: {("t", 0): 7}}
+    two = {10: {("t", 0): 5}, 11: {("t", 0): 7}, 12: {("t", 0): 7}}
+    assert equal(s_v1=one, s_v2=two) == (4, 12, ())
+    assert equal(s_v1=two, s_v2=one) == (12, 4, ())
+
+
 def test_inputs_that_only_one_version_reads_do_not_count():
     assert equal(s_v1={0: {("t", 0): 5, ("old", 0): 1}}, s_v2={0: {("t", 0): 5}}) == (0, 0, ("old",))
 
@@ -98,6 +105,9 @@ def test_without_such_batches_it_says_so():
     with pytest.raises(LookupFailure) as failed:
         equal(s_v1={0: {("t", 0): 5}}, s_v2={0: {("t", 0): 6}})
     assert failed.value.reason is Reason.MOMENT_NOT_REACHED
+    assert "quiet for a moment" in failed.value.message
+    with pytest.raises(LookupFailure, match="no topic that both read"):
+        equal(s_v1={0: {("t", 0): 5}}, s_v2={0: {("u", 0): 5}})
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,12 @@ from itertools import chain
 import pytest
 
 from statehouse.client import Answer, AsyncClient, Client, Freshness, Lookup, Token, routes
+from statehouse.client.node_connections import NodeConnection, may_help_elsewhere
+from statehouse.client.routes import NodeIncarnation
 from statehouse.contract.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
+from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
 from tests.unit.router.conftest import start as start  # noqa: PLC0414 - the router's own fleets
 from tests.unit.router.fake_nodes import FakeNode, Fleet
@@ -310,6 +313,19 @@ async def test_a_client_that_is_closed_fails_what_is_under_way(start: Start, con
         assert isinstance(outcome, LookupFailure)
         assert outcome.reason is Reason.UNREACHABLE
     await poll_until_async(lambda: fleet.router.first.fleet.watches.streams.open == 0, 10, "the fleet to be left")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_lookup_at_a_node_that_has_left_is_refused_and_goes_to_the_router(count: int) -> None:
+    """The node left the fleet, and its channel is closed, while lookups still waited for a call."""
+    connection = NodeConnection(NodeIncarnation("a", "1", f"127.0.0.1:{free_port()}"), 2**20)
+    await connection._peer.close(0.0)
+    request = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text="k"))
+    give_up_at = asyncio.get_running_loop().time() + 10
+    for outcome in await asyncio.gather(*(connection.queue.ask(request, give_up_at) for _ in range(count))):
+        assert isinstance(outcome, LookupFailure)
+        assert (outcome.reason, may_help_elsewhere(outcome)) == (Reason.UNREACHABLE, True)
+    await connection.close(0.0)
 
 
 async def test_threads_that_share_a_client_share_its_calls(start: Start) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from examples.leaderboard.local import APPLICATION
+from statehouse.contract.version_names import FIRST
 from statehouse.local import cluster as cluster_module
 from statehouse.local.applications import LocalApplication
 from statehouse.local.cluster import LocalCluster, cluster_of
@@ -64,6 +65,61 @@ def test_versions_beside_the_first_one_are_remembered_with_their_nodes(tmp_path:
     assert found.deployed == [beside]
     assert found.nodes == ["node-a"], "of the first version alone"
     assert (beside.processor, beside.controller) == ("processor-v2", "controller-v2")
+    assert [found.topology_of(version) for version in (FIRST, "v2")] == [APPLICATION.topology, beside.topology]
+
+
+def with_versions(run_dir: Path, *processes: str, **state: Any) -> ClusterState:
+    """Write down a cluster with a version beside the first one, of which these parts run."""
+    ports = {"kafka": 1, "router": 2, "http": 3, ROUTER_METRICS: 5, "node-a": 4, "node-v2-a": 6}
+    beside = DeployedVersion("v2", "hello.topology", 16, ("node-v2-a",))
+    own = alive()["router"]
+    made = ClusterState(HELLO, run_dir, ports, dict.fromkeys(processes, own), deployed=[beside], **state)
+    made.save(run_dir)
+    return made
+
+
+def names_of(cluster: LocalCluster) -> list[str]:
+    return [part.name for part in cluster.parts]
+
+
+def test_a_version_that_another_command_deploys_is_taken_over(tmp_path: Path) -> None:
+    ports = {"kafka": 1, "router": 2, "http": 3, "node-a": 4, ROUTER_METRICS: 5}
+    everything = ["kafka", "processor", "controller", "node-a", "router", "http"]
+    ClusterState(HELLO, tmp_path, ports, dict.fromkeys(everything, alive()["router"])).save(tmp_path)
+    cluster = LocalCluster(tmp_path, HELLO)
+    with_versions(tmp_path, *everything, "processor-v2", "controller-v2", "node-v2-a", is_first_retired=True)
+    cluster._adopt()
+    assert names_of(cluster) == ["kafka", "router", "http", "processor-v2", "controller-v2", "node-v2-a"]
+    assert all(part.is_running for part in cluster.parts)
+    assert cluster.part("node-v2-a").address == "127.0.0.1:6"
+    cluster.check()
+
+
+def test_the_first_version_is_removed_with_its_nodes_data_and_not_started_again(tmp_path: Path) -> None:
+    with_versions(tmp_path, "kafka")
+    for name in ("node-a", "node-v2-a"):
+        (tmp_path / "nodes" / name).mkdir(parents=True)
+    LocalCluster(tmp_path, HELLO).remove(FIRST)
+    assert [each.name for each in (tmp_path / "nodes").iterdir()] == ["node-v2-a"]
+    found = cluster_of(tmp_path)
+    assert found.nodes == ()
+    assert names_of(found) == ["kafka", "router", "http", "processor-v2", "controller-v2", "node-v2-a"]
+    found.remove(FIRST)
+    found.remove("v2")
+    assert list((tmp_path / "nodes").iterdir()) == []
+    assert names_of(cluster_of(tmp_path)) == ["kafka", "router", "http"]
+
+
+def test_versions_stay_with_the_data(tmp_path: Path) -> None:
+    with_versions(tmp_path, is_first_retired=True)
+    LocalCluster(tmp_path, HELLO, ClusterPorts.free()).stop(keep_data=True)
+    cluster = LocalCluster(tmp_path, HELLO, ClusterPorts.free(), nodes=1)
+    assert names_of(cluster) == ["kafka", "router", "http", "processor-v2", "controller-v2", "node-v2-a"]
+    assert cluster.part("node-v2-a").port not in {None, 6}
+    with pytest.raises(ClusterStopped):
+        cluster.check()
+    cluster.stop()
+    assert not (tmp_path / "state.json").exists()
 
 
 def test_state_comes_back_as_it_was_saved(tmp_path: Path):
