@@ -260,6 +260,7 @@ NODES: Final = Dashboard(
         "Writes": (
             _panel("Records", _rate("node_puts_total", "store, role"), unit="wps"),
             _panel("Restores", _sum("node_restore_remaining_records", "store, instance")),
+            _panel("Files to fetch", _sum("node_restore_remaining_bytes", "store, instance"), unit="bytes"),
         ),
         "Memory and disk": (
             _panel(

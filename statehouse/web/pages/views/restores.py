@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from statehouse.client.node_readings import TransferReading
 from statehouse.contract.membership import TaskState
 from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.contacts import Contact
@@ -25,6 +26,7 @@ class RestoreRow:
         done: share of the changelog that is read, 0 to 1; None: not known.
         left: offsets to read.
         per_s: offsets a second, lately.
+        peer: whose files are fetched: then bytes of them are meant, not of the changelog. Empty otherwise.
         eta_ms: until the end if it goes on like this.
         error: why the task has failed, if it has.
         state: of the task, or "silent" if its node is: nothing is known of what it restores then.
@@ -43,6 +45,7 @@ class RestoreRow:
     per_s: float | None
     eta_ms: int | None
     error: str
+    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class RestoresView:
     failed: int
     """Replicas that can't be restored: their tasks are in error."""
     left: int
+    left_bytes: int
+    """Of files of other nodes that are fetched."""
     per_s: float
     eta_ms: int | None
     page: int
@@ -71,8 +76,9 @@ def restores_view(recorder: Recorder, page: int) -> RestoresView:
     return RestoresView(
         len(rows),
         sum(row.state == TaskState.ERROR for row in rows),
-        sum(row.left or 0 for row in rows),
-        sum(row.per_s or 0.0 for row in rows),
+        sum(row.left or 0 for row in rows if not row.peer),
+        sum(row.left or 0 for row in rows if row.peer),
+        sum(row.per_s or 0.0 for row in rows if not row.peer),
         max(etas, default=None),
         page,
         pages,
@@ -84,10 +90,14 @@ def restores_view(recorder: Recorder, page: int) -> RestoresView:
 def _rows(recorder: Recorder) -> Iterator[RestoreRow]:
     silent = set(silent_nodes(recorder))
     for name, reading in recorder.readings.items():
-        for each in reading.replicas:
-            if each.state not in _UNDER_WAY:
+        for each in (*reading.replicas, *reading.transfers):
+            if isinstance(each, TransferReading):
+                state, restored, error, peer = TaskState.CREATED, 0, "", each.peer
+            elif each.state in _UNDER_WAY:
+                state, restored, error, peer = each.state, each.restored_records, each.error, ""
+            else:
                 continue
-            is_quiet = name in silent and each.state != TaskState.ERROR
+            is_quiet = name in silent and state != TaskState.ERROR
             restore = None if is_quiet else recorder.restore(name, each.place)
             share, eta_s = (None, None) if restore is None else (restore.share, restore.eta_s)
             yield RestoreRow(
@@ -96,11 +106,12 @@ def _rows(recorder: Recorder) -> Iterator[RestoreRow]:
                 each.role,
                 each.store,
                 each.partition,
-                Contact.SILENT if is_quiet else each.state,
-                each.restored_records,
+                Contact.SILENT if is_quiet else state,
+                restored,
                 None if share is None else round(share, 4),
                 None if restore is None else restore.left,
                 None if restore is None else restore.per_s,
                 None if eta_s is None else round(eta_s * 1_000),
-                each.error,
+                error,
+                peer,
             )
