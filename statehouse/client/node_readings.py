@@ -101,17 +101,17 @@ class NodeReading:
                     each.restored_from,
                     each.end,
                 )
-        for each in self.transfers:
+        for files in self.transfers:
             yield RestoreSample(
                 self.instance_id,
-                each.task,
-                each.role,
-                each.store,
-                each.partition,
-                each.done_bytes,
+                files.task,
+                files.role,
+                files.store,
+                files.partition,
+                files.done_bytes,
                 0,
-                each.size_bytes,
-                each.peer,
+                files.size_bytes,
+                files.peer,
             )
 
 

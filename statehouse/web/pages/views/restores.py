@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from statehouse.client.node_readings import TransferReading
+from statehouse.client.node_readings import ReplicaReading, TransferReading
 from statehouse.contract.membership import TaskState
 from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.contacts import Contact
@@ -90,28 +90,31 @@ def restores_view(recorder: Recorder, page: int) -> RestoresView:
 def _rows(recorder: Recorder) -> Iterator[RestoreRow]:
     silent = set(silent_nodes(recorder))
     for name, reading in recorder.readings.items():
-        for each in (*reading.replicas, *reading.transfers):
-            if isinstance(each, TransferReading):
-                state, restored, error, peer = TaskState.CREATED, 0, "", each.peer
-            elif each.state in _UNDER_WAY:
-                state, restored, error, peer = each.state, each.restored_records, each.error, ""
-            else:
-                continue
-            is_quiet = name in silent and state != TaskState.ERROR
-            restore = None if is_quiet else recorder.restore(name, each.place)
-            share, eta_s = (None, None) if restore is None else (restore.share, restore.eta_s)
-            yield RestoreRow(
-                name,
-                each.task,
-                each.role,
-                each.store,
-                each.partition,
-                Contact.SILENT if is_quiet else state,
-                restored,
-                None if share is None else round(share, 4),
-                None if restore is None else restore.left,
-                None if restore is None else restore.per_s,
-                None if eta_s is None else round(eta_s * 1_000),
-                error,
-                peer,
-            )
+        is_silent = name in silent
+        for each in reading.replicas:
+            if each.state in _UNDER_WAY:
+                row = _row(recorder, name, each, each.state, is_silent=is_silent and each.state != TaskState.ERROR)
+                yield replace(row, restored=each.restored_records, error=each.error)
+        for files in reading.transfers:
+            yield replace(_row(recorder, name, files, TaskState.CREATED, is_silent=is_silent), peer=files.peer)
+
+
+def _row(
+    recorder: Recorder, name: str, each: ReplicaReading | TransferReading, state: str, *, is_silent: bool
+) -> RestoreRow:
+    restore = None if is_silent else recorder.restore(name, each.place)
+    share, eta_s = (None, None) if restore is None else (restore.share, restore.eta_s)
+    return RestoreRow(
+        name,
+        each.task,
+        each.role,
+        each.store,
+        each.partition,
+        Contact.SILENT if is_silent else state,
+        0,
+        None if share is None else round(share, 4),
+        None if restore is None else restore.left,
+        None if restore is None else restore.per_s,
+        None if eta_s is None else round(eta_s * 1_000),
+        "",
+    )
