@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -22,8 +21,8 @@ import (
 )
 
 const (
-	// One processor runs all of this program, so lookups wait for what a transfer does between two of its turns. A buffer of
-	// this size is one of gRPC's pool, which clears the whole of one that it gives.
+	// Lookups wait for what a transfer does between two of its turns. A buffer of this size is one of gRPC's pool, which
+	// clears the whole of one that it gives.
 	mostOfPiece  = 32 << 10
 	leastOfPiece = 4 << 10
 	// LockFile is no part of a checkpoint: who opens one makes it.
@@ -61,6 +60,8 @@ func added(ctx context.Context, sum hash.Hash, path string) (int64, error) {
 func addedOf(ctx context.Context, sum hash.Hash, file io.Reader) (int64, error) {
 	buffer := mem.DefaultBufferPool().Get(mostOfPiece)
 	defer mem.DefaultBufferPool().Put(buffer)
+	rests := newRests()
+	defer rests.close()
 	for size := int64(0); ; {
 		if err := ctx.Err(); err != nil {
 			return size, err
@@ -68,7 +69,7 @@ func addedOf(ctx context.Context, sum hash.Hash, file io.Reader) (int64, error) 
 		read, err := file.Read(*buffer)
 		_, _ = sum.Write((*buffer)[:read]) // it never fails
 		size += int64(read)
-		runtime.Gosched()
+		rests.after(read)
 		if errors.Is(err, io.EOF) {
 			return size, nil
 		} else if err != nil {
@@ -87,6 +88,8 @@ func Send(ctx context.Context, path string, offset uint64, most int, limit *Limi
 	if _, err := file.Seek(int64(offset), io.SeekStart); err != nil {
 		return err
 	}
+	rests := newRests()
+	defer rests.close()
 	for pool := mem.DefaultBufferPool(); ; {
 		piece := pool.Get(min(limit.Piece(), most))
 		read, err := io.ReadFull(file, *piece)
@@ -105,7 +108,7 @@ func Send(ctx context.Context, path string, offset uint64, most int, limit *Limi
 		if err := send(mem.NewBuffer(piece, pool)); err != nil {
 			return err
 		}
-		runtime.Gosched()
+		rests.after(read)
 	}
 }
 
@@ -204,6 +207,8 @@ func received(
 		}
 		return failed
 	}
+	rests := newRests()
+	defer rests.close()
 	for {
 		before := at
 		err := stream.Receive(take)
@@ -221,7 +226,7 @@ func received(
 		if err := limit.Wait(ctx, int(at-before)); err != nil {
 			return peerError(ctx, err)
 		}
-		runtime.Gosched()
+		rests.after(int(at - before))
 		silent.Reset(silence)
 	}
 }
