@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -29,11 +30,14 @@ const (
 	dataField = 1
 	// What may be on the way of a file, and of all files of a connection: by gRPC's default a file would come in pieces of
 	// 64 KiB, and the sender wait after each.
-	windowOfFile  = 4 << 20
-	windowOfFiles = 16 << 20
+	windowOfFile  = 1 << 20
+	windowOfFiles = 4 << 20
 	readOfFiles   = 256 << 10
 	mostOfAnswer  = 4 << 20
 )
+
+// How long a receiver may take nothing of a file: its disk may stall, but it has a place. A variable for tests.
+var takenWithin = 30 * time.Second
 
 // Giving has other nodes read files of stores that are held here, and passes on all else. The server judges each call, as it
 // judges others, and says which file it is about; it never sees the bytes.
@@ -46,7 +50,11 @@ func Giving(
 			return forward(service, caller)
 		}
 		ctx := caller.Context()
-		grant, err := granted(ctx, upstream, requests, caller)
+		messages, err := requests.Of(caller)
+		if err != nil {
+			return err
+		}
+		grant, err := granted(ctx, upstream, messages)
 		if err == io.EOF {
 			return forward(service, caller) // there is no request, which the server refuses
 		} else if err != nil {
@@ -64,6 +72,8 @@ func Giving(
 		err = files.Send(ctx, grant.Path, grant.Offset, maxMessageBytes-mostOfHead, held.Limit(), func(piece mem.Buffer) error {
 			head := protowire.AppendTag(nil, dataField, protowire.BytesType)
 			head = protowire.AppendVarint(head, uint64(piece.Len()))
+			late := untaken(messages.stream)
+			defer late.Stop()
 			return caller.SendMsg(mem.BufferSlice{mem.SliceBuffer(head), piece})
 		})
 		if _, isStatus := status.FromError(err); err == nil || isStatus {
@@ -73,15 +83,16 @@ func Giving(
 	}
 }
 
+// untaken ends a call after a time, unless the timer is stopped.
+func untaken(stream transportStream) *time.Timer {
+	return time.AfterFunc(takenWithin, func() {
+		stream.WriteStatus(status.Newf(codes.Aborted, "nothing of the file was taken for %v", takenWithin))
+	})
+}
+
 // granted returns what the server lets a caller read, and io.EOF if there is no request.
-func granted(
-	ctx context.Context, upstream *grpc.ClientConn, requests *Requests, caller grpc.ServerStream,
-) (*controlv1.FileGrant, error) {
+func granted(ctx context.Context, upstream *grpc.ClientConn, messages *incoming) (*controlv1.FileGrant, error) {
 	passedOn, err := metadataFor(ctx)
-	if err != nil {
-		return nil, err
-	}
-	messages, err := requests.Of(caller)
 	if err != nil {
 		return nil, err
 	}

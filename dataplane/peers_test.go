@@ -156,6 +156,51 @@ func TestAFileThatIsGoneIsAFailure(t *testing.T) {
 	}
 }
 
+func TestReceiversThatTakeNothingKeepNobodyOut(t *testing.T) {
+	was := takenWithin
+	takenWithin = 200 * time.Millisecond
+	t.Cleanup(func() { takenWithin = was })
+	content := make([]byte, 4*windowOfFile)
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address, quotas := giver(t, judging(t, path, nil), 1<<20)
+	stuck := make([]files.Stream, mostGiven)
+	for at := range stuck {
+		stream, err := fetchesOf(address)(context.Background(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stream.Close()
+		// It has a place then.
+		if err := stream.Receive(func([]byte) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		stuck[at] = stream
+	}
+	sum := sha256.Sum256(content)
+	file := &statehousev1.StoredFile{Name: "f", Size: uint64(len(content)), Sha256: sum[:]}
+	if _, err := files.Fetch(context.Background(), fetchesOf(address), file, t.TempDir(), 10*time.Second, files.NewLimit(0)); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "what the calls had to be given back", func() bool {
+		quotas.mutex.Lock()
+		defer quotas.mutex.Unlock()
+		return quotas.taken == 0
+	})
+	// Each has what was on its way, and learns why there is no more.
+	for _, stream := range stuck {
+		var err error
+		for err == nil {
+			err = stream.Receive(func([]byte) error { return nil })
+		}
+		if status.Code(err) != codes.Aborted || status.Convert(err).Message() != "nothing of the file was taken for 200ms" {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestPartsOfFilesAreReadWhereverTheyAreCut(t *testing.T) {
 	content := make([]byte, 300)
 	whole := serialized(&statehousev1.ReadFileResponse{Data: content})

@@ -51,6 +51,7 @@ _REPLICAS: Mapping[str, str] = {
     "staleness_unknown": "Partitions that have not yet confirmed being at the end of their log",
     "topic_changed": "Partitions that refuse lookups, as their topic is not what the store needs",
     "restore_remaining_records": "What restores have yet to read, in offsets, summed over restoring partitions",
+    "restore_remaining_bytes": "What restores have yet to fetch of other nodes' files, summed over partitions",
     "open_iterators": "Reads of ranges that hold the store open",
     **{name: meaning[0].upper() + meaning[1:] for name, meaning in STORE_STATISTICS.items()},
     "lag_records_max": "Largest lag of a partition",
@@ -146,6 +147,7 @@ class NodeCollector(Collector):
                 values["lag_unknown"] += lag is None
                 values["topic_changed"] += bool(store.topic_change)
                 values["staleness_unknown"] += staleness_ms is None
+                values["restore_remaining_bytes"] += 0  # it is open
                 is_restoring = store.state is StoreState.RESTORING
                 values["restore_remaining_records"] += max(0, store.restored_to - store.position) if is_restoring else 0
                 for name, value in _of_store(store.store).items():
@@ -154,6 +156,8 @@ class NodeCollector(Collector):
                     values["lag_records_max"] = max(values["lag_records_max"], lag)
                 if staleness_ms is not None:
                     values["staleness_seconds_max"] = max(values["staleness_seconds_max"], staleness_ms / 1000)
+            for transfer in list(task.transfers.values()):
+                found[transfer.store, task.role.name]["restore_remaining_bytes"] += transfer.missing
         for name, meaning in _REPLICAS.items():
             family = GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, labels=_REPLICA)
             for labels, values in found.items():

@@ -320,6 +320,16 @@ def _task(task: TaskReplica, now: float, reports: Mapping[str, ProcessorReport])
             _store(store, now, reports.get(store.spec.name))
             for store in sorted(task.stores.values(), key=lambda store: (store.spec.name, store.partition))
         ],
+        transfers=[
+            node_service_pb2.StoreTransfer(
+                store=each.store,
+                partition=each.partition,
+                peer=each.peer,
+                size_bytes=each.size,
+                done_bytes=each.done,
+            )
+            for each in task.transfers.values()
+        ],
     )
 
 

@@ -273,6 +273,7 @@ NODES: Final = Dashboard(
                 _rate("node_given_bytes_total", "store", said="given:"),
                 unit="Bps",
             ),
+            _panel("Files to fetch", _sum("node_restore_remaining_bytes", "store, instance"), unit="bytes"),
         ),
         "Memory and disk": (
             _panel(

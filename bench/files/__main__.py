@@ -1,6 +1,8 @@
 """What a restore by a peer's files takes: `python -m bench.files`. Beside it one by the changelog, and a copy.
 
-Each round has the three in turn, with cold caches; the figures are ratios of the same round.
+Each round has the three in turn, with cold caches; the figures are ratios of the same round. Lookups at the giving node
+are compared with those just after, for as long, with cold caches, too. Nodes take settings from the environment
+(`STATEHOUSE_PEER_BYTES_PER_S=100000000 python -m bench.files`).
 """
 
 from __future__ import annotations
@@ -23,14 +25,33 @@ from statehouse.local.kafka import EmbeddedKafka
 
 _BROKER_HEAP_MB: Final = 1024
 _KEY_BYTES: Final = 9
-_BARS: Final = {1: 3.0, 10: 10.0}
+_BARS: Final = {(1, 100): 3.0, (10, 100): 10.0}
+"""By records of a key and bytes of a value; others are reported without a bar."""
 _COPY_BAR: Final = 2.0
 _P99_BAR: Final = 1.5
-_QUIET_S: Final = 10.0
+_WARM_S: Final = 2.0
+_QUIET_LEAST_S: Final = 2.0
 _HEAD: Final = (
-    "| records a key | by records, s | by files, s | ratio | bar | copy and hash, s | ratio | bar | p99, ms | bar |",
+    "| case | by records, s | by files, s | ratio | bar | copy and hash, s | ratio | bar | p99, ms | bar |",
     "|---|---|---|---|---|---|---|---|---|---|",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """How many records of each key there are, and the bytes of a value."""
+
+    records_a_key: int
+    value: int
+
+    def __str__(self) -> str:
+        return f"{self.records_a_key}x{self.value}"
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """Return the case of a text like "10x100"."""
+        records_a_key, value = map(int, text.split("x"))
+        return cls(records_a_key, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +74,25 @@ def main() -> int:
 def _carry_out(options: argparse.Namespace) -> None:
     watch, results = Watch(), []
     say(f"caches are {'dropped before each measurement' if drop_caches() else 'as they are: only root may drop them'}")
-    keys = options.bytes // (_KEY_BYTES + options.value)
-    for records_a_key in options.records_a_key:
+    for case in options.cases:
         with tempfile.TemporaryDirectory(prefix="bench-files-", dir=options.directory) as directory:
-            found = _measured(Path(directory), keys, records_a_key, options)
-        results.append((records_a_key, found))
-    say(
-        "| records a key | by records, s | by files, s | ratio | bar | copy and hash, s | ratio | bar | p99, ms | bar |"
-    )
-    say("|---|---|---|---|---|---|---|---|---|---|")
-    for records_a_key, rounds in results:
-        say(_row(records_a_key, rounds))
+            results.append((case, _measured(Path(directory), case, options)))
+    for line in (*_HEAD, *(_row(*each) for each in results)):
+        say(line)
     say(f"the machine: {watch.so_far()}")
     if options.json is not None:
-        all_rounds = [
-            {"records_a_key": number, "rounds": [asdict(each) for each in rounds]} for number, rounds in results
-        ]
-        content = {"machine": describe(), "bytes": options.bytes, "value": options.value, "results": all_rounds}
+        all_rounds = [{**asdict(case), "rounds": [asdict(each) for each in rounds]} for case, rounds in results]
+        content = {"machine": describe(), "bytes": options.bytes, "results": all_rounds}
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _measured(directory: Path, keys: int, records_a_key: int, options: argparse.Namespace) -> list[Round]:
+def _measured(directory: Path, case: Case, options: argparse.Namespace) -> list[Round]:
+    keys = options.bytes // (_KEY_BYTES + case.value)
     with EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB) as broker:
-        pair = Pair(broker.bootstrap, directory / "nodes", f"files-{records_a_key}", keys)
+        pair = Pair(broker.bootstrap, directory / "nodes", f"files-{case}", keys)
         with pair.running():
-            say(f"{keys:,} keys, {records_a_key} records of each, values of {options.value} bytes: written")
-            pair.fill(records_a_key, options.value)
+            say(f"{keys:,} keys, {case.records_a_key} records of each, values of {case.value} bytes: written")
+            pair.fill(case.records_a_key, case.value)
             pair.begin_anew(pair.first)
             say(f"the first restore, by records: {pair.restore(pair.first, pair.first).took_s:.1f} s")
             pair.node(pair.first).stop()  # what is in memory is in files then
@@ -102,12 +116,14 @@ def _round(pair: Pair, directory: Path, number: int) -> Round:
         time.sleep(0.1)
     pair.begin_anew(pair.second)
     with pair.lookups(pair.first) as lookups:
-        time.sleep(_QUIET_S / 5)  # the first ones find cold caches
-        quiet_from = time.monotonic()
-        time.sleep(_QUIET_S)
+        time.sleep(_WARM_S)
         giving_from = time.monotonic()
         by_files = pair.restore(pair.second, pair.first, pair.second)
         giving_to = time.monotonic()
+        drop_caches()  # as the restore has begun
+        quiet_from = time.monotonic()
+        time.sleep(max(by_files.took_s, _QUIET_LEAST_S))
+        quiet_to = time.monotonic()
     if by_files.source != f"peer {pair.first}":
         raise BenchFailure(f"the restore was by {by_files.source}, where there is a peer")
     if lookups.failures:
@@ -118,23 +134,26 @@ def _round(pair: Pair, directory: Path, number: int) -> Round:
         by_records.took_s,
         by_files.took_s,
         copy_s,
-        lookups.p99_ms(quiet_from, giving_from),
+        lookups.p99_ms(quiet_from, quiet_to),
         lookups.p99_ms(giving_from, giving_to),
     )
     say(f"round {number}: {found}")
     return found
 
 
-def _row(records_a_key: int, rounds: list[Round]) -> str:
+def _row(case: Case, rounds: list[Round]) -> str:
     faster = statistics.median(each.by_records_s / each.by_files_s for each in rounds)
     copies = statistics.median(each.by_files_s / each.copy_s for each in rounds)
     p99 = statistics.median(each.giving_p99_ms / each.quiet_p99_ms for each in rounds)
     times = [statistics.median(column) for column in zip(*(asdict(each).values() for each in rounds), strict=True)]
-    bar = f">= {_BARS[records_a_key]:g} x" if records_a_key in _BARS else "none"
+    at_least = _BARS.get((case.records_a_key, case.value))
+    bar, copy_bar, p99_bar = ("none",) * 3
+    if at_least is not None:
+        bar, copy_bar, p99_bar = f">= {at_least:g} x", f"<= {_COPY_BAR:g} x", f"<= {_P99_BAR:g} x"
     cells = (
-        f"{records_a_key} | {times[0]:.1f} | {times[1]:.1f} | {faster:.1f} x | {bar}",
-        f"{times[2]:.1f} | {copies:.2f} x | <= {_COPY_BAR:g} x",
-        f"{times[3]:.1f}, {times[4]:.1f}: {p99:.2f} x | <= {_P99_BAR:g} x",
+        f"{case} | {times[0]:.1f} | {times[1]:.1f} | {faster:.1f} x | {bar}",
+        f"{times[2]:.1f} | {copies:.2f} x | {copy_bar}",
+        f"{times[3]:.1f}, {times[4]:.1f}: {p99:.2f} x | {p99_bar}",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -142,8 +161,14 @@ def _row(records_a_key: int, rounds: list[Round]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.files", description=__doc__)
     parser.add_argument("--bytes", type=int, default=200_000_000, help="keys and values (default: %(default)s)")
-    parser.add_argument("--value", type=int, default=100, help="bytes of a value (default: %(default)s)")
-    parser.add_argument("--records-a-key", type=int, nargs="+", default=[1, 10], help="default: 1 10")
+    parser.add_argument(
+        "--cases",
+        type=Case.parse,
+        nargs="+",
+        default=[Case(1, 100), Case(10, 100), Case(1, 1_000)],
+        metavar="RECORDSxBYTES",
+        help="records of each key, and bytes of a value (default: 1x100 10x100 1x1000)",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--directory", type=Path, help="where data and logs go (default: the system's temporary one)")
     parser.add_argument("--json", type=Path, help="file for every figure of every round")

@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -22,9 +21,10 @@ import (
 )
 
 const (
-	mostOfPiece  = 1 << 20
+	// Lookups wait for what a transfer does between two of its turns. A buffer of this size is one of gRPC's pool, which
+	// clears the whole of one that it gives.
+	mostOfPiece  = 32 << 10
 	leastOfPiece = 4 << 10
-	summedAtOnce = 256 << 10
 	// LockFile is no part of a checkpoint: who opens one makes it.
 	LockFile = "LOCK"
 	// Ends the name of a file that is not whole yet. Part of its checksum stands before: what is there is surely of it.
@@ -47,30 +47,6 @@ func (e *ChecksumError) Error() string {
 	return fmt.Sprintf("file %s is not what its manifest says: its bytes have another checksum", e.Name)
 }
 
-// Described returns the files of a directory, with their checksums.
-//
-// The standard library's SHA-256 takes 0.7 s of a processor a GB where that has instructions for it, as those of the last
-// years have. A checksum of this kind can go into an object store's own check, and be trusted across machines.
-func Described(ctx context.Context, directory string) ([]*statehousev1.StoredFile, error) {
-	found, err := os.ReadDir(directory)
-	if err != nil {
-		return nil, err
-	}
-	described := make([]*statehousev1.StoredFile, 0, len(found))
-	for _, each := range found {
-		if each.Name() == LockFile {
-			continue
-		}
-		sum := sha256.New()
-		size, err := added(ctx, sum, filepath.Join(directory, each.Name()))
-		if err != nil {
-			return nil, err
-		}
-		described = append(described, &statehousev1.StoredFile{Name: each.Name(), Size: uint64(size), Sha256: sum.Sum(nil)})
-	}
-	return described, nil
-}
-
 // added adds a file's bytes to a checksum, and returns how many there are.
 func added(ctx context.Context, sum hash.Hash, path string) (int64, error) {
 	file, err := os.Open(path)
@@ -82,8 +58,10 @@ func added(ctx context.Context, sum hash.Hash, path string) (int64, error) {
 }
 
 func addedOf(ctx context.Context, sum hash.Hash, file io.Reader) (int64, error) {
-	buffer := mem.DefaultBufferPool().Get(summedAtOnce)
+	buffer := mem.DefaultBufferPool().Get(mostOfPiece)
 	defer mem.DefaultBufferPool().Put(buffer)
+	rests := newRests()
+	defer rests.close()
 	for size := int64(0); ; {
 		if err := ctx.Err(); err != nil {
 			return size, err
@@ -91,7 +69,7 @@ func addedOf(ctx context.Context, sum hash.Hash, file io.Reader) (int64, error) 
 		read, err := file.Read(*buffer)
 		_, _ = sum.Write((*buffer)[:read]) // it never fails
 		size += int64(read)
-		runtime.Gosched() // lookups don't wait for all of it
+		rests.after(read)
 		if errors.Is(err, io.EOF) {
 			return size, nil
 		} else if err != nil {
@@ -110,6 +88,8 @@ func Send(ctx context.Context, path string, offset uint64, most int, limit *Limi
 	if _, err := file.Seek(int64(offset), io.SeekStart); err != nil {
 		return err
 	}
+	rests := newRests()
+	defer rests.close()
 	for pool := mem.DefaultBufferPool(); ; {
 		piece := pool.Get(min(limit.Piece(), most))
 		read, err := io.ReadFull(file, *piece)
@@ -128,6 +108,7 @@ func Send(ctx context.Context, path string, offset uint64, most int, limit *Limi
 		if err := send(mem.NewBuffer(piece, pool)); err != nil {
 			return err
 		}
+		rests.after(read)
 	}
 }
 
@@ -226,6 +207,8 @@ func received(
 		}
 		return failed
 	}
+	rests := newRests()
+	defer rests.close()
 	for {
 		before := at
 		err := stream.Receive(take)
@@ -243,6 +226,7 @@ func received(
 		if err := limit.Wait(ctx, int(at-before)); err != nil {
 			return peerError(ctx, err)
 		}
+		rests.after(int(at - before))
 		silent.Reset(silence)
 	}
 }

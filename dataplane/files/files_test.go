@@ -204,19 +204,3 @@ func TestALimitIsSharedAndKeepsNothing(t *testing.T) {
 		t.Fatal("pieces")
 	}
 }
-
-func TestDescribed(t *testing.T) {
-	directory, content := t.TempDir(), someBytes(mostOfPiece+3)
-	for name, each := range map[string][]byte{"a": content, "b": {}, LockFile: {}} {
-		if err := os.WriteFile(filepath.Join(directory, name), each, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	found, err := Described(context.Background(), directory)
-	if err != nil || len(found) != 2 || found[0].Name != "a" || found[1].Size != 0 {
-		t.Fatal(found, err)
-	}
-	if !bytes.Equal(found[0].Sha256, described(content).Sha256) {
-		t.Fatal("another checksum")
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"statehouse-dataplane/engine"
+	"statehouse-dataplane/files"
 	"statehouse-dataplane/follow"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/moments"
@@ -34,6 +35,7 @@ type replica struct {
 	database *engine.Database
 	store    store
 	suffix   int // of a record's key, behind the plain key
+	sums     files.Sums
 	report   func(*controlv1.EngineReport)
 
 	// By order, one after the other.

@@ -10,7 +10,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -38,12 +38,17 @@ from query_service.states.sources import (
     LeftToRead,
     Peer,
     Rates,
+    Transfer,
     is_cheaper,
     is_too_slow,
     is_worth_asking,
+    offered_within_s,
 )
 from query_service.stores.engine import StoreUnusable
+from query_service.telemetry.events import StorePartition
 from query_service.telemetry.metrics import NodeMetrics
+from query_service.telemetry.restore_display import LOG_INTERVAL_S
+from query_service.telemetry.restore_progress import RestoreProgress
 from statehouse.contract.topology import AnyTaskId
 from statehouse.control.v1 import engine_pb2, files_pb2
 from statehouse.errors import StatehouseError
@@ -60,12 +65,13 @@ FindPeers = Callable[[AnyTaskId, str, int], Awaitable[Sequence[Peer]]]
 """Returns who can give a store's partition of a task, in the order in which they are asked."""
 
 _OFFER: Final = "/statehouse.v1.PeerService/OfferStore"
-# A peer reads all files of the store from end to end before it answers, and does so for one node after the other.
-_OFFER_S: Final = 600.0
 _AT_ONCE: Final = 3
 _TRIES: Final = 3
+_GOES: Final = 3
+"""Of so many checkpoints of a peer files are fetched, as long as each brings something."""
 _PAUSE_S: Final = 0.3
 _LOOKED_EVERY_S: Final = 0.5
+_GIVES_NONE: Final = "its version gives no stores to other nodes"
 _SPARE_BYTES: Final = 64 * 1024 * 1024
 """What stays free on a disk that files are fetched to."""
 
@@ -110,6 +116,8 @@ class FileRestores:
         self._restoring: dict[StoreReplica, tuple[int, float]] = {}
         self._from: dict[Path, str] = {}  # whose files a store had last
         self._distrusted: set[tuple[Path, str]] = set()
+        self._give_none: dict[str, str] = {}  # which runs of which nodes are of such a version
+        self._progress = RestoreProgress(LOG_INTERVAL_S)
 
     # What the log takes.
 
@@ -135,9 +143,12 @@ class FileRestores:
         self._metrics.fault(fault, FaultOutcome.PASSED_OVER)
         brought.passed_over.append(f"{peer}: {fault}: {reason}")
 
-    async def bring(self, found: FoundStore, is_wanted: Callable[[], bool]) -> Brought:
+    async def bring(
+        self, found: FoundStore, transfers: MutableMapping[str, Transfer], is_wanted: Callable[[], bool]
+    ) -> Brought:
         """Bring a store's files if that is cheaper. If so, they are in the store's folder, and nothing of it is open.
 
+        `transfers`: where to show what is fetched, by the name of the store's folder; what was brought stays there.
         `is_wanted`: whether the node shall still have the task.
         """
         brought = Brought()
@@ -156,7 +167,7 @@ class FileRestores:
                 self.passed_over(found, brought, peer.name, Fault.CORRUPT_STORE, "its files were damaged before")
                 continue
             try:
-                if not await self._brought_from(peer, found, left, is_wanted):
+                if not await self._brought_in_goes(peer, found, left, transfers, is_wanted):
                     break
             except NotWanted:
                 return brought  # what was fetched stays: it may be wanted again
@@ -170,8 +181,39 @@ class FileRestores:
         brought.is_anew = found.kept is None  # that took its time, and the log has gone on
         return brought
 
+    async def _brought_in_goes(
+        self,
+        peer: Peer,
+        found: FoundStore,
+        left: LeftToRead,
+        transfers: MutableMapping[str, Transfer],
+        is_wanted: Callable[[], bool],
+    ) -> bool:
+        """Bring a store's files as `_brought_from` does. A peer that fails half-way is asked for another checkpoint.
+
+        It may have removed the first one, which was old; of most files the next one has the same.
+        """
+        goes_left = _GOES
+        while True:
+            goes_left -= 1
+            try:
+                return await self._brought_from(peer, found, left, transfers, is_wanted)
+            except TaskFault as error:
+                transfer = transfers.pop(found.path.name, None)
+                if not goes_left or transfer is None or error.fault is not Fault.PEER_FAILED:
+                    raise
+                there = await asyncio.to_thread(_size_in, found.path / FETCHED_FOLDER)
+                if there <= transfer.there:
+                    raise
+                log.info("a peer is asked again", **found.facts, peer=peer.name, there_bytes=there, reason=str(error))
+
     async def _brought_from(
-        self, peer: Peer, found: FoundStore, left: LeftToRead, is_wanted: Callable[[], bool]
+        self,
+        peer: Peer,
+        found: FoundStore,
+        left: LeftToRead,
+        transfers: MutableMapping[str, Transfer],
+        is_wanted: Callable[[], bool],
     ) -> bool:
         """Bring a store's files from a peer; return whether they are there. If not, the log is cheaper.
 
@@ -179,7 +221,7 @@ class FileRestores:
             TaskFault: the peer can't give them, or they can't be used.
 
         """
-        manifest, checkpoint = await self._offered(peer, found, is_wanted)
+        manifest, checkpoint = await self._offered(peer, found, left, is_wanted)
         # The peer may have read what was written since the log's end was asked for.
         needed = await asyncio.to_thread(self._opener.needed_now, found)
         left = LeftToRead(left.start, needed.changelog.end_offset)
@@ -196,7 +238,6 @@ class FileRestores:
             log.info("no files fetched: the log is faster", **found.facts, peer=peer.name, size_bytes=manifest.size)
             return False
         await asyncio.to_thread(_refuse_full, folder, missing)
-        began = time.monotonic()
         log.info(
             "files are fetched",
             **found.facts,
@@ -207,38 +248,73 @@ class FileRestores:
             position=start.position,
         )
         fetch = _Fetch(self._plane, peer, checkpoint, manifest, folder, self._silence_ms)
-        await fetch.run(lambda took_s, size: self._go_on(is_wanted, took_s, size - there, manifest.size - size, left))
-        took_s = time.monotonic() - began
+        transfer = Transfer(found.spec.name, found.partition, peer.name, manifest.size, there, there)
+        transfers[found.path.name] = transfer
+        took_s = await self._fetched(fetch, found, transfer, left, is_wanted)
         self._rates = self._rates.fetched(missing, took_s)
         self._metrics.fetched_bytes.labels(found.spec.name).inc(missing)
         await self._adopt(found, manifest, folder)
         log.info("files were fetched", **found.facts, peer=peer.name, size_bytes=missing, took_s=round(took_s, 3))
         return True
 
-    def _go_on(
-        self, is_wanted: Callable[[], bool], took_s: float, fetched: int, missing: int, left: LeftToRead
-    ) -> None:
-        """Say by an error that a transfer is to end."""
-        if not is_wanted():
-            raise NotWanted
-        if is_too_slow(fetched, missing, took_s, left, self._rates):
-            raise TaskFault(
-                f"{fetched} bytes came within {took_s:.1f} s and {missing} are missing: the log is faster",
-                Fault.PEER_SLOW,
-            )
+    async def _fetched(
+        self, fetch: _Fetch, found: FoundStore, transfer: Transfer, left: LeftToRead, is_wanted: Callable[[], bool]
+    ) -> float:
+        """Return after how many seconds all files are there. Meanwhile `transfer` shows how many bytes are.
 
-    async def _offered(self, peer: Peer, found: FoundStore, is_wanted: Callable[[], bool]) -> tuple[Manifest, str]:
+        Raises:
+            NotWanted: the node shall no longer have the task.
+            TaskFault: a file can't be fetched, or all come so slowly that the log is faster.
+
+        """
+        began = time.monotonic()
+        where = StorePartition(transfer.store, found.spec.changelog_topic, transfer.partition)
+        self._progress.start(where, transfer.there, transfer.size, began)
+
+        def go_on(took_s: float, size: int) -> None:
+            moved, transfer.done = size - transfer.done, size
+            if (status := self._progress.batch(where, size, moved, time.monotonic())) is not None:
+                log.info(
+                    "files are still fetched",
+                    **found.facts,
+                    peer=transfer.peer,
+                    done_bytes=transfer.done,
+                    missing_bytes=transfer.missing,
+                    bytes_per_s=round(status.records_per_s),
+                    eta_s=None if status.eta_s is None else round(status.eta_s),
+                )
+            if not is_wanted():
+                raise NotWanted
+            if is_too_slow(size - transfer.there, transfer.missing, took_s, left, self._rates):
+                slow = f"{size - transfer.there} bytes came within {took_s:.1f} s and {transfer.missing} are missing"
+                raise TaskFault(f"{slow}: the log is faster", Fault.PEER_SLOW)
+
+        try:
+            await fetch.run(go_on)
+        finally:
+            self._progress.end(where)
+        return time.monotonic() - began
+
+    async def _offered(
+        self, peer: Peer, found: FoundStore, left: LeftToRead, is_wanted: Callable[[], bool]
+    ) -> tuple[Manifest, str]:
         """Ask a peer for a store; return its manifest, with its time by our clock, and its checkpoint's name."""
+        if self._give_none.get(peer.name) == peer.incarnation:
+            raise TaskFault(_GIVES_NONE, Fault.PEER_FAILED)
         request = peer_service_pb2.OfferStoreRequest(store=found.spec.name, partition=found.partition)
         asked_at_ms, clock = monotonic_and_wall_ms()[1], process_clock()
         try:
-            call = self._plane.call(peer.address, _OFFER, request.SerializeToString(), _OFFER_S)
+            within_s = offered_within_s(left, self._rates)
+            call = self._plane.call(peer.address, _OFFER, request.SerializeToString(), within_s)
             answer = await _while(is_wanted, asyncio.ensure_future(call))
             offered = peer_service_pb2.OfferStoreResponse.FromString(answer)
             told = offered.manifest
             files = checked_files([StoredFile(each.name, each.size, each.sha256) for each in told.files])
             checkpoint = checked_checkpoint(told.checkpoint)
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self._give_none[peer.name] = peer.incarnation
+                raise TaskFault(_GIVES_NONE, Fault.PEER_FAILED) from error
             failure = from_rpc_error(error)
             raise TaskFault(f"{failure.reason.name}: {failure.message}", Fault.PEER_FAILED) from error
         except DecodeError as error:
@@ -276,6 +352,7 @@ class _Fetch:
         self._silence_ms = silence_ms
         # The largest first: the last ones then end together.
         self._left = sorted(manifest.files, key=lambda each: each.size)
+        self._has_ended = False
 
     async def run(self, go_on: Callable[[float, int], None]) -> None:
         """Return once all files are there.
@@ -301,6 +378,7 @@ class _Fetch:
                     go_on(time.monotonic() - began, await asyncio.to_thread(_size_in, self._folder))
         finally:
             self._left.clear()
+            self._has_ended = True
             if not all(each.done() for each in workers):
                 end = files_pb2.EngineFetchEnd(directory=str(self._folder))
                 await asyncio.wrap_future(self._plane.begin(engine_pb2.EngineOrder(fetch_end=end)))
@@ -319,12 +397,14 @@ class _Fetch:
             directory=str(self._folder),
             silence_ms=self._silence_ms,
         )
-        for left in reversed(range(_TRIES)):
+        tries_left = _TRIES
+        while not self._has_ended:
+            tries_left -= 1
             try:
                 await asyncio.wrap_future(self._plane.begin(engine_pb2.EngineOrder(fetch=fetch)))
             except TaskFault as error:
                 # It goes on where it ended; a damaged file begins anew, and is damaged again if its source is.
-                if not left or error.fault not in {Fault.PEER_FAILED, Fault.FILE_DAMAGED}:
+                if not tries_left or error.fault not in {Fault.PEER_FAILED, Fault.FILE_DAMAGED}:
                     raise
                 await asyncio.sleep(_PAUSE_S)
             else:

@@ -25,6 +25,7 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.states.confirmation import Confirmation, KnownEnd
 from query_service.states.faults import Fault, TaskFault
 from query_service.states.lifecycle import StoreState, can_follow, next_state
+from query_service.states.sources import Transfer
 from query_service.states.task_events import NodeTask
 from query_service.stores.base import Applied, ChangelogRecord, StateStore
 from query_service.stores.engine import KeepsMoments, MomentGone
@@ -577,12 +578,13 @@ class TaskReplica:
     """A task, or a copy of a global store, on this node: its entry in the task machine, its folder and its stores.
 
     `stores` has the open stores by the names of their folders. A task has one partition of each store; a global store
-    has all its partitions.
+    has all its partitions. `transfers` has, by the same names, what is fetched for stores that are not open yet.
     """
 
     def __init__(self, node_task: NodeTask, directory: TaskDirectory) -> None:
         self.node_task, self.directory = node_task, directory
         self.stores: dict[str, StoreReplica] = {}
+        self.transfers: dict[str, Transfer] = {}
 
     @property
     def task(self) -> AnyTaskId:

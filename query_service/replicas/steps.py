@@ -80,7 +80,7 @@ class TaskSteps:
         """Open a store, which may be brought from another node before."""
         found = await asyncio.to_thread(self._opener.look, spec, partition, replica.directory)
         try:
-            brought = await files.bring(found, is_wanted)
+            brought = await files.bring(found, replica.transfers, is_wanted)
             if brought.is_anew:
                 found = await asyncio.to_thread(self._opener.look, spec, partition, replica.directory)
                 if found.kept is None and brought.peer:
@@ -89,6 +89,8 @@ class TaskSteps:
         except BaseException:
             await asyncio.to_thread(found.close)
             raise
+        finally:
+            replica.transfers.pop(found.path.name, None)
         if found.kept is not None and brought.peer:
             store.restored_by = f"peer {brought.peer}"
         store.passed_over = tuple(brought.passed_over)

@@ -20,6 +20,8 @@ _JUDGED_AFTER_S: Final = 5.0
 _NEW_SHARE: Final = 0.5
 _MEASURED_S: Final = 0.2
 """What took less says little of a rate."""
+_OFFER_LEAST_S: Final = 10.0
+_OFFER_MOST_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,14 @@ def is_worth_asking(left: LeftToRead, rates: Rates, after_s: float) -> bool:
     return left.records > 0 and rates.log_s(left.records) >= after_s
 
 
+def offered_within_s(left: LeftToRead, rates: Rates) -> float:
+    """Return how long a peer may take to answer, in seconds: it reads all files before, one node's after the other.
+
+    After the time that the log takes, it can't be cheaper any more.
+    """
+    return min(max(rates.log_s(left.records), _OFFER_LEAST_S), _OFFER_MOST_S)
+
+
 def is_cheaper(missing: int, position: int, left: LeftToRead, rates: Rates) -> bool:
     """Whether files of a peer get to the log's end sooner than what is on the own disk does, or nothing.
 
@@ -98,12 +108,40 @@ def is_too_slow(fetched: int, missing: int, took_s: float, left: LeftToRead, rat
     return rest_s > _SLOW * rates.log_s(left.records)
 
 
+@dataclass(slots=True)
+class Transfer:
+    """Files of a store's partition that are fetched.
+
+    Attributes:
+        store: the store's name.
+        partition: its partition.
+        peer: whose files they are, an instance id.
+        size: the bytes of all.
+        there: those that were there before.
+        done: those that are there.
+
+    """
+
+    store: str
+    partition: int
+    peer: str
+    size: int
+    there: int
+    done: int
+
+    @property
+    def missing(self) -> int:
+        """The bytes that are still to come."""
+        return max(0, self.size - self.done)
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another node that has a store's partition: its instance id and its address."""
+    """Another node that has a store's partition: its instance id, its address, and which run of its process it is."""
 
     name: str
     address: str
+    incarnation: str = ""
 
 
 def peers_of(
@@ -117,13 +155,16 @@ def peers_of(
     actives = set()
     if assignment is not None and isinstance(task, TaskId) and (placed := assignment.tasks.get(task)) is not None:
         actives.add(placed.active)
-    found = [
-        (member.instance_id in actives, -(at.position or 0), member.instance_id, target(member.host, member.port))
+    found = {
+        (member.instance_id in actives, -(at.position or 0), member.instance_id): member
         for member in members.values()
         for at in _positions(member, task, store, partition)
         if member.instance_id != own and member.state not in LEAVING_STATES
+    }
+    return [
+        Peer(member.instance_id, target(member.host, member.port), member.incarnation)
+        for _, member in sorted(found.items(), key=lambda each: each[0])[:PEERS_MAX]
     ]
-    return [Peer(name, address) for _, _, name, address in sorted(found)[:PEERS_MAX]]
 
 
 def _positions(member: Member, task: AnyTaskId, store: str, partition: int) -> Iterator[StorePosition]:

@@ -24,6 +24,8 @@ from statehouse.errors import LookupFailure
 
 _BARS_EVERY_S: Final = 1.0
 _LINES_EVERY_S: Final = 10.0
+_UNDER_WAY: Final = frozenset({TaskState.CREATED, TaskState.RESTORING})
+"""Files are fetched before a task's stores are open."""
 _ROUTER_AWAY_MAX_S: Final = 30.0
 """A router that restarts is back sooner; restores go on without it."""
 _GONE_MS: Final = 30_000
@@ -43,15 +45,21 @@ def eta(seconds: float | None) -> str:
     return f"{whole} s" if whole < 120 else f"{whole // 60} min" if whole < 7_200 else f"{whole // 3_600} h"
 
 
+def source(restore: RunningRestore) -> str:
+    """Say what is read: then figures are offsets of the log, or bytes of a node's files."""
+    return f"files of {restore.peer}" if restore.peer else "log"
+
+
 COLUMNS: Final[Sequence[Column[RunningRestore]]] = (
     Column("NODE", lambda each: each.node),
     Column("RESTORES", lambda each: each.name),
     Column("ROLE", lambda each: each.role),
     Column("DONE", percent),
-    Column("OFFSETS", lambda each: each.done),
+    Column("READ", lambda each: each.done),
     Column("LEFT", lambda each: each.left),
     Column("PER S", lambda each: "-" if each.per_s is None else f"{each.per_s:,.0f}"),
     Column("ETA", lambda each: eta(each.eta_s)),
+    Column("FROM", source),
     Column("TASK", lambda each: each.task, is_wide=True),
 )
 
@@ -118,9 +126,7 @@ class _Restores:
                 raise
             return self._latest
         self._seen_at_s = time.monotonic()
-        restoring = {
-            each.instance_id for task in fleet.tasks for each in task.replicas if each.state == TaskState.RESTORING
-        }
+        restoring = {each.instance_id for task in fleet.tasks for each in task.replicas if each.state in _UNDER_WAY}
         answers = self._nodes.get_nodes(node.host for node in fleet.nodes if node.host.instance_id in restoring)
         self._latest = self._rates.take(samples_of(fleet, answers), self._seen_at_s)
         return self._latest
@@ -210,7 +216,8 @@ class _Bars:
 
 
 def _rest(restore: RunningRestore) -> str:
-    left = "end unknown" if restore.left is None else f"{restore.left:,} left"
+    unit = f" bytes of files of {restore.peer}" if restore.peer else ""
+    left = "end unknown" if restore.left is None else f"{restore.left:,}{unit} left"
     rate = "" if restore.per_s is None else f", {restore.per_s:,.0f}/s"
     return left + rate + ("" if restore.eta_s is None else f", {eta(restore.eta_s)} to go")
 

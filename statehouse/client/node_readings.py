@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from statehouse.client.conversion import role_name, same_named
 from statehouse.client.restore_rates import RestoreSample
@@ -16,6 +17,10 @@ from statehouse.v1 import node_service_pb2
 
 ReplicaPlace = tuple[str, str, int]
 """A task, one of its stores, and the store's partition."""
+
+
+_UNDER_WAY: Final = frozenset({TaskState.CREATED, TaskState.RESTORING})
+"""A task whose further stores are still opened, or fetched, is created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,24 @@ class ReplicaReading:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferReading:
+    """Files of a store's partition that a node fetches from another one, `peer`, as it describes them."""
+
+    task: str
+    role: str
+    store: str
+    partition: int
+    peer: str
+    size_bytes: int
+    done_bytes: int
+
+    @property
+    def place(self) -> ReplicaPlace:
+        """Which of the node's replicas they are for."""
+        return self.task, self.store, self.partition
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReading:
     """A node's answer. `at_s`: when it came, seconds of a clock that only grows."""
 
@@ -58,6 +81,7 @@ class NodeReading:
     replicas: tuple[ReplicaReading, ...]
     heartbeats_failing_ms: int | None
     at_s: float
+    transfers: tuple[TransferReading, ...] = ()
 
     def lookups(self) -> dict[ReplicaPlace, int]:
         """Return how many lookups each replica has answered; of those that count them."""
@@ -66,7 +90,7 @@ class NodeReading:
     def restores(self) -> Iterator[RestoreSample]:
         """Yield where each restore is."""
         for each in self.replicas:
-            if each.state == TaskState.RESTORING:
+            if each.state in _UNDER_WAY:
                 yield RestoreSample(
                     self.instance_id,
                     each.task,
@@ -77,6 +101,18 @@ class NodeReading:
                     each.restored_from,
                     each.end,
                 )
+        for files in self.transfers:
+            yield RestoreSample(
+                self.instance_id,
+                files.task,
+                files.role,
+                files.store,
+                files.partition,
+                files.done_bytes,
+                0,
+                files.size_bytes,
+                files.peer,
+            )
 
 
 def read_node(answer: node_service_pb2.GetNodeResponse, at_s: float) -> NodeReading:
@@ -87,6 +123,11 @@ def read_node(answer: node_service_pb2.GetNodeResponse, at_s: float) -> NodeRead
         instance_id=answer.host.instance_id,
         replicas=tuple(_replica(task, store) for task in answer.tasks for store in task.stores),
         at_s=at_s,
+        transfers=tuple(
+            same_named(TransferReading, each, task=task.task, role=role_name(task.role))
+            for task in answer.tasks
+            for each in task.transfers
+        ),
     )
 
 

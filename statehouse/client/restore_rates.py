@@ -18,13 +18,14 @@ _SAMPLES_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RestoreSample:
-    """Where a restore is at one moment. Positions are changelog offsets; None means unknown.
+    """Where a restore is at one moment. Positions are changelog offsets, or bytes of files; None means unknown.
 
     Attributes:
         store: None if only the router told of it: then positions are sums over the task's stores.
         partition: of the changelog.
         started_at: the position that the restore began with.
         end: the largest known end of the changelog.
+        peer: the node whose files are fetched; empty if the changelog is read.
 
     """
 
@@ -36,6 +37,7 @@ class RestoreSample:
     position: int | None = None
     started_at: int | None = None
     end: int | None = None
+    peer: str = ""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -52,6 +54,7 @@ class RunningRestore:
         left: offsets that remain up to the largest known end. None if unknown.
         per_s: offsets passed a second, lately. None until two samples differ in time.
         eta_s: seconds until the end at that rate. None while nothing moves, or if the end is unknown.
+        peer: the node whose files are fetched: then bytes are meant, not offsets. Empty if the changelog is read.
 
     """
 
@@ -64,6 +67,7 @@ class RunningRestore:
     left: int | None
     per_s: float | None
     eta_s: float | None
+    peer: str = ""
 
     @property
     def name(self) -> str:
@@ -82,6 +86,7 @@ class RunningRestore:
 @dataclass(slots=True)
 class _Restore:
     began_at: int
+    peer: str = ""
     positions: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_MAX))
 
 
@@ -104,14 +109,16 @@ class RestoreRates:
     def _status(self, sample: RestoreSample, now_s: float) -> RunningRestore:
         position = sample.position
         known = self._restores.get(sample.key)
+        if known is not None and known.peer != sample.peer:
+            known = None
         if position is None:
             if known is None:
-                self._restores[sample.key] = _Restore(sample.started_at or 0)
+                self._restores[sample.key] = _Restore(sample.started_at or 0, sample.peer)
             return _of(sample, None, None, None)
         if known is None or not known.positions or position < known.positions[-1][1]:
             # New, or begun anew: then what was before says nothing.
             known = self._restores[sample.key] = _Restore(
-                position if sample.started_at is None else min(position, sample.started_at)
+                position if sample.started_at is None else min(position, sample.started_at), sample.peer
             )
         known.positions.append((now_s, position))
         while len(known.positions) > 2 and now_s - known.positions[0][0] > _WINDOW_S:
@@ -128,5 +135,5 @@ def _rate(positions: deque[tuple[float, int]]) -> float | None:
 def _of(sample: RestoreSample, done: int | None, left: int | None, per_s: float | None) -> RunningRestore:
     eta_s = left / per_s if left is not None and per_s else None
     return RunningRestore(
-        sample.node, sample.task, sample.role, sample.store, sample.partition, done, left, per_s, eta_s
+        sample.node, sample.task, sample.role, sample.store, sample.partition, done, left, per_s, eta_s, sample.peer
     )

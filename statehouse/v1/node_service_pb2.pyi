@@ -234,6 +234,7 @@ class TaskReplica(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     STORES_FIELD_NUMBER: _builtins.int
+    TRANSFERS_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     """Task id, "<sub-topology>_<partition>"; for a global store "global/<store>"."""
     role: _types_pb2.ReplicaRole.ValueType
@@ -246,6 +247,10 @@ class TaskReplica(_message.Message):
     def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreReplica]:
         """Its stores; for a global store one entry per partition of its topic."""
 
+    @_builtins.property
+    def transfers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreTransfer]:
+        """What is fetched from other nodes for stores that are not open yet."""
+
     def __init__(
         self,
         *,
@@ -254,14 +259,55 @@ class TaskReplica(_message.Message):
         state: _builtins.str = ...,
         error: _builtins.str = ...,
         stores: _abc.Iterable[Global___StoreReplica] | None = ...,
+        transfers: _abc.Iterable[Global___StoreTransfer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "role", b"role", "state", b"state", "stores", b"stores", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "role", b"role", "state", b"state", "stores", b"stores", "task", b"task", "transfers", b"transfers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TaskReplica: _TypeAlias = TaskReplica  # noqa: Y015
+
+@_typing.final
+class StoreTransfer(_message.Message):
+    """Files of a store's partition that are fetched from another node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DONE_BYTES_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name."""
+    partition: _builtins.int
+    """Changelog partition. Always set."""
+    peer: _builtins.str
+    """Instance id of the node that gives them."""
+    size_bytes: _builtins.int
+    """Bytes of all files."""
+    done_bytes: _builtins.int
+    """Those that are there."""
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        partition: _builtins.int | None = ...,
+        peer: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        done_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "done_bytes", b"done_bytes", "partition", b"partition", "peer", b"peer", "size_bytes", b"size_bytes", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___StoreTransfer: _TypeAlias = StoreTransfer  # noqa: Y015
 
 @_typing.final
 class StoreReplica(_message.Message):

@@ -88,6 +88,19 @@ def lying_peer(fleet: Fleet, node: ServerProcess, offer: Offer = as_it_is, send:
     peer = LyingPeer(node, offer, send)
     server = grpc.server(ThreadPoolExecutor(8))
     peer_service_pb2_grpc.add_PeerServiceServicer_to_server(peer, server)
+    with _member(fleet, server):
+        yield peer
+
+
+@contextmanager
+def older_peer(fleet: Fleet) -> Iterator[None]:
+    """Run a member that says that it has the task 0_0, and is of a version without the service for peers."""
+    with _member(fleet, grpc.server(ThreadPoolExecutor(1))):
+        yield
+
+
+@contextmanager
+def _member(fleet: Fleet, server: grpc.Server) -> Iterator[None]:
     port = server.add_insecure_port(f"{LOOPBACK}:0")
     server.start()
     try:
@@ -96,6 +109,6 @@ def lying_peer(fleet: Fleet, node: ServerProcess, offer: Offer = as_it_is, send:
         member.replicas[TaskId(0, 0)] = report
         beat = replace(member.beat(), host=LOOPBACK, port=port)
         produce(fleet.bootstrap, members_topic(fleet.application_id), [encode_member(beat)])
-        yield peer
+        yield
     finally:
         server.stop(0).wait()

@@ -20,10 +20,10 @@ from statehouse.local.ports import free_port
 from statehouse.v1 import node_service_pb2, peer_service_pb2, query_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, content
 from tests.support.lying_peer import NAME as LIAR
-from tests.support.lying_peer import Offer, Send, lying_peer, offer_of, wait_told, whole
+from tests.support.lying_peer import Offer, Send, lying_peer, offer_of, older_peer, wait_told, whole
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
-from tests.support.small_disk import small_disk
+from tests.support.small_disk import fill, small_disk
 
 SLOW_LOG: Final = 10
 """Records a second: so the files of a few records are worth it."""
@@ -243,6 +243,20 @@ def bytes_there(line: str) -> int:
     return int(found[1])
 
 
+def half_of_much(part: bytes) -> Iterator[bytes]:
+    yield part[: len(part) // 2] if len(part) > 1_000 else part
+
+
+def test_a_peer_that_fails_half_way_is_asked_again_for_the_rest(fleet: Fleet) -> None:
+    first = giver(fleet)
+    with lying_peer(fleet, first, send=half_of_much):
+        second = joined(fleet, LIAR)
+    store = store_of(second)
+    assert (store.restored_by, list(store.passed_over)) == (f"peer {LIAR}", [])
+    assert "a peer is asked again" in second.log
+    assert_right(fleet, second)
+
+
 def test_a_slow_peer_is_left_for_the_log(fleet: Fleet) -> None:
     giver(fleet, peer_bytes_per_s=1_000)
     second = joined(fleet, assumed_log_records_per_s=500)
@@ -258,6 +272,50 @@ def test_a_full_disk_is_left_for_the_log(fleet: Fleet) -> None:
         assert_from_log(second, "n1", Fault.DISK_FULL)
         assert_right(fleet, second)
         second.kill()
+
+
+@pytest.mark.feature("store-files-peer")
+def test_a_disk_that_is_full_half_way_is_left_for_the_log(fleet: Fleet) -> None:
+    giver(fleet, peer_bytes_per_s=20_000)
+    with small_disk(fleet.directory / "n2", 128):
+        second = node(fleet, "n2")
+        fleet.reassign(0, standbys=("n2",))
+        fetched = folder(fleet, "n2") / FETCHED_FOLDER
+        poll_until(lambda: list(fetched.glob("*.part")), 30, "a part of a file")
+        fill(fetched)  # what was fetched is removed, and this with it
+        fleet.wait_running([second], 60)
+        assert_from_log(second, "n1", Fault.DISK_FULL)
+        assert_right(fleet, second)
+        second.kill()
+
+
+def test_how_far_files_are_is_shown_as_for_any_restore(fleet: Fleet) -> None:
+    giver(fleet, peer_bytes_per_s=20_000)
+    second = node(fleet, "n2", metrics_port=(port := free_port()))
+    fleet.reassign(0, standbys=("n2",))
+
+    def under_way() -> node_service_pb2.StoreTransfer | None:
+        found = [each for task in second.node().tasks for each in task.transfers]
+        return found[0] if found and 0 < found[0].done_bytes < found[0].size_bytes else None
+
+    shown = poll_until(under_way, 30, "a part of the files")
+    assert (shown.store, shown.partition, shown.peer) == (STORE, 0, "n1")
+    missing = scrape(port).value("statehouse_node_restore_remaining_bytes", store=STORE, role="STANDBY")
+    assert 0 < missing < shown.size_bytes
+    fleet.wait_running([second], 60)
+    assert store_of(second).restored_by == "peer n1"
+    assert not [each for task in second.node().tasks for each in task.transfers]
+    assert scrape(port).value("statehouse_node_restore_remaining_bytes", store=STORE, role="STANDBY") == 0
+
+
+def test_a_peer_of_an_older_version_is_passed_over(fleet: Fleet) -> None:
+    giver(fleet)
+    with older_peer(fleet):
+        second = joined(fleet, LIAR)
+    store = store_of(second)
+    assert store.restored_by == "peer n1"
+    assert list(store.passed_over) == [f"{LIAR}: {Fault.PEER_FAILED}: its version gives no stores to other nodes"]
+    assert_right(fleet, second)
 
 
 @pytest.mark.parametrize("options", [{"engine": "python"}, {"proxy": "none", "engine": "python"}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +51,17 @@ def test_a_restore_that_begins_anew_is_a_new_one() -> None:
     rates.take([sample(900)], 0.0)
     (again,) = rates.take([sample(50)], 1.0)
     assert (again.done, again.left, again.per_s) == (50, 950, None)
+
+
+def test_files_are_read_before_the_log_and_have_a_rate_of_their_own() -> None:
+    rates = RestoreRates()
+    files = replace(sample(0, end=5_000), peer="m")
+    rates.take([files], 0.0)
+    (fetched,) = rates.take([replace(files, position=2_000)], 2.0)
+    assert (fetched.peer, fetched.done, fetched.left, fetched.per_s) == ("m", 2_000, 3_000, 1_000.0)
+    (read,) = rates.take([sample(9_000, end=9_500, started_at=8_000)], 3.0)
+    assert (read.peer, read.done, read.left, read.per_s) == ("", 1_000, 500, None)
+    assert rates.ended == 0
 
 
 def test_what_is_unknown_stays_so() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from statehouse.client.node_readings import ReplicaReading, TransferReading
 from statehouse.contract.membership import TaskState
 from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.contacts import Contact
@@ -25,6 +26,7 @@ class RestoreRow:
         done: share of the changelog that is read, 0 to 1; None: not known.
         left: offsets to read.
         per_s: offsets a second, lately.
+        peer: whose files are fetched: then bytes of them are meant, not of the changelog. Empty otherwise.
         eta_ms: until the end if it goes on like this.
         error: why the task has failed, if it has.
         state: of the task, or "silent" if its node is: nothing is known of what it restores then.
@@ -43,6 +45,7 @@ class RestoreRow:
     per_s: float | None
     eta_ms: int | None
     error: str
+    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class RestoresView:
     failed: int
     """Replicas that can't be restored: their tasks are in error."""
     left: int
+    left_bytes: int
+    """Of files of other nodes that are fetched."""
     per_s: float
     eta_ms: int | None
     page: int
@@ -71,8 +76,9 @@ def restores_view(recorder: Recorder, page: int) -> RestoresView:
     return RestoresView(
         len(rows),
         sum(row.state == TaskState.ERROR for row in rows),
-        sum(row.left or 0 for row in rows),
-        sum(row.per_s or 0.0 for row in rows),
+        sum(row.left or 0 for row in rows if not row.peer),
+        sum(row.left or 0 for row in rows if row.peer),
+        sum(row.per_s or 0.0 for row in rows if not row.peer),
         max(etas, default=None),
         page,
         pages,
@@ -84,23 +90,31 @@ def restores_view(recorder: Recorder, page: int) -> RestoresView:
 def _rows(recorder: Recorder) -> Iterator[RestoreRow]:
     silent = set(silent_nodes(recorder))
     for name, reading in recorder.readings.items():
+        is_silent = name in silent
         for each in reading.replicas:
-            if each.state not in _UNDER_WAY:
-                continue
-            is_quiet = name in silent and each.state != TaskState.ERROR
-            restore = None if is_quiet else recorder.restore(name, each.place)
-            share, eta_s = (None, None) if restore is None else (restore.share, restore.eta_s)
-            yield RestoreRow(
-                name,
-                each.task,
-                each.role,
-                each.store,
-                each.partition,
-                Contact.SILENT if is_quiet else each.state,
-                each.restored_records,
-                None if share is None else round(share, 4),
-                None if restore is None else restore.left,
-                None if restore is None else restore.per_s,
-                None if eta_s is None else round(eta_s * 1_000),
-                each.error,
-            )
+            if each.state in _UNDER_WAY:
+                row = _row(recorder, name, each, each.state, is_silent=is_silent and each.state != TaskState.ERROR)
+                yield replace(row, restored=each.restored_records, error=each.error)
+        for files in reading.transfers:
+            yield replace(_row(recorder, name, files, TaskState.CREATED, is_silent=is_silent), peer=files.peer)
+
+
+def _row(
+    recorder: Recorder, name: str, each: ReplicaReading | TransferReading, state: str, *, is_silent: bool
+) -> RestoreRow:
+    restore = None if is_silent else recorder.restore(name, each.place)
+    share, eta_s = (None, None) if restore is None else (restore.share, restore.eta_s)
+    return RestoreRow(
+        name,
+        each.task,
+        each.role,
+        each.store,
+        each.partition,
+        Contact.SILENT if is_silent else state,
+        0,
+        None if share is None else round(share, 4),
+        None if restore is None else restore.left,
+        None if restore is None else restore.per_s,
+        None if eta_s is None else round(eta_s * 1_000),
+        "",
+    )

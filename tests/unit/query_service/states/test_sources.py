@@ -15,9 +15,11 @@ from query_service.states.sources import (
     LeftToRead,
     Peer,
     Rates,
+    Transfer,
     is_cheaper,
     is_too_slow,
     is_worth_asking,
+    offered_within_s,
     peers_of,
 )
 from statehouse.contract.assignment import Assignment, TaskAssignment
@@ -74,8 +76,8 @@ def test_copies_of_a_global_store_are_peers() -> None:
 
 
 def test_an_address_of_ipv6_has_brackets() -> None:
-    has = replace(member("a"), host="::1")
-    assert peers_of(None, {"a": has}, "me", TASK, STORE, 3) == [Peer("a", "[::1]:7101")]
+    has = replace(member("a"), host="::1", incarnation="run")
+    assert peers_of(None, {"a": has}, "me", TASK, STORE, 3) == [Peer("a", "[::1]:7101", "run")]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +116,17 @@ def test_a_slow_peer_is_given_time_and_then_compared_with_the_log() -> None:
     assert not is_too_slow(10**9, 10**10, 10.0, MUCH, RATES)  # 100 s, as long as the log
     assert is_too_slow(0, 10**10, 10.0, MUCH, RATES)
     assert not is_too_slow(10**9, 0, 1_000.0, LeftToRead(0, 1), RATES)
+
+
+def test_an_offer_may_take_as_long_as_the_log() -> None:
+    assert offered_within_s(MUCH, RATES) == 100.0
+    assert 1.0 < offered_within_s(LeftToRead(0, 1), RATES) < 60.0, "a node that is busy is heard"
+    assert offered_within_s(LeftToRead(0, 10**12), RATES) < 3_600.0
+
+
+def test_what_is_missing_of_files_is_never_negative() -> None:
+    assert Transfer("scores", 0, "a", 10, 0, 4).missing == 6
+    assert Transfer("scores", 0, "a", 10, 0, 11).missing == 0
 
 
 def test_rates_follow_what_is_measured() -> None:

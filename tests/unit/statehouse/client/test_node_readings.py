@@ -21,6 +21,9 @@ def test_an_answer_is_read_and_what_isn_t_known_is_none():
                 stores=[
                     node_service_pb2.StoreReplica(store="counts", partition=1, position=4, lookups=7, oldest_batch=0)
                 ],
+                transfers=[
+                    node_service_pb2.StoreTransfer(store="names", partition=1, peer="n2", size_bytes=50, done_bytes=20)
+                ],
             )
         ],
     )
@@ -38,4 +41,7 @@ def test_an_answer_is_read_and_what_isn_t_known_is_none():
     assert only.oldest_batch == 0
     assert (only.end, only.lag, only.staleness_ms, only.restored_from) == (None, None, None, None)
     assert found.lookups() == {("0_1", "counts", 1): 7}
-    assert list(found.restores()) == [RestoreSample("n1", "0_1", "STANDBY", "counts", 1, 4, None, None)]
+    assert list(found.restores()) == [
+        RestoreSample("n1", "0_1", "STANDBY", "counts", 1, 4, None, None),
+        RestoreSample("n1", "0_1", "STANDBY", "names", 1, 20, 0, 50, "n2"),
+    ]

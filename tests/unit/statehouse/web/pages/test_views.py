@@ -11,6 +11,7 @@ from starlette.datastructures import QueryParams
 
 from statehouse.client import Controller, ProcessorQuery, QueryFailure, QueryStatus
 from statehouse.client.answers import ChangelogSetting, ChangelogSettings
+from statehouse.client.node_readings import TransferReading
 from statehouse.web.pages.blocks import Span
 from statehouse.web.pages.contacts import Contact
 from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, Group, Seen, menu, number, text
@@ -210,6 +211,18 @@ def test_restores_have_a_share_a_rate_and_an_end():
     found.note_contact("n1", Contact.SILENT, "refused", 4.0)
     quiet, failed = restores_view(found, 1).rows
     assert (quiet.state, quiet.left, quiet.eta_ms, failed.error) == ("silent", None, None, "disk full")
+
+
+@pytest.mark.feature("restores-their-share")
+def test_files_that_are_fetched_are_restores_too():
+    found = recorder(fleet())
+    for second, done in ((0.0, 0), (2.0, 600)):
+        files = TransferReading("0_0", "STANDBY", "counts", 0, "n2", 1_000, done)
+        found.take_node(replace(reading("n1", second), transfers=(files,)))
+    shown = restores_view(found, 1)
+    assert (shown.total, shown.left, shown.left_bytes, shown.per_s, shown.eta_ms) == (1, 0, 400, 0.0, 1_333)
+    (row,) = shown.rows
+    assert (row.peer, row.state, row.done, row.left, row.per_s) == ("n2", "created", 0.6, 400, 300.0)
 
 
 @pytest.mark.feature("restores-their-share")
