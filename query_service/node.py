@@ -23,6 +23,7 @@ from query_service.heartbeat_process import HeartbeatOptions
 from query_service.heartbeats import Heartbeats
 from query_service.reads.fleet_view import FleetView
 from query_service.reads.sums import SumHandler
+from query_service.replicas.log_reach import LogReach
 from query_service.replicas.replays import Replays
 from query_service.replicas.replication import EndOffsetWatcher
 from query_service.replicas.tasks import TaskManager
@@ -136,7 +137,9 @@ class QueryNode:
         self._reads = new_reads(
             settings, client_id, self._host, self._tasks.replicas, self._control, self._metrics, self._tracing
         )
-        self._sums = SumHandler(self._reads.admission, self._reads.waits, self._replays)
+        self._sums = SumHandler(
+            self._reads.admission, self._reads.waits, self._replays, LogReach(settings.brokers, client_id)
+        )
         self._serving = new_serving(settings, self._plane, self._reads.admission, self._control, self._metrics)
         answers = NodeServicer(
             self._host,

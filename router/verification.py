@@ -20,8 +20,7 @@ from statehouse.cli.sum_calls import SumCalls
 from statehouse.cli.verification import CheckedPartition, Verification, Verifier
 from statehouse.client.answers import Fleet, Partition
 from statehouse.client.conversion import from_fleet, from_partitions
-from statehouse.contract.store_sums import BUCKETS
-from statehouse.contract.topology import KEY_VALUE
+from statehouse.contract.store_sums import BUCKETS, SUMMED_KINDS
 from statehouse.errors import LookupFailure
 from statehouse.rpc.credentials import ClientTls
 from statehouse.v1 import fleet_service_pb2
@@ -68,7 +67,7 @@ class BackgroundVerifier:
     async def _round(self, calls: SumCalls, stopped: threading.Event) -> None:
         try:
             fleet = from_fleet(self._fleet())
-            stores = [each for each in fleet.stores if each.kind == KEY_VALUE and not each.no_moments]
+            stores = [each for each in fleet.stores if each.kind in SUMMED_KINDS and not each.no_moments]
         except LookupFailure as failure:
             log.debug("stores can't be compared yet", error=str(failure))
             return

@@ -22,6 +22,7 @@ func (o *Orders) sum(order *controlv1.EngineSum) (*controlv1.EngineAnswer, error
 		return nil, err
 	}
 	summed.Entries, summed.Bytes, summed.IsAll = uint64(part.Entries), uint64(part.Bytes), part.IsAll
+	summed.PassedOver = uint64(part.PassedOver)
 	if part.IsAll {
 		summed.Counts, summed.Sums = summing.Sums.Counts, summing.Sums.Bytes()
 	}
@@ -41,7 +42,9 @@ func (o *Orders) summing(order *controlv1.EngineSum) (*engine.View, *stores.Summ
 		return nil, nil, engine.ErrClosed
 	}
 	if o.sums[order.View] == nil {
-		begun, err := stores.NewSumming(r.store, int(order.Buckets), order.Listed)
+		begun, err := stores.NewSumming(r.store, stores.Wanted{
+			Buckets: int(order.Buckets), Listed: order.Listed, FirstMS: order.FirstMs, RecordedFromMS: order.RecordedFromMs,
+		})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -27,6 +27,7 @@ func TestPlant(t *testing.T) {
 		Entries []struct {
 			Key, Value  []byte // without a value the key is deleted
 			TimestampMS int64
+			Segment     *int64 // that has the entry; nil in a key-value store
 		}
 	}
 	if err := json.Unmarshal(data, &plan); err != nil {
@@ -42,12 +43,22 @@ func TestPlant(t *testing.T) {
 	if err != nil || checkpoint == nil {
 		t.Fatalf("%v: no checkpoint, %v", plan.Path, err)
 	}
-	records := make([]Record, len(plan.Entries))
-	for at, each := range plan.Entries {
-		records[at] = Record{Key: each.Key, Value: each.Value, TimestampMS: each.TimestampMS}
+	var records []Record
+	batch := database.Batch(0)
+	for _, each := range plan.Entries {
+		record := Record{Key: each.Key, Value: each.Value, TimestampMS: each.TimestampMS}
+		if each.Segment == nil {
+			records = append(records, record)
+			continue
+		}
+		batch.Create(*each.Segment)
+		write(batch, engine.Segment(*each.Segment), record.Key, record)
 	}
-	if _, err := store.Apply(records, checkpoint); err != nil {
+	if err := batch.Commit(checkpoint.bytes()); err != nil {
 		t.Fatal(err)
+	}
+	if len(records) > 0 {
+		must[Applied](t)(store.Apply(records, checkpoint))
 	}
 	if err := database.Close(); err != nil {
 		t.Fatal(err)

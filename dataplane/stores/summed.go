@@ -2,17 +2,31 @@ package stores
 
 import (
 	"fmt"
+	"math"
 
 	"statehouse-dataplane/engine"
 	"statehouse-dataplane/sums"
 )
 
-// Summing is a sum over all entries of a view of a key-value store, which is made part by part: a view of a large store is
-// summed for long, and others are to get on meanwhile.
+// Wanted is what is summed.
+type Wanted struct {
+	// Buckets is how many there are.
+	Buckets int
+	// Listed are those whose entries are wanted.
+	Listed []uint32
+	// FirstMS is the earliest time of windows and sessions that count, RecordedFromMS that of their records: every copy has
+	// these, whatever it has expired so far.
+	FirstMS, RecordedFromMS int64
+}
+
+// Summing is a sum over the entries of a view of a store, which is made part by part: a view of a large store is summed for
+// long, and others are to get on meanwhile.
 type Summing struct {
 	// Sums are those of the entries so far.
 	Sums   *sums.Sums
 	listed map[int]bool
+	over   func(view *engine.View, keys Range) entries
+	counts func(key, stored []byte) (bool, error)
 	start  []byte
 	isOver bool
 }
@@ -20,22 +34,36 @@ type Summing struct {
 // Summed is what one part of a sum was.
 type Summed struct {
 	Entries, Bytes int
+	// PassedOver are bytes of entries that were read and don't count.
+	PassedOver int
 	// IsAll says that no entries are left.
 	IsAll bool
 }
 
-// NewSumming begins one. `listed` are the buckets whose entries are wanted.
+// NewSumming begins one.
 //
 // The error says that the store is of a kind that is not summed, or that there are no such buckets.
-func NewSumming(store any, buckets int, listed []uint32) (*Summing, error) {
-	if _, isKept := store.(*KeyValue); !isKept {
+func NewSumming(store any, wanted Wanted) (*Summing, error) {
+	if wanted.Buckets < 1 || wanted.Buckets > sums.Most {
+		return nil, fmt.Errorf("%d buckets", wanted.Buckets)
+	}
+	s := &Summing{Sums: sums.New(wanted.Buckets), listed: map[int]bool{}}
+	switch store := store.(type) {
+	case *KeyValue:
+		s.over = func(view *engine.View, keys Range) entries { return within(view, engine.Default, keys) }
+		s.counts = func([]byte, []byte) (bool, error) { return true, nil }
+	case *TimedStore:
+		s.over = func(view *engine.View, keys Range) entries {
+			return store.live(view, keys, wanted.FirstMS, math.MaxInt64)
+		}
+		s.counts = func(key, stored []byte) (bool, error) {
+			parsed, err := store.layout.parsed(key)
+			return err == nil && store.layout.timeMS(parsed) >= wanted.FirstMS && timeIn(stored) >= wanted.RecordedFromMS, err
+		}
+	default:
 		return nil, fmt.Errorf("a %T can't be summed", store)
 	}
-	if buckets < 1 || buckets > sums.Most {
-		return nil, fmt.Errorf("%d buckets", buckets)
-	}
-	s := &Summing{Sums: sums.New(buckets), listed: map[int]bool{}}
-	for _, bucket := range listed {
+	for _, bucket := range wanted.Listed {
 		s.listed[int(bucket)] = true
 	}
 	return s, nil
@@ -49,7 +77,7 @@ func (s *Summing) GoOn(view *engine.View, mostBytes int, list func(key, digest, 
 		return Summed{IsAll: true}, nil
 	}
 	// A walk holds memory back that is written to files meanwhile, so none outlasts its part.
-	found := view.Entries(engine.Default, s.start, nil, false)
+	found := s.over(view, Range{Start: s.start})
 	defer found.Close()
 	walk := &Walk{}
 	for found.Next() {
@@ -57,13 +85,21 @@ func (s *Summing) GoOn(view *engine.View, mostBytes int, list func(key, digest, 
 			return part, err
 		}
 		key, stored := found.Key(), found.Value()
-		bucket, digest := s.Sums.Add(key, stored)
-		if s.listed[bucket] {
-			list(key, digest[:], stored[:timeBytes])
+		counts, err := s.counts(key, stored)
+		if err != nil {
+			return part, err
 		}
-		part.Entries++
-		part.Bytes += len(key) + len(stored)
-		if part.Bytes >= mostBytes {
+		if counts {
+			bucket, digest := s.Sums.Add(key, stored)
+			if s.listed[bucket] {
+				list(key, digest[:], stored[:timeBytes])
+			}
+			part.Entries++
+			part.Bytes += len(key) + len(stored)
+		} else {
+			part.PassedOver += len(key) + len(stored)
+		}
+		if part.Bytes+part.PassedOver >= mostBytes {
 			s.start = append(append(s.start[:0], key...), 0)
 			return part, found.Err()
 		}

@@ -169,8 +169,10 @@ class DataPlaneEngine:
             yield view
 
     @contextmanager
-    def summing(self, wanted: WantedSums) -> Iterator[Summing]:
-        """Begin a sum of all entries as they are now, or as this thread is shown them.
+    def summing(self, wanted: WantedSums, first_ms: int = 0) -> Iterator[Summing]:
+        """Begin a sum of the entries that count, as they are now, or as this thread is shown them.
+
+        `first_ms`: the earliest time of windows and sessions that do.
 
         Raises:
             StoreClosed: the engine is closed.
@@ -181,7 +183,7 @@ class DataPlaneEngine:
             shown = self._of_moment() or self._open_view()
             if shown is None:
                 shown, _ = opened.enter_context(self._viewed())
-            yield _Summing(self._plane, self._store, shown.number, wanted)
+            yield _Summing(self._plane, self._store, shown.number, wanted, first_ms)
 
     @contextmanager
     def _viewed(self) -> Iterator[tuple[_View, int]]:
@@ -295,8 +297,8 @@ def _families(segments: Sequence[int]) -> frozenset[str]:
 class _Summing:
     """A sum that the data plane makes of one of its views."""
 
-    def __init__(self, plane: DataPlane, store: int, view: int, wanted: WantedSums) -> None:
-        self._plane, self._store, self._view, self._wanted = plane, store, view, wanted
+    def __init__(self, plane: DataPlane, store: int, view: int, wanted: WantedSums, first_ms: int) -> None:
+        self._plane, self._store, self._view, self._wanted, self._first_ms = plane, store, view, wanted, first_ms
 
     def go_on(self, most_bytes: int) -> SummedPart:
         """Sum entries that take about so many bytes, as `Summing.go_on` says."""
@@ -306,6 +308,8 @@ class _Summing:
             most_bytes=most_bytes,
             buckets=self._wanted.buckets,
             listed=self._wanted.listed,
+            first_ms=self._first_ms,
+            recorded_from_ms=self._wanted.bounds.recorded_from_ms,
         )
         summed = _read(self._plane, engine_pb2.EngineOrder(sum=order)).summed
         listed = [
@@ -313,7 +317,7 @@ class _Summing:
             for key, digest, time in zip(summed.listed[::3], summed.listed[1::3], summed.listed[2::3], strict=True)
         ]
         sums = StoreSums.of_wire(summed.counts, summed.sums) if summed.is_all else None
-        return SummedPart(summed.entries, summed.bytes, listed, sums)
+        return SummedPart(summed.entries, summed.bytes, summed.passed_over, listed, sums)
 
 
 class _View:

@@ -97,6 +97,10 @@ class DataPlaneKeyValue(DataPlaneStore, KeyValueStore):
 class DataPlaneTimed(DataPlaneStore, TimedStore[K]):
     """A window or session store of the data plane."""
 
+    def summing(self, wanted: WantedSums) -> AbstractContextManager[Summing]:
+        """Begin a sum of the entries that count, which the data plane makes."""
+        return self.engine.summing(wanted, self.first_counted_ms(wanted))
+
 
 class DataPlaneVersioned(DataPlaneStore, VersionedStore):
     """A versioned store of the data plane."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,6 +22,7 @@ from query_service.reads.fleet_view import ServedStore
 from query_service.reads.moments import Admitted
 from query_service.reads.open_scans import gave_up
 from query_service.reads.position_waits import PositionWaits, ReplicaBehind
+from query_service.replicas.log_reach import LogReach
 from query_service.replicas.replays import Replay, Replays
 from query_service.replicas.replica import StoreReplica
 from query_service.states.faults import TaskFault
@@ -28,10 +30,20 @@ from query_service.states.lifecycle import StoreState
 from query_service.stores.engine import MomentGone, StoreClosed
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.summed import SummedPart, Summing, WantedSums
+from query_service.stores.windows import TimedStore
 from statehouse.contract.consistency import ANY
 from statehouse.contract.moments import NEWEST, Asked, MomentBound, unavailable, why_none
-from statehouse.contract.store_sums import BUCKETS, BUCKETS_MAX, LISTED_MAX, Pace, SummedEntry
-from statehouse.contract.topology import KEY_VALUE
+from statehouse.contract.store_sums import (
+    BUCKETS,
+    BUCKETS_MAX,
+    EVERY_ENTRY,
+    LISTED_MAX,
+    Pace,
+    SumBounds,
+    SummedEntry,
+    why_not_summed,
+)
+from statehouse.contract.topology import KEY_VALUE, StoreSpec
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
 from statehouse.v1 import types_pb2, verification_pb2
@@ -51,8 +63,8 @@ _MESSAGE_BYTES: Final = 512 * 1024
 class SumHandler:
     """Makes sums."""
 
-    def __init__(self, admission: Admission, waits: PositionWaits, replays: Replays) -> None:
-        self._admission, self._waits, self._replays = admission, waits, replays
+    def __init__(self, admission: Admission, waits: PositionWaits, replays: Replays, reach: LogReach) -> None:
+        self._admission, self._waits, self._replays, self._reach = admission, waits, replays, reach
         # Whether logs are summed -> the thread that sums. Engines show a moment to a thread.
         self._threads = {of_log: ThreadPoolExecutor(1, "sum-log" if of_log else "sum") for of_log in (False, True)}
         self._under_way: dict[bool, asyncio.Task[None] | None] = {}
@@ -119,9 +131,7 @@ class SumHandler:
             async with self._replays.of(spec, request.partition, request.bytes_per_second, tell) as replay:
                 await self._sum(await self._showing(replay, moment), request, wanted, send)
         except (TaskFault, KafkaException) as error:
-            raise LookupFailure(
-                Reason.TASK_FAILED, f"the log of partition {request.partition} of {spec.name} can't be read: {error}"
-            ) from error
+            raise _unreadable(spec, request.partition, error) from error
 
     async def _showing(self, replay: Replay, moment: MomentBound) -> Admitted:
         """Return a replay, once it shows the moment: its log goes on, and batches are named a little later."""
@@ -139,11 +149,12 @@ class SumHandler:
         self, admitted: Admitted, request: verification_pb2.SumStoreRequest, wanted: WantedSums, send: Send
     ) -> None:
         """Sum a moment, and send what comes of it."""
+        wanted = replace(wanted, bounds=await self._asked_bounds(admitted.replica, request))
         pace = Pace(request.bytes_per_second, time.monotonic())
         sent_at = pace.began
         entries = size = 0
-        async with self._opened(admitted, wanted, of_log=request.of_log) as go_on:
-            await send(verification_pb2.SumStoreResponse(stamp=admitted.stamp))
+        async with self._opened(admitted, wanted, of_log=request.of_log) as (bounds, go_on):
+            await send(verification_pb2.SumStoreResponse(stamp=admitted.stamp, bounds=bounds))
             while True:
                 part_began = time.monotonic()
                 part = await go_on()
@@ -153,7 +164,7 @@ class SumHandler:
                 if part.sums is not None:
                     break
                 now = time.monotonic()
-                until = now + pace.pause_s(part.size, now - part_began, now)
+                until = now + pace.pause_s(part.size + part.passed_over, now - part_began, now)
                 while True:
                     if now - sent_at > _PROGRESS_EVERY_S:
                         sent_at = now
@@ -169,18 +180,22 @@ class SumHandler:
     @asynccontextmanager
     async def _opened(
         self, admitted: Admitted, wanted: WantedSums, *, of_log: bool
-    ) -> AsyncIterator[Callable[[], Awaitable[SummedPart]]]:
-        """Open a moment on the thread that sums, and yield what sums its next part."""
+    ) -> AsyncIterator[tuple[verification_pb2.SumBounds | None, Callable[[], Awaitable[SummedPart]]]]:
+        """Open a moment on the thread that sums, and yield which entries count and what sums its next part."""
         replica, store = admitted.replica, admitted.replica.store
-        assert isinstance(store, KeyValueStore)  # noqa: S101 - by its kind
+        assert isinstance(store, KeyValueStore | TimedStore)  # noqa: S101 - by its kind
         thread, opened = self._threads[of_log], ExitStack()
 
-        def open_sum() -> Summing:
+        def open_sum() -> tuple[verification_pb2.SumBounds | None, Summing]:
+            counted, bounds = wanted, None
             with ExitStack() as opening:
                 opening.enter_context(admitted.reading())
-                summing = opening.enter_context(store.summing(wanted))
+                if isinstance(store, TimedStore):
+                    counted = replace(wanted, bounds=store.bounded(wanted.bounds))
+                    bounds = counted.bounds.to_proto()
+                summing = opening.enter_context(store.summing(counted))
                 opened.enter_context(opening.pop_all())
-            return summing
+            return bounds, summing
 
         def next_part(summing: Summing) -> SummedPart:
             if replica.state is StoreState.CLOSING:
@@ -197,11 +212,26 @@ class SumHandler:
                 raise admitted.failed() from error
 
         try:
-            summing = await on_thread(open_sum)
-            yield lambda: on_thread(partial(next_part, summing))
+            bounds, summing = await on_thread(open_sum)
+            yield bounds, lambda: on_thread(partial(next_part, summing))
         finally:
             # After what the thread does now, even if nobody waits for that any more.
             await asyncio.shield(on_thread(opened.close))
+
+    async def _asked_bounds(self, replica: StoreReplica, request: verification_pb2.SumStoreRequest) -> SumBounds:
+        """Return which entries the caller wants to count; without a wish those of records that the log has for sure.
+
+        Ask it after the moment was chosen: a copy that begins later, when the log has lost more, doesn't show that.
+        """
+        if request.HasField("bounds"):
+            return SumBounds.from_proto(request.bounds)
+        if replica.spec.kind == KEY_VALUE:
+            return EVERY_ENTRY
+        try:
+            found = await asyncio.to_thread(self._reach.recorded_from_ms, replica.spec, replica.partition)
+        except KafkaException as error:
+            raise _unreadable(replica.spec, replica.partition, error) from error
+        return SumBounds(recorded_from_ms=found)
 
     def _served(self, request: verification_pb2.SumStoreRequest) -> ServedStore:
         """Return the store.
@@ -211,16 +241,20 @@ class SumHandler:
 
         """
         served = self._admission.store(request.store)
-        if served.spec.kind != KEY_VALUE:
+        if why := why_not_summed(served.spec):
             raise LookupFailure(
                 Reason.WRONG_STORE_KIND,
-                f"store {request.store} is a {served.spec.kind} store; sums are made of key-value stores",
+                f"copies of store {request.store} can't be compared: {why}",
                 {"store": request.store},
             )
         if why := why_none(served.spec):
             raise unavailable(request.store, why)
         self._admission.existing(served, request.partition)
         return served
+
+
+def _unreadable(spec: StoreSpec, partition: int, error: Exception) -> LookupFailure:
+    return LookupFailure(Reason.TASK_FAILED, f"the log of partition {partition} of {spec.name} can't be read: {error}")
 
 
 def _wanted(request: verification_pb2.SumStoreRequest) -> WantedSums:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -17,9 +17,11 @@ from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, Ran
 from query_service.stores.engine import Engine, EngineView, entries_in
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.segments import Segments
+from query_service.stores.summed import Summing, SummingHere, WantedSums
 from query_service.stores.timestamps import split, timestamped
 from query_service.stores.walk import Walk
 from statehouse.contract.paging import KeyRange, after_prefix
+from statehouse.contract.store_sums import SumBounds
 from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import ContractError
 from statehouse.keys import ordered as ordered_keys
@@ -27,6 +29,7 @@ from statehouse.keys.composite import SessionKey, WindowKey
 
 K = TypeVar("K", WindowKey, SessionKey)
 
+_LAST_MS = 2**63 - 1
 # What a custom store's query reads at a time, in addition to its limit in number.
 _PAGE_BYTES = 16 * 1024 * 1024
 
@@ -215,6 +218,29 @@ class TimedStore(EngineStore, Generic[K]):
             for data, _ in walk.over(_merged(view, families, KeyRange())):
                 count += self._layout.time_ms(self._layout.decode(data)) >= horizon_ms
         return count
+
+    def bounded(self, asked: SumBounds) -> SumBounds:
+        """Return which entries count of what this thread reads: no more than it shows, and no more than asked for."""
+        return asked | SumBounds(self._shown_time_ms())
+
+    def first_counted_ms(self, wanted: WantedSums) -> int:
+        """Return the earliest time of entries that a sum counts, in milliseconds."""
+        return self._segments.horizon_ms(wanted.bounds.stream_time_ms)
+
+    def summing(self, wanted: WantedSums) -> AbstractContextManager[Summing]:
+        """Begin a sum of the entries that count, as they are at one moment, as `KeyValueStore.summing` does."""
+        return self._summing_here(wanted)
+
+    @contextmanager
+    def _summing_here(self, wanted: WantedSums) -> Iterator[Summing]:
+        first_ms, recorded_from_ms = self.first_counted_ms(wanted), wanted.bounds.recorded_from_ms
+
+        def counts(entry_key: bytes, stored: bytes) -> bool:
+            is_live = self._layout.time_ms(self._layout.decode(entry_key)) >= first_ms
+            return is_live and split(stored)[1] >= recorded_from_ms
+
+        with self._view(lambda families: self._segments.live(families, first_ms, _LAST_MS)) as (view, families):
+            yield SummingHere(_merged(view, families, KeyRange()), wanted, counts)
 
 
 def _merged(view: EngineView, families: Collection[str], keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:

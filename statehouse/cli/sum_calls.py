@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import grpc
@@ -14,7 +14,7 @@ import grpc
 from statehouse.client.answers import Host
 from statehouse.contract.membership import target
 from statehouse.contract.moments import NEWEST, Asked, MomentBound, MomentToken
-from statehouse.contract.store_sums import LOG, StoreSums, SummedEntry
+from statehouse.contract.store_sums import LOG, StoreSums, SumBounds, SummedEntry
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.channels import blocking_channel
 from statehouse.rpc.credentials import ClientTls
@@ -44,7 +44,10 @@ class Copy:
 
 @dataclass(slots=True)
 class SummedCopy:
-    """What a copy has at a moment. `position`: where the moment ends in the changelog. `listed`: entries by key."""
+    """What a copy has at a moment.
+
+    `position`: where the moment ends in the changelog. `listed`: entries by key. `bounds`: which ones count; None: all.
+    """
 
     copy: Copy
     moment: MomentToken
@@ -53,17 +56,30 @@ class SummedCopy:
     entries: int
     size: int
     listed: dict[bytes, SummedEntry] = field(default_factory=dict)
+    bounds: SumBounds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SumOrder:
-    """What is summed of all copies: a store's partition, how fast, and which buckets have their entries listed."""
+    """What is summed of all copies: a store's partition, how fast, and which buckets have their entries listed.
+
+    `bounds`: which entries count, at most; None: the first copy says it.
+    """
 
     store: str
     partition: int
     buckets: int
     bytes_per_second: int
     listed: tuple[int, ...] = ()
+    bounds: SumBounds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What the first copy has chosen for all."""
+
+    moment: MomentToken
+    bounds: SumBounds | None
 
 
 class SumCalls:
@@ -89,16 +105,19 @@ class SumCalls:
 
         """
         stubs = [self._stub(each.host) for each in copies]
-        chosen: Future[MomentToken] = Future()
+        chosen: Future[_Chosen] = Future()
         under_way = _Calls()
 
         def one(place: int) -> SummedCopy:
-            bound = NEWEST
-            if place > 0 or moment is not None:
-                token = moment or chosen.result()
-                bound = MomentBound(Asked.EXACTLY, token, _MOMENT_WAIT_MS)
+            bound, mine = NEWEST, order
+            if moment is not None:
+                bound = MomentBound(Asked.EXACTLY, moment, _MOMENT_WAIT_MS)
+            elif place > 0:
+                first = chosen.result()
+                bound = MomentBound(Asked.EXACTLY, first.moment, _MOMENT_WAIT_MS)
+                mine = replace(order, bounds=first.bounds)
             with _naming(copies[place]):
-                return self._one(stubs[place], order, copies[place], bound, chosen if place == 0 else None, under_way)
+                return self._one(stubs[place], mine, copies[place], bound, chosen if place == 0 else None, under_way)
 
         with ThreadPoolExecutor(len(copies)) as threads:
             results = [threads.submit(one, place) for place in range(len(copies))]
@@ -155,10 +174,10 @@ class SumCalls:
         order: SumOrder,
         copy: Copy,
         bound: MomentBound,
-        chosen: Future[MomentToken] | None,
+        chosen: Future[_Chosen] | None,
         under_way: _Calls,
     ) -> SummedCopy:
-        """Have one copy summed. `chosen`: learns the moment as soon as it is known."""
+        """Have one copy summed. `chosen`: learns what it has chosen as soon as that is known."""
         request = verification_pb2.SumStoreRequest(
             store=order.store,
             partition=order.partition,
@@ -167,6 +186,7 @@ class SumCalls:
             bytes_per_second=order.bytes_per_second,
             of_log=copy.of_log,
             listed=order.listed,
+            bounds=None if order.bounds is None else order.bounds.to_proto(),
         )
         found = SummedCopy(copy, MomentToken(), 0, StoreSums([], []), 0, 0)
         for answer in under_way.watched(stub.SumStore(request)):
@@ -176,8 +196,10 @@ class SumCalls:
                 case "stamp":
                     shown = answer.stamp.moment
                     found.moment, found.position = MomentToken({shown.query_id: shown.batch_id}), answer.stamp.position
+                    if answer.HasField("bounds"):
+                        found.bounds = SumBounds.from_proto(answer.bounds)
                     if chosen is not None and not chosen.done():
-                        chosen.set_result(found.moment)
+                        chosen.set_result(_Chosen(found.moment, found.bounds))
                 case "listed":
                     for each in answer.listed.entries:
                         found.listed[each.key] = SummedEntry(each.digest, each.timestamp_ms)

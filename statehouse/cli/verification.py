@@ -1,8 +1,8 @@
 """Compares the copies of a store's partitions: its replicas with each other, and with what the changelog says.
 
-All copies of a partition are summed at the same moment. Where sums differ, the entries of these buckets are listed and
-compared. A copy that can't be summed, because its node restores, moves it or is away, is no difference: all copies of
-the partition are summed again, until a bound in time.
+All copies of a partition are summed at the same moment: all entries, or those windows and sessions that every copy has.
+Where sums differ, the entries of these buckets are listed and compared. A copy that can't be summed, because its node
+restores, moves it or is away, is no difference: all copies of the partition are summed again, until a bound in time.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from statehouse.cli.sum_calls import Copy, SumCalls, SummedCopy, SumOrder
 from statehouse.client.answers import Fleet, Host, Partition
 from statehouse.contract.membership import TaskState
 from statehouse.contract.moments import MomentToken
-from statehouse.contract.store_sums import LISTED_MAX, LOG, Difference, Wrong, differences, differing
+from statehouse.contract.store_sums import EVERY_ENTRY, LISTED_MAX, LOG, Difference, Wrong, differences, differing
 from statehouse.errors import LookupFailure, Reason
 
 _AGAIN_S: Final = 0.5
@@ -180,20 +182,32 @@ class Verifier:
             if each.state == TaskState.RUNNING and each.instance_id in hosts
         ]
 
+    def _alike(self, order: SumOrder, copies: Sequence[Copy], moment: MomentToken | None) -> list[SummedCopy]:
+        """Have all copies summed at one moment, so that the same entries count: none that one has expired.
+
+        Mostly all have seen the same stream time. If not, they are summed once more.
+        """
+        summed = self._calls.summed(order, copies, moment)
+        known = [each.bounds for each in summed if each.bounds is not None]
+        bounds = reduce(or_, known, EVERY_ENTRY)
+        if any(each != bounds for each in known):
+            summed = self._calls.summed(replace(order, bounds=bounds), copies, summed[0].moment)
+        return summed
+
     def _compared(self, store: str, partition: int, copies: Sequence[Copy]) -> CheckedPartition:
         order = SumOrder(store, partition, self._how.buckets, self._how.bytes_per_second)
-        summed = self._calls.summed(order, copies, None)
+        summed = self._alike(order, copies, None)
         found = _of_sums(order, summed)
         if not found.buckets:
             return found
         buckets = tuple(differing(each.sums for each in summed)[:LISTED_MAX])
         listing = replace(order, listed=buckets)
         try:
-            listed = self._calls.summed(listing, copies, summed[0].moment)
+            listed = self._alike(replace(listing, bounds=summed[0].bounds), copies, summed[0].moment)
         except LookupFailure as failure:
             if failure.reason is not Reason.MOMENT_GONE:
                 raise
-            listed = self._calls.summed(listing, copies, None)
+            listed = self._alike(listing, copies, None)
         wrong = differences({each.copy.name: each.listed for each in listed})
         names = {each.copy for each in wrong}
         return replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -20,7 +20,9 @@ from statehouse.cli.sum_calls import Copy, SumCalls, SumOrder
 from statehouse.cli.verification import CheckedPartition, Verification, Verifier
 from statehouse.client import Store
 from statehouse.contract.store_sums import BUCKETS, BUCKETS_MAX, LOG, Difference
+from statehouse.contract.topology import SESSION, WINDOW
 from statehouse.errors import LookupFailure
+from statehouse.keys.composite import SessionKey, WindowKey
 from statehouse.serdes import SERDES, MissingSerde
 
 _RATE_MB: Final = 16.0
@@ -44,12 +46,17 @@ class _CopyRow:
 
 @dataclass(frozen=True, slots=True)
 class _DifferenceRow:
-    """An entry that differs, as it is printed. `key` is text as the store's serde has it, or hex."""
+    """An entry that differs, as it is printed. `key` is text as the store's serde has it, or hex.
+
+    `start_ms`, `end_ms`: of a window and of a session; a window has no end of its own.
+    """
 
     partition: int
     replica: str
     key: str
     key_hex: str
+    start_ms: int | None
+    end_ms: int | None
     wrong: str
     timestamp_ms: int | None
     right_timestamp_ms: int | None
@@ -63,10 +70,15 @@ _COPIES: Final[Sequence[Column[_CopyRow]]] = (
     Column("BATCH", lambda row: "-" if row.batch is None else row.batch),
     Column("RESULT", lambda row: row.result),
 )
-_DIFFERENCES: Final[Sequence[Column[_DifferenceRow]]] = (
+_KEYS: Final[Sequence[Column[_DifferenceRow]]] = (
     Column("PARTITION", lambda row: row.partition),
     Column("REPLICA", lambda row: row.replica),
     Column("KEY", lambda row: row.key),
+)
+_START: Final = Column[_DifferenceRow]("START", lambda row: _time(row.start_ms))
+_END: Final = Column[_DifferenceRow]("END", lambda row: _time(row.end_ms))
+_SPANS: Final[Mapping[str, Sequence[Column[_DifferenceRow]]]] = {WINDOW: (_START,), SESSION: (_START, _END)}
+_WRONG: Final[Sequence[Column[_DifferenceRow]]] = (
     Column("WRONG", lambda row: row.wrong),
     Column("KEY BYTES", lambda row: row.key_hex, is_wide=True),
     Column("TIME", lambda row: "-" if row.timestamp_ms is None else row.timestamp_ms, is_wide=True),
@@ -106,7 +118,7 @@ def verify(
     """Compare the replicas of a store with each other and with its changelog, at the same moment, while it serves.
 
     A node replays each partition's changelog into a store of its own, which takes as much disk as the partition. What
-    differs is named: replica, partition and key.
+    differs is named: replica, partition and key, and the window or session. Versioned stores can't be compared.
 
     Exit codes: 0 all is equal, 1 something differs, 4 something could not be checked.
 
@@ -148,12 +160,23 @@ def _print(inquiry: Inquiry, store: Store, checked: Sequence[CheckedPartition]) 
     def tables(is_wide: bool) -> None:
         output.print_columns(_COPIES, copies, is_wide=is_wide)
         if differences:
-            output.print_columns(_DIFFERENCES, differences[:_SHOWN_MAX], is_wide=is_wide)
+            columns = (*_KEYS, *_SPANS.get(store.kind, ()), *_WRONG)
+            output.print_columns(columns, differences[:_SHOWN_MAX], is_wide=is_wide)
         if len(differences) > _SHOWN_MAX:
             output.note(f"{len(differences) - _SHOWN_MAX:,} more: -o json has them")
 
     document = {"store": store.name, "copies": copies, "differences": differences}
-    output.show(inquiry.fmt, document, [f"{row.replica}/{row.partition}/{row.key}" for row in differences], tables)
+    output.show(inquiry.fmt, document, [_name(row) for row in differences], tables)
+
+
+def _name(row: _DifferenceRow) -> str:
+    """Return what a script reads of a difference."""
+    span = "-".join(str(each) for each in (row.start_ms, row.end_ms) if each is not None)
+    return f"{row.replica}/{row.partition}/{row.key}{span and f'@{span}'}"
+
+
+def _time(epoch_ms: int | None) -> str:
+    return "-" if epoch_ms is None else output.wall_clock(epoch_ms)
 
 
 def _copy_rows(checked: CheckedPartition) -> Iterator[_CopyRow]:
@@ -182,19 +205,33 @@ def _why(failure: LookupFailure) -> str:
 
 def _difference_row(store: Store, partition: int, found: Difference) -> _DifferenceRow:
     serde = SERDES.get(store.key_serde) or MissingSerde(store.key_serde)
+    plain, start_ms, end_ms = _parsed(store.kind, found.key)
     try:
-        key = serde.text(found.key)
+        key = serde.text(plain)
     except (ValueError, LookupFailure):
-        key = f"0x{found.key.hex()}"
+        key = f"0x{plain.hex()}"
     return _DifferenceRow(
         partition,
         found.copy,
         key,
-        found.key.hex(),
+        plain.hex(),
+        start_ms,
+        end_ms,
         found.wrong.value,
         None if found.found is None else found.found.timestamp_ms,
         None if found.right is None else found.right.timestamp_ms,
     )
+
+
+def _parsed(kind: str, key: bytes) -> tuple[bytes, int | None, int | None]:
+    """Return the key of an entry, and when its window or session starts, and its session ends."""
+    if kind == WINDOW:
+        window = WindowKey.from_entry_key(key)
+        return window.key, window.start_ms, None
+    if kind == SESSION:
+        session = SessionKey.from_entry_key(key)
+        return session.key, session.start_ms, session.end_ms
+    return key, None, None
 
 
 class _Progress:

@@ -6,6 +6,9 @@ Where sums differ, the entries of these buckets are listed and compared one by o
 
 A digest covers all that a reader sees of an entry: key, time and value. It has 128 bits: a wrong entry goes unseen in
 one of 2^128 cases. The data plane has the same sums (`dataplane/sums`); a test compares the two.
+
+Windows and sessions expire, and a copy may have removed what another one still has. So of these only entries count that
+every copy has: see `SumBounds`.
 """
 
 from __future__ import annotations
@@ -19,6 +22,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Self
 
+from statehouse.contract.topology import KEY_VALUE, SESSION, WINDOW, StoreSpec
+from statehouse.v1 import verification_pb2
+
+SUMMED_KINDS: Final = frozenset({KEY_VALUE, WINDOW, SESSION})
+"""The kinds whose copies can be compared; not all stores of these can, see `why_not_summed`."""
 BUCKETS: Final = 1_024
 BUCKETS_MAX: Final = 65_536
 LISTED_MAX: Final = 64
@@ -31,6 +39,53 @@ _REST: Final = 3
 _MODULUS: Final = 1 << (8 * DIGEST_BYTES)
 _KEY_SIZE: Final = struct.Struct(">I")
 _TIME: Final = struct.Struct(">q")
+
+
+def why_not_summed(spec: StoreSpec) -> str:
+    """Return why equal copies of a store could have other sums; empty if they can't.
+
+    A fresh replica has what compaction has left of the log, and an old one has what it has read.
+    """
+    if spec.kind not in SUMMED_KINDS:
+        # A fresh replica may take a late version that an old one refused: the record that made it late is gone.
+        return f"it is a {spec.kind} store; sums are made of key-value, window and session stores"
+    if spec.retain_duplicates:
+        return (
+            "it retains duplicates: a record without a value deletes nothing, but compaction removes the one before it"
+        )
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class SumBounds:
+    """Which entries of a window or session store count, in milliseconds; `a | b` leaves out what either does.
+
+    Attributes:
+        stream_time_ms: no entry counts that is expired at this stream time. At the latest one of all copies none of
+            them has removed an entry that counts, nor has one refused it as late. -1: none is expired.
+        recorded_from_ms: no entry of an earlier record counts: the log may have deleted that. -1: it has deleted none.
+
+    """
+
+    stream_time_ms: int = -1
+    recorded_from_ms: int = -1
+
+    @classmethod
+    def from_proto(cls, message: verification_pb2.SumBounds) -> Self:
+        """Read the wire form."""
+        return cls(message.stream_time_ms, message.recorded_from_ms)
+
+    def to_proto(self) -> verification_pb2.SumBounds:
+        """Return the wire form."""
+        return verification_pb2.SumBounds(stream_time_ms=self.stream_time_ms, recorded_from_ms=self.recorded_from_ms)
+
+    def __or__(self, other: SumBounds) -> SumBounds:
+        return SumBounds(
+            max(self.stream_time_ms, other.stream_time_ms), max(self.recorded_from_ms, other.recorded_from_ms)
+        )
+
+
+EVERY_ENTRY: Final = SumBounds()
 
 
 def bucket_of(key: bytes, buckets: int) -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from statehouse.kafka import codes
@@ -59,6 +59,25 @@ def end_offsets(
 
     """
     return _list_offsets(admin, partitions, OffsetSpec.latest(), timeout_s, IsolationLevel.READ_UNCOMMITTED)
+
+
+def first_record_ms(admin: AdminClient, topic: str, partition: int, timeout_s: float = 5.0) -> int | None:
+    """Return the time of the first record still in a partition, in milliseconds since 1970; None if there is none.
+
+    Markers of transactions count as records.
+
+    Raises:
+        KafkaException: the broker can't be reached, or refuses.
+
+    """
+    request = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(0)}
+    (asked,) = admin.list_offsets(
+        request, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout_s
+    ).values()
+    found = asked.result()
+    if found.offset < OFFSET_END:
+        raise _named_none()
+    return None if found.offset == OFFSET_END else int(found.timestamp)
 
 
 def settled_offsets(
@@ -120,5 +139,9 @@ def _ask(
         if offset >= 0:
             ends[at.topic, at.partition] = offset
         else:  # the broker didn't answer in time: the client reports an invalid offset, no error
-            failure = KafkaException(KafkaError(KafkaError._TIMED_OUT, "the broker named no offset"))  # noqa: SLF001 - as above
+            failure = _named_none()
     return ends, failure
+
+
+def _named_none() -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT, "the broker named no offset"))  # noqa: SLF001 - as above

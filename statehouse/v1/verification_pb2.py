@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from statehouse.v1 import types_pb2 as statehouse_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n statehouse/v1/verification.proto\x12\rstatehouse.v1\x1a\x19statehouse/v1/types.proto\"\xaa\x01\n\x0fSumStoreRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12*\n\x06moment\x18\x03 \x01(\x0b\x32\x1a.statehouse.v1.MomentBound\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ytes_per_second\x18\x05 \x01(\x04\x12\x0e\n\x06of_log\x18\x06 \x01(\x08\x12\x0e\n\x06listed\x18\x07 \x03(\r\"\xd2\x01\n\x10SumStoreResponse\x12.\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.statehouse.v1.SumProgressH\x00\x12,\n\x05stamp\x18\x02 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStampH\x00\x12.\n\x06listed\x18\x03 \x01(\x0b\x32\x1c.statehouse.v1.SummedEntriesH\x00\x12(\n\x04sums\x18\x04 \x01(\x0b\x32\x18.statehouse.v1.StoreSumsH\x00\x42\x06\n\x04part\"y\n\x0bSumProgress\x12\x15\n\x08position\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x42\x0b\n\t_positionB\r\n\x0b_end_offset\"<\n\rSummedEntries\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.statehouse.v1.SummedEntry\"@\n\x0bSummedEntry\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\"I\n\tStoreSums\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x04\x12\x0c\n\x04sums\x18\x02 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\"9\n\x15RestoreReplicaRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\"&\n\x16RestoreReplicaResponse\x12\x0c\n\x04task\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n statehouse/v1/verification.proto\x12\rstatehouse.v1\x1a\x19statehouse/v1/types.proto\"\xd4\x01\n\x0fSumStoreRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12*\n\x06moment\x18\x03 \x01(\x0b\x32\x1a.statehouse.v1.MomentBound\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ytes_per_second\x18\x05 \x01(\x04\x12\x0e\n\x06of_log\x18\x06 \x01(\x08\x12\x0e\n\x06listed\x18\x07 \x03(\r\x12(\n\x06\x62ounds\x18\x08 \x01(\x0b\x32\x18.statehouse.v1.SumBounds\"=\n\tSumBounds\x12\x16\n\x0estream_time_ms\x18\x01 \x01(\x03\x12\x18\n\x10recorded_from_ms\x18\x02 \x01(\x03\"\xfc\x01\n\x10SumStoreResponse\x12.\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.statehouse.v1.SumProgressH\x00\x12,\n\x05stamp\x18\x02 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStampH\x00\x12.\n\x06listed\x18\x03 \x01(\x0b\x32\x1c.statehouse.v1.SummedEntriesH\x00\x12(\n\x04sums\x18\x04 \x01(\x0b\x32\x18.statehouse.v1.StoreSumsH\x00\x12(\n\x06\x62ounds\x18\x05 \x01(\x0b\x32\x18.statehouse.v1.SumBoundsB\x06\n\x04part\"y\n\x0bSumProgress\x12\x15\n\x08position\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x42\x0b\n\t_positionB\r\n\x0b_end_offset\"<\n\rSummedEntries\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.statehouse.v1.SummedEntry\"@\n\x0bSummedEntry\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\"I\n\tStoreSums\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x04\x12\x0c\n\x04sums\x18\x02 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\"9\n\x15RestoreReplicaRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\"&\n\x16RestoreReplicaResponse\x12\x0c\n\x04task\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,19 +33,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.v1.verification_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SUMSTOREREQUEST']._serialized_start=79
-  _globals['_SUMSTOREREQUEST']._serialized_end=249
-  _globals['_SUMSTORERESPONSE']._serialized_start=252
-  _globals['_SUMSTORERESPONSE']._serialized_end=462
-  _globals['_SUMPROGRESS']._serialized_start=464
-  _globals['_SUMPROGRESS']._serialized_end=585
-  _globals['_SUMMEDENTRIES']._serialized_start=587
-  _globals['_SUMMEDENTRIES']._serialized_end=647
-  _globals['_SUMMEDENTRY']._serialized_start=649
-  _globals['_SUMMEDENTRY']._serialized_end=713
-  _globals['_STORESUMS']._serialized_start=715
-  _globals['_STORESUMS']._serialized_end=788
-  _globals['_RESTOREREPLICAREQUEST']._serialized_start=790
-  _globals['_RESTOREREPLICAREQUEST']._serialized_end=847
-  _globals['_RESTOREREPLICARESPONSE']._serialized_start=849
-  _globals['_RESTOREREPLICARESPONSE']._serialized_end=887
+  _globals['_SUMSTOREREQUEST']._serialized_end=291
+  _globals['_SUMBOUNDS']._serialized_start=293
+  _globals['_SUMBOUNDS']._serialized_end=354
+  _globals['_SUMSTORERESPONSE']._serialized_start=357
+  _globals['_SUMSTORERESPONSE']._serialized_end=609
+  _globals['_SUMPROGRESS']._serialized_start=611
+  _globals['_SUMPROGRESS']._serialized_end=732
+  _globals['_SUMMEDENTRIES']._serialized_start=734
+  _globals['_SUMMEDENTRIES']._serialized_end=794
+  _globals['_SUMMEDENTRY']._serialized_start=796
+  _globals['_SUMMEDENTRY']._serialized_end=860
+  _globals['_STORESUMS']._serialized_start=862
+  _globals['_STORESUMS']._serialized_end=935
+  _globals['_RESTOREREPLICAREQUEST']._serialized_start=937
+  _globals['_RESTOREREPLICAREQUEST']._serialized_end=994
+  _globals['_RESTOREREPLICARESPONSE']._serialized_start=996
+  _globals['_RESTOREREPLICARESPONSE']._serialized_end=1034
 # @@protoc_insertion_point(module_scope)

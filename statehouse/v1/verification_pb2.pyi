@@ -32,6 +32,7 @@ class SumStoreRequest(_message.Message):
     BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     OF_LOG_FIELD_NUMBER: _builtins.int
     LISTED_FIELD_NUMBER: _builtins.int
+    BOUNDS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     partition: _builtins.int
@@ -56,6 +57,12 @@ class SumStoreRequest(_message.Message):
     def listed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Buckets whose entries are listed, too; 64 at most."""
 
+    @_builtins.property
+    def bounds(self) -> Global___SumBounds:
+        """Which entries of a window or session store count. Default: those that this
+        copy shows, of records that the changelog has for sure.
+        """
+
     def __init__(
         self,
         *,
@@ -66,14 +73,47 @@ class SumStoreRequest(_message.Message):
         bytes_per_second: _builtins.int = ...,
         of_log: _builtins.bool = ...,
         listed: _abc.Iterable[_builtins.int] | None = ...,
+        bounds: Global___SumBounds | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["moment", b"moment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bounds", b"bounds", "moment", b"moment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "bytes_per_second", b"bytes_per_second", "listed", b"listed", "moment", b"moment", "of_log", b"of_log", "partition", b"partition", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bounds", b"bounds", "buckets", b"buckets", "bytes_per_second", b"bytes_per_second", "listed", b"listed", "moment", b"moment", "of_log", b"of_log", "partition", b"partition", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SumStoreRequest: _TypeAlias = SumStoreRequest  # noqa: Y015
+
+@_typing.final
+class SumBounds(_message.Message):
+    """Which entries of a window or session store count: the ones that every copy
+    has, whatever it has expired so far.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_TIME_MS_FIELD_NUMBER: _builtins.int
+    RECORDED_FROM_MS_FIELD_NUMBER: _builtins.int
+    stream_time_ms: _builtins.int
+    """Entries that are expired at this stream time don't count, in milliseconds
+    since 1970; -1: none is. A copy whose own stream time is later takes that.
+    """
+    recorded_from_ms: _builtins.int
+    """Entries of earlier records don't count: the changelog may have deleted some
+    of them. In milliseconds since 1970; -1: it has deleted none.
+    """
+    def __init__(
+        self,
+        *,
+        stream_time_ms: _builtins.int = ...,
+        recorded_from_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["recorded_from_ms", b"recorded_from_ms", "stream_time_ms", b"stream_time_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SumBounds: _TypeAlias = SumBounds  # noqa: Y015
 
 @_typing.final
 class SumStoreResponse(_message.Message):
@@ -85,6 +125,7 @@ class SumStoreResponse(_message.Message):
     STAMP_FIELD_NUMBER: _builtins.int
     LISTED_FIELD_NUMBER: _builtins.int
     SUMS_FIELD_NUMBER: _builtins.int
+    BOUNDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def progress(self) -> Global___SumProgress:
         """How far it is; at least each second."""
@@ -101,6 +142,10 @@ class SumStoreResponse(_message.Message):
     def sums(self) -> Global___StoreSums:
         """All sums."""
 
+    @_builtins.property
+    def bounds(self) -> Global___SumBounds:
+        """Comes with the stamp of a window or session store: which entries count."""
+
     def __init__(
         self,
         *,
@@ -108,10 +153,11 @@ class SumStoreResponse(_message.Message):
         stamp: _types_pb2.ReplicaStamp | None = ...,
         listed: Global___SummedEntries | None = ...,
         sums: Global___StoreSums | None = ...,
+        bounds: Global___SumBounds | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["listed", b"listed", "part", b"part", "progress", b"progress", "stamp", b"stamp", "sums", b"sums"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bounds", b"bounds", "listed", b"listed", "part", b"part", "progress", b"progress", "stamp", b"stamp", "sums", b"sums"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["listed", b"listed", "part", b"part", "progress", b"progress", "stamp", b"stamp", "sums", b"sums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bounds", b"bounds", "listed", b"listed", "part", b"part", "progress", b"progress", "stamp", b"stamp", "sums", b"sums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["progress", "stamp", "listed", "sums"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
@@ -194,7 +240,9 @@ class SummedEntry(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
-    """Serialized key."""
+    """Serialized key. Of window and session stores: the key in the order of
+    entries, and after it the start, and the sequence or the end.
+    """
     digest: _builtins.bytes
     """The first 16 bytes of the SHA-256 of the key's length (four bytes,
     big-endian), the key, the record's time (eight bytes) and the value.

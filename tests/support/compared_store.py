@@ -27,7 +27,8 @@ BATCHES_S: Final = 0.05
 class ComparedStore:
     """A store of two nodes, what writes batches into it, and the command that compares its copies.
 
-    `value(number)`: what an entry has at first.
+    `key(number)`: the key of an entry's record. `value(number)`: what it has at first. `plain(key)`: the key in a
+    record's key. `spec`: of the store, if it is no key-value one.
     """
 
     def __init__(
@@ -38,11 +39,14 @@ class ComparedStore:
         *,
         key: Callable[[int], bytes] = lambda number: b"entry-%07d" % number,
         value: Callable[[int], bytes] = lambda number: b"value-%07d" % number,
+        plain: Callable[[bytes], bytes] = lambda key: key,
         changelog_config: Mapping[str, str] | None = None,
+        **spec: Any,
     ) -> None:
         self.fleet, self.engine, self._count, self.key, self._value = fleet, engine, count, key, value
+        self._plain = plain
         self._random, self._next = random.Random(count), 0
-        fleet.add_store(ENTRIES, changelog_config, committed=True)
+        fleet.add_store(ENTRIES, changelog_config, committed=True, **spec)
         changelogs = [StoreChangelog(ENTRIES, fleet.stores[ENTRIES].changelog_topic, fleet.partitions)]
         self._writer = BatchWriter(fleet.bootstrap, fleet.application_id, changelogs, "query-1")
         self.nodes = {name: fleet.node(name, engine=engine) for name in ("node-a", "node-b")}
@@ -55,13 +59,14 @@ class ComparedStore:
         for begin in range(0, self._count, LOADED_AT_ONCE):
             numbers = range(begin, min(self._count, begin + LOADED_AT_ONCE))
             self.write({self.key(each): self._value(each) for each in numbers})
-        self.write({b"deleted": b"once"})
-        self.write({b"deleted": None})
+        deleted = self.key(self._count)
+        self.write({deleted: b"once"})
+        self.write({deleted: None})
         self.fleet.wait_running(self.nodes.values())
 
     def write(self, entries: dict[bytes, bytes | None]) -> None:
         placed = [
-            Placed(ENTRIES, partition_for(key, self.fleet.partitions), key, value, 1_000)
+            Placed(ENTRIES, partition_for(self._plain(key), self.fleet.partitions), key, value, 1_000)
             for key, value in entries.items()
         ]
         self._writer.write(self._next, placed)
@@ -83,7 +88,7 @@ class ComparedStore:
         """Have a node's replicas differ."""
         self.nodes[name].stop()
         for partition in range(self.fleet.partitions):
-            mine = [each for each in entries if partition_for(each.key, self.fleet.partitions) == partition]
+            mine = [each for each in entries if partition_for(each.placed_by, self.fleet.partitions) == partition]
             if mine:
                 plant(self.state_of(name, partition), self.engine, mine)
         self.nodes[name].start()

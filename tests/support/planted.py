@@ -12,27 +12,38 @@ from pathlib import Path
 from typing import NamedTuple
 
 from query_service.stores.rocksdb_engine import RocksDBEngine
+from query_service.stores.segments import family_of
 from query_service.stores.timestamps import timestamped
+from statehouse.keys import ordered as ordered_keys
 from tests.support.go_program import run_go_test
 
 
 class Planted(NamedTuple):
-    """An entry that is written; without a value the key is deleted."""
+    """An entry that is written; without a value the key is deleted.
+
+    `segment`: the number of the segment that has it, whose entry key `key` is; None in a key-value store.
+    """
 
     key: bytes
     value: bytes | None
     timestamp_ms: int = 0
+    segment: int | None = None
+
+    @property
+    def placed_by(self) -> bytes:
+        """The key that decides on the partition."""
+        return self.key if self.segment is None else ordered_keys.split(self.key)[0]
 
 
 def plant(folder: Path, engine: str, entries: Sequence[Planted]) -> None:
-    """Write entries into the key-value store in a folder. `engine`: as the node's setting."""
+    """Write entries into the store in a folder. `engine`: as the node's setting."""
     if engine == "python":
         opened = RocksDBEngine(folder)
         checkpoint = opened.checkpoint()
         assert checkpoint is not None, folder
-        opened.write(
-            {"default": [(each.key, timestamped(each.value, each.timestamp_ms)) for each in entries]}, checkpoint
-        )
+        for each in entries:
+            family = "default" if each.segment is None else family_of(each.segment)
+            opened.write({family: [(each.key, timestamped(each.value, each.timestamp_ms))]}, checkpoint)
         opened.close()
         return
     plan = folder.parent / "planted.json"
@@ -41,6 +52,7 @@ def plant(folder: Path, engine: str, entries: Sequence[Planted]) -> None:
             "Key": base64.b64encode(each.key).decode(),
             "Value": None if each.value is None else base64.b64encode(each.value).decode(),
             "TimestampMS": each.timestamp_ms,
+            "Segment": each.segment,
         }
         for each in entries
     ]

@@ -12,7 +12,7 @@ import grpc
 from google.protobuf import text_format
 from grpc_status import rpc_status
 
-from statehouse.contract.store_sums import StoreSums, SummedEntry, digest_of
+from statehouse.contract.store_sums import StoreSums, SumBounds, SummedEntry, digest_of
 from statehouse.errors import LookupFailure
 from statehouse.errors.statuses import to_status
 from statehouse.v1 import (
@@ -158,6 +158,8 @@ class RecordedNode(node_service_pb2_grpc.NodeServiceServicer):
     """A node that says always the same, or what a test has put there; `before_answer` is called first.
 
     `stored`: what its engines hold for keys; `logged`: what the changelogs say. Both are of all stores and partitions.
+    `bounds`: which entries a replica counts, and `logged_bounds`, which ones a log counts; None: a key-value store's.
+    What is summed is all the same.
     """
 
     def __init__(self, said: node_service_pb2.GetNodeResponse) -> None:
@@ -166,6 +168,8 @@ class RecordedNode(node_service_pb2_grpc.NodeServiceServicer):
         self.before_answer: Callable[[], None] = lambda: None
         self.logged = {b"player-%d" % each: bytes(8) + b"%d points" % each for each in range(3)}
         self.stored = dict(self.logged)
+        self.bounds: SumBounds | None = None
+        self.logged_bounds: SumBounds | None = None
         self.sums: list[verification_pb2.SumStoreRequest] = []
         self.restored: list[verification_pb2.RestoreReplicaRequest] = []
         self.sum_failures: list[LookupFailure] = []
@@ -191,7 +195,10 @@ class RecordedNode(node_service_pb2_grpc.NodeServiceServicer):
             context.abort_with_status(rpc_status.to_status(to_status(self.sum_failures.pop(0))))
         moment = types_pb2.Moment(query_id="scores", batch_id=6)
         stamp = types_pb2.ReplicaStamp(partition=request.partition, position=120, moment=moment)
-        yield verification_pb2.SumStoreResponse(stamp=stamp)
+        bounds = self.logged_bounds if request.of_log else self.bounds
+        if bounds is not None and request.HasField("bounds"):
+            bounds |= SumBounds.from_proto(request.bounds)
+        yield verification_pb2.SumStoreResponse(stamp=stamp, bounds=None if bounds is None else bounds.to_proto())
         sums = StoreSums.empty(request.buckets)
         copy = self.logged if request.of_log else self.stored
         listed = verification_pb2.SummedEntries()

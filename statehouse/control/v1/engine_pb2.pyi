@@ -666,6 +666,8 @@ class EngineSum(_message.Message):
     MOST_BYTES_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
     LISTED_FIELD_NUMBER: _builtins.int
+    FIRST_MS_FIELD_NUMBER: _builtins.int
+    RECORDED_FROM_MS_FIELD_NUMBER: _builtins.int
     view: _builtins.int
     """The view's number."""
     store: _builtins.int
@@ -674,6 +676,10 @@ class EngineSum(_message.Message):
     """About how many bytes of keys and values are read."""
     buckets: _builtins.int
     """How many buckets there are."""
+    first_ms: _builtins.int
+    """Windows and sessions of an earlier time don't count, in milliseconds."""
+    recorded_from_ms: _builtins.int
+    """Nor do those of records with an earlier time."""
     @_builtins.property
     def listed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Those whose entries are returned."""
@@ -686,10 +692,12 @@ class EngineSum(_message.Message):
         most_bytes: _builtins.int = ...,
         buckets: _builtins.int = ...,
         listed: _abc.Iterable[_builtins.int] | None = ...,
+        first_ms: _builtins.int = ...,
+        recorded_from_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "listed", b"listed", "most_bytes", b"most_bytes", "store", b"store", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "first_ms", b"first_ms", "listed", b"listed", "most_bytes", b"most_bytes", "recorded_from_ms", b"recorded_from_ms", "store", b"store", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1097,6 +1105,7 @@ class EngineSummed(_message.Message):
     IS_ALL_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
     SUMS_FIELD_NUMBER: _builtins.int
+    PASSED_OVER_FIELD_NUMBER: _builtins.int
     entries: _builtins.int
     """Entries, of this order alone."""
     bytes: _builtins.int
@@ -1105,6 +1114,8 @@ class EngineSummed(_message.Message):
     """Whether there are no more. Then the sums are there."""
     sums: _builtins.bytes
     """Sums by bucket, 16 bytes each, big-endian."""
+    passed_over: _builtins.int
+    """Bytes of entries that were read and don't count."""
     @_builtins.property
     def listed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Those of buckets that are listed: a key, its digest, and the record's time,
@@ -1124,10 +1135,11 @@ class EngineSummed(_message.Message):
         is_all: _builtins.bool = ...,
         counts: _abc.Iterable[_builtins.int] | None = ...,
         sums: _builtins.bytes = ...,
+        passed_over: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "counts", b"counts", "entries", b"entries", "is_all", b"is_all", "listed", b"listed", "sums", b"sums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "counts", b"counts", "entries", b"entries", "is_all", b"is_all", "listed", b"listed", "passed_over", b"passed_over", "sums", b"sums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,9 @@ from statehouse.cli import verification
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.main import app
 from statehouse.contract.moments import MomentToken
+from statehouse.contract.store_sums import SumBounds
 from statehouse.errors import LookupFailure, Reason
+from statehouse.keys.composite import SessionKey, WindowKey
 from tests.support.recorded_fleet import RecordedFleet, RecordedNode, recorded_fleet
 
 MOMENT = MomentToken({"scores": 6})
@@ -37,6 +39,13 @@ def run(fleet: RecordedFleet, *options: str) -> tuple[Result, Any]:
     command = ["verify", "boards", "--partition", "0", "--router", fleet.router.target, "-o", "json", *options]
     result = CliRunner().invoke(app, command)
     return result, json.loads(result.stdout) if result.stdout else None
+
+
+def names_of(fleet: RecordedFleet) -> str:
+    result = CliRunner().invoke(
+        app, ["verify", "boards", "--partition", "0", "--router", fleet.router.target, "-o", "name"]
+    )
+    return result.stdout.rstrip("\n")
 
 
 def named(document: Any) -> list[tuple[str, str, str]]:
@@ -130,6 +139,49 @@ def test_entries_are_listed_of_a_later_moment_if_the_first_is_gone(fleet: Record
     first.SumStore = sum_once  # type: ignore[method-assign] # looked up at each call
     result, document = run(fleet)
     assert (result.exit_code, named(document)) == (ExitCode.ERROR, [("node-b", "player-0", "missing")])
+
+
+@pytest.mark.parametrize("expires_more", ["log", "replica"])
+def test_all_copies_expire_as_the_one_that_has_seen_the_latest_time(fleet: RecordedFleet, expires_more: str) -> None:
+    nodes = nodes_of(fleet)
+    for node in nodes:
+        node.bounds = SumBounds(2_000 if expires_more == "replica" and node is nodes[0] else 1_000, -1)
+        node.logged_bounds = SumBounds(3_000 if expires_more == "log" else 500, 70)
+    result, document = run(fleet)
+    assert (result.exit_code, document["differences"]) == (0, [])
+    asked = [each for node in nodes for each in node.sums]
+    (first,) = (each for each in asked if not each.HasField("bounds"))
+    assert first.of_log, "the log says which records it has"
+    others = {(each.bounds.stream_time_ms, each.bounds.recorded_from_ms) for each in asked if each.HasField("bounds")}
+    assert others == ({(3_000, 70)} if expires_more == "log" else {(500, 70), (2_000, 70)})
+    assert len(asked) == (3 if expires_more == "log" else 6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "named_as", "span"),
+    [
+        ("window", WindowKey(b"p\x00", 60_000).to_entry_key(), "p\x00@60000", (60_000, None)),
+        ("session", SessionKey(b"p\x00", 60_000, 61_000).to_entry_key(), "p\x00@60000-61000", (60_000, 61_000)),
+    ],
+)
+def test_windows_and_sessions_are_named(
+    fleet: RecordedFleet, kind: str, entry: bytes, named_as: str, span: tuple[int, int | None]
+) -> None:
+    fleet.fleet.stores[0].kind = kind
+    for node in nodes_of(fleet):
+        node.bounds = node.logged_bounds = SumBounds(100_000, -1)
+        node.stored, node.logged = {}, {entry: bytes(8) + b"v"}
+    nodes_of(fleet)[0].stored = {entry: bytes(8) + b"v"}
+    result, document = run(fleet)
+    assert result.exit_code == ExitCode.ERROR
+    (found,) = document["differences"]
+    assert (found["replica"], found["key"], found["key_hex"], found["wrong"]) == ("node-b", "p\x00", "7000", "missing")
+    assert (found["start_ms"], found["end_ms"]) == span
+    assert all(each.bounds.stream_time_ms == 100_000 for node in nodes_of(fleet) for each in node.sums if each.listed)
+    table = CliRunner().invoke(app, ["verify", "boards", "--partition", "0", "--router", fleet.router.target])
+    assert "1970-01-01T00:01:00" in table.stdout
+    assert ("1970-01-01T00:01:01" in table.stdout) == (kind == "session")
+    assert names_of(fleet) == f"node-b/0/{named_as}"
 
 
 def test_a_wrong_replica_is_restored_and_checked_again(fleet: RecordedFleet) -> None:

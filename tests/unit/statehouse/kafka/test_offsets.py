@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException
+from confluent_kafka import OFFSET_END, OFFSET_INVALID, IsolationLevel, KafkaException
 from confluent_kafka.admin import ListOffsetsResultInfo
 
-from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets, settled_offsets
+from statehouse.kafka.offsets import earliest_offsets, first_record_ms, last_stable_offsets, settled_offsets
 
 
 class FakeAdmin:
@@ -36,6 +36,29 @@ def test_an_offset_that_nobody_named_is_no_answer(ask: Any) -> None:
     with pytest.raises(KafkaException, match="named no offset"):
         ask(admin, [("topic", 1)])
     assert admin.looks == 2, "who leads was asked again, each time"
+
+
+class TimedAdmin:
+    def __init__(self, offset: int, timestamp_ms: int) -> None:
+        self._found = ListOffsetsResultInfo(offset, timestamp_ms, -1)
+
+    def list_offsets(self, request: Any, **_options: Any) -> dict[Any, Future[ListOffsetsResultInfo]]:
+        (at,) = request
+        future = Future[ListOffsetsResultInfo]()
+        future.set_result(self._found)
+        return {at: future}
+
+
+@pytest.mark.parametrize(("offset", "timestamp_ms", "found"), [(7, 1_000, 1_000), (0, 0, 0), (OFFSET_END, -1, None)])
+def test_the_first_record_has_a_time_if_there_is_one(offset: int, timestamp_ms: int, found: int | None) -> None:
+    admin: Any = TimedAdmin(offset, timestamp_ms)
+    assert first_record_ms(admin, "topic", 0) == found
+
+
+def test_a_broker_that_is_silent_says_nothing_of_the_first_record() -> None:
+    admin: Any = TimedAdmin(OFFSET_INVALID, -1)
+    with pytest.raises(KafkaException, match="named no offset"):
+        first_record_ms(admin, "topic", 0)
 
 
 class BusyLog:

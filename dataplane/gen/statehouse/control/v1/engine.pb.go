@@ -1390,9 +1390,13 @@ type EngineSum struct {
 	// How many buckets there are.
 	Buckets uint32 `protobuf:"varint,4,opt,name=buckets,proto3" json:"buckets,omitempty"`
 	// Those whose entries are returned.
-	Listed        []uint32 `protobuf:"varint,5,rep,packed,name=listed,proto3" json:"listed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Listed []uint32 `protobuf:"varint,5,rep,packed,name=listed,proto3" json:"listed,omitempty"`
+	// Windows and sessions of an earlier time don't count, in milliseconds.
+	FirstMs int64 `protobuf:"varint,6,opt,name=first_ms,json=firstMs,proto3" json:"first_ms,omitempty"`
+	// Nor do those of records with an earlier time.
+	RecordedFromMs int64 `protobuf:"varint,7,opt,name=recorded_from_ms,json=recordedFromMs,proto3" json:"recorded_from_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *EngineSum) Reset() {
@@ -1458,6 +1462,20 @@ func (x *EngineSum) GetListed() []uint32 {
 		return x.Listed
 	}
 	return nil
+}
+
+func (x *EngineSum) GetFirstMs() int64 {
+	if x != nil {
+		return x.FirstMs
+	}
+	return 0
+}
+
+func (x *EngineSum) GetRecordedFromMs() int64 {
+	if x != nil {
+		return x.RecordedFromMs
+	}
+	return 0
 }
 
 // Closes a view.
@@ -2331,7 +2349,9 @@ type EngineSummed struct {
 	// Entries by bucket, of all orders.
 	Counts []uint64 `protobuf:"varint,5,rep,packed,name=counts,proto3" json:"counts,omitempty"`
 	// Sums by bucket, 16 bytes each, big-endian.
-	Sums          []byte `protobuf:"bytes,6,opt,name=sums,proto3" json:"sums,omitempty"`
+	Sums []byte `protobuf:"bytes,6,opt,name=sums,proto3" json:"sums,omitempty"`
+	// Bytes of entries that were read and don't count.
+	PassedOver    uint64 `protobuf:"varint,7,opt,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2406,6 +2426,13 @@ func (x *EngineSummed) GetSums() []byte {
 		return x.Sums
 	}
 	return nil
+}
+
+func (x *EngineSummed) GetPassedOver() uint64 {
+	if x != nil {
+		return x.PassedOver
+	}
+	return 0
 }
 
 // Numbers by names.
@@ -3002,14 +3029,16 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\asegment\x18\x06 \x01(\x03H\x01R\asegment\x88\x01\x01B\a\n" +
 	"\x05_stopB\n" +
 	"\n" +
-	"\b_segment\"\x86\x01\n" +
+	"\b_segment\"\xcb\x01\n" +
 	"\tEngineSum\x12\x12\n" +
 	"\x04view\x18\x01 \x01(\x04R\x04view\x12\x14\n" +
 	"\x05store\x18\x02 \x01(\x04R\x05store\x12\x1d\n" +
 	"\n" +
 	"most_bytes\x18\x03 \x01(\rR\tmostBytes\x12\x18\n" +
 	"\abuckets\x18\x04 \x01(\rR\abuckets\x12\x16\n" +
-	"\x06listed\x18\x05 \x03(\rR\x06listed\"\"\n" +
+	"\x06listed\x18\x05 \x03(\rR\x06listed\x12\x19\n" +
+	"\bfirst_ms\x18\x06 \x01(\x03R\afirstMs\x12(\n" +
+	"\x10recorded_from_ms\x18\a \x01(\x03R\x0erecordedFromMs\"\"\n" +
 	"\fEngineUnview\x12\x12\n" +
 	"\x04view\x18\x01 \x01(\x04R\x04view\"N\n" +
 	"\vEngineCount\x12\x14\n" +
@@ -3064,14 +3093,16 @@ const file_statehouse_control_v1_engine_proto_rawDesc = "" +
 	"\x0estream_time_ms\x18\x04 \x01(\x03R\fstreamTimeMs\"N\n" +
 	"\rEngineEntries\x12&\n" +
 	"\x0fkeys_and_values\x18\x01 \x03(\fR\rkeysAndValues\x12\x15\n" +
-	"\x06is_all\x18\x02 \x01(\bR\x05isAll\"\x99\x01\n" +
+	"\x06is_all\x18\x02 \x01(\bR\x05isAll\"\xba\x01\n" +
 	"\fEngineSummed\x12\x18\n" +
 	"\aentries\x18\x01 \x01(\x04R\aentries\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x16\n" +
 	"\x06listed\x18\x03 \x03(\fR\x06listed\x12\x15\n" +
 	"\x06is_all\x18\x04 \x01(\bR\x05isAll\x12\x16\n" +
 	"\x06counts\x18\x05 \x03(\x04R\x06counts\x12\x12\n" +
-	"\x04sums\x18\x06 \x01(\fR\x04sums\"\x9e\x01\n" +
+	"\x04sums\x18\x06 \x01(\fR\x04sums\x12\x1f\n" +
+	"\vpassed_over\x18\a \x01(\x04R\n" +
+	"passedOver\"\x9e\x01\n" +
 	"\x0eEngineMeasures\x12O\n" +
 	"\bmeasures\x18\x01 \x03(\v23.statehouse.control.v1.EngineMeasures.MeasuresEntryR\bmeasures\x1a;\n" +
 	"\rMeasuresEntry\x12\x10\n" +
