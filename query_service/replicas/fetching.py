@@ -24,6 +24,7 @@ from query_service.dataplane.orders import DataPlane
 from query_service.disk.directory import FETCHED_FOLDER
 from query_service.replicas.opening import FoundStore, StoreOpener
 from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
+from query_service.replicas.transfers import Transfer
 from query_service.states.faults import Fault, FaultOutcome, TaskFault, fault_of
 from query_service.states.manifest import (
     Manifest,
@@ -38,7 +39,6 @@ from query_service.states.sources import (
     LeftToRead,
     Peer,
     Rates,
-    Transfer,
     is_cheaper,
     is_too_slow,
     is_worth_asking,
@@ -116,7 +116,7 @@ class FileRestores:
         self._restoring: dict[StoreReplica, tuple[int, float]] = {}
         self._from: dict[Path, str] = {}  # whose files a store had last
         self._distrusted: set[tuple[Path, str]] = set()
-        self._give_none: dict[str, str] = {}  # which runs of which nodes are of such a version
+        self._give_none: dict[str, str] = {}  # runs of nodes whose version has no such call
         self._progress = RestoreProgress(LOG_INTERVAL_S)
 
     # What the log takes.

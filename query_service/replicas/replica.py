@@ -20,12 +20,12 @@ from query_service.replicas.exact_ranges import ExactRanges
 from query_service.replicas.placement import PlacementCheck
 from query_service.replicas.tail import READ_AT_ONCE_S, Compaction, Tail
 from query_service.replicas.tail_feed import TailFeed
+from query_service.replicas.transfers import Transfer
 from query_service.replicas.wakeup import Wakeup
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.confirmation import Confirmation, KnownEnd
 from query_service.states.faults import Fault, TaskFault
 from query_service.states.lifecycle import StoreState, can_follow, next_state
-from query_service.states.sources import Transfer
 from query_service.states.task_events import NodeTask
 from query_service.stores.base import Applied, ChangelogRecord, StateStore
 from query_service.stores.engine import KeepsMoments, MomentGone

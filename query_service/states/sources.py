@@ -108,33 +108,6 @@ def is_too_slow(fetched: int, missing: int, took_s: float, left: LeftToRead, rat
     return rest_s > _SLOW * rates.log_s(left.records)
 
 
-@dataclass(slots=True)
-class Transfer:
-    """Files of a store's partition that are fetched.
-
-    Attributes:
-        store: the store's name.
-        partition: its partition.
-        peer: whose files they are, an instance id.
-        size: the bytes of all.
-        there: those that were there before.
-        done: those that are there.
-
-    """
-
-    store: str
-    partition: int
-    peer: str
-    size: int
-    there: int
-    done: int
-
-    @property
-    def missing(self) -> int:
-        """The bytes that are still to come."""
-        return max(0, self.size - self.done)
-
-
 @dataclass(frozen=True, slots=True)
 class Peer:
     """Another node that has a store's partition: its instance id, its address, and which run of its process it is."""

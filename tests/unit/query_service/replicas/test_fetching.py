@@ -15,11 +15,12 @@ from query_service.dataplane.orders import DataPlane
 from query_service.disk.directory import TaskDirectory
 from query_service.replicas.fetching import Brought, FileRestores, NotWanted, _Fetch
 from query_service.replicas.opening import FoundStore, StoreOpener
+from query_service.replicas.transfers import Transfer
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault, TaskFault
 from query_service.states.keep_or_wipe import Changelog
 from query_service.states.manifest import Manifest, StoredFile
-from query_service.states.sources import Peer, Transfer
+from query_service.states.sources import Peer
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.contract.topology import AnyTaskId, StoreSpec
 from statehouse.control.v1 import engine_pb2
@@ -88,6 +89,11 @@ class SilentPeer:
             self._under_way.pop().set_exception(TaskFault("context canceled", Fault.PEER_FAILED))
         done.set_result(engine_pb2.EngineAnswer())
         return done
+
+
+def test_what_is_missing_of_files_is_never_negative() -> None:
+    assert Transfer("scores", 0, "a", 10, 0, 4).missing == 6
+    assert Transfer("scores", 0, "a", 10, 0, 11).missing == 0
 
 
 async def test_files_of_a_fetch_that_was_ended_are_not_fetched_again(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from query_service.states.sources import (
     LeftToRead,
     Peer,
     Rates,
-    Transfer,
     is_cheaper,
     is_too_slow,
     is_worth_asking,
@@ -122,11 +121,6 @@ def test_an_offer_may_take_as_long_as_the_log() -> None:
     assert offered_within_s(MUCH, RATES) == 100.0
     assert 1.0 < offered_within_s(LeftToRead(0, 1), RATES) < 60.0, "a node that is busy is heard"
     assert offered_within_s(LeftToRead(0, 10**12), RATES) < 3_600.0
-
-
-def test_what_is_missing_of_files_is_never_negative() -> None:
-    assert Transfer("scores", 0, "a", 10, 0, 4).missing == 6
-    assert Transfer("scores", 0, "a", 10, 0, 11).missing == 0
 
 
 def test_rates_follow_what_is_measured() -> None:
