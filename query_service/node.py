@@ -400,8 +400,9 @@ class QueryNode:
     async def _peers_of(self, task: AnyTaskId, store: str, partition: int) -> list[Peer]:
         """Return the nodes that can give a store's partition, as soon as it is known who there is."""
         await is_set_within(self._control.members_known, _MEMBERS_KNOWN_S)
-        view = self._reads.admission.view
-        return peers_of(view.assignment, view.members, self._host.instance_id, task, store, partition)
+        # Not those of the view for reads: it has the heartbeats of when an address or the assignment changed last.
+        now = self._ownership
+        return peers_of(now.assignment, now.members, self._host.instance_id, task, store, partition)
 
     def _take_assignment(self, assignment: Assignment) -> None:
         self._tasks.assign(assignment, self._ownership.wanted)
