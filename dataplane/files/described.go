@@ -46,11 +46,11 @@ func (s *Sums) Described(ctx context.Context, directory string) ([]*statehousev1
 		if name == LockFile {
 			continue
 		}
-		is, err := each.Info()
+		info, err := each.Info()
 		if err != nil {
 			return nil, err
 		}
-		size, sum := is.Size(), s.of(name, is)
+		size, sum := info.Size(), s.of(name, info)
 		if sum == nil {
 			adding := sha256.New()
 			if size, err = added(ctx, adding, filepath.Join(directory, name)); err != nil {
@@ -59,7 +59,7 @@ func (s *Sums) Described(ctx context.Context, directory string) ([]*statehousev1
 			sum = adding.Sum(nil)
 		}
 		if filepath.Ext(name) == tableSuffix {
-			tables[name] = table{size, is.ModTime(), sum}
+			tables[name] = table{size, info.ModTime(), sum}
 		}
 		described = append(described, &statehousev1.StoredFile{Name: name, Size: uint64(size), Sha256: sum})
 	}
@@ -68,8 +68,8 @@ func (s *Sums) Described(ctx context.Context, directory string) ([]*statehousev1
 }
 
 // of returns a table's checksum; nil if it isn't known.
-func (s *Sums) of(name string, is fs.FileInfo) []byte {
-	if known := s.tables[name]; known.size == is.Size() && known.changed.Equal(is.ModTime()) {
+func (s *Sums) of(name string, info fs.FileInfo) []byte {
+	if known := s.tables[name]; known.size == info.Size() && known.changed.Equal(info.ModTime()) {
 		return known.sum
 	}
 	return nil

@@ -14,7 +14,7 @@ type Wanted struct {
 	Buckets int
 	// Listed are those whose entries are wanted.
 	Listed []uint32
-	// FirstMS is the earliest time of windows and sessions that count, RecordedFromMS that of their records: every copy has
+	// FirstMS is the earliest time of windows and sessions that count, RecordedFromMS the one of their records: every copy has
 	// these, whatever it has expired so far.
 	FirstMS, RecordedFromMS int64
 }

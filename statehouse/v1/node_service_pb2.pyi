@@ -249,7 +249,7 @@ class TaskReplica(_message.Message):
 
     @_builtins.property
     def transfers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreTransfer]:
-        """What is fetched from other nodes for stores that are not open yet."""
+        """Files that come from other nodes, for stores that are not open yet."""
 
     def __init__(
         self,

@@ -94,9 +94,9 @@ class NodeServiceServicer:
     def SumStore(self, request, context):
         """Returns sums of a replica's entries as of a moment, so that replicas can be
         compared with each other and with the changelog. Fails with
-        MOMENTS_UNAVAILABLE for stores that show no moments, with WRONG_STORE_KIND
-        for versioned stores, with OVERLOADED while another sum of the same kind is
-        made, and as a read of the moment does.
+        MOMENTS_UNAVAILABLE for stores that show no moments, and with
+        WRONG_STORE_KIND for versioned ones. Fails with OVERLOADED while another sum
+        of the same kind is made, and as a read of the moment does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

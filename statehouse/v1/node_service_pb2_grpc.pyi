@@ -48,9 +48,9 @@ class NodeServiceStub:
     SumStore: _grpc.UnaryStreamMultiCallable[_verification_pb2.SumStoreRequest, _verification_pb2.SumStoreResponse]
     """Returns sums of a replica's entries as of a moment, so that replicas can be
     compared with each other and with the changelog. Fails with
-    MOMENTS_UNAVAILABLE for stores that show no moments, with WRONG_STORE_KIND
-    for versioned stores, with OVERLOADED while another sum of the same kind is
-    made, and as a read of the moment does.
+    MOMENTS_UNAVAILABLE for stores that show no moments, and with
+    WRONG_STORE_KIND for versioned ones. Fails with OVERLOADED while another sum
+    of the same kind is made, and as a read of the moment does.
     """
     RestoreReplica: _grpc.UnaryUnaryMultiCallable[_verification_pb2.RestoreReplicaRequest, _verification_pb2.RestoreReplicaResponse]
     """Has the node restore a replica anew: it differs from the others. The task's
@@ -77,9 +77,9 @@ class NodeServiceAsyncStub(NodeServiceStub):
     SumStore: _aio.UnaryStreamMultiCallable[_verification_pb2.SumStoreRequest, _verification_pb2.SumStoreResponse]  # type: ignore[assignment]
     """Returns sums of a replica's entries as of a moment, so that replicas can be
     compared with each other and with the changelog. Fails with
-    MOMENTS_UNAVAILABLE for stores that show no moments, with WRONG_STORE_KIND
-    for versioned stores, with OVERLOADED while another sum of the same kind is
-    made, and as a read of the moment does.
+    MOMENTS_UNAVAILABLE for stores that show no moments, and with
+    WRONG_STORE_KIND for versioned ones. Fails with OVERLOADED while another sum
+    of the same kind is made, and as a read of the moment does.
     """
     RestoreReplica: _aio.UnaryUnaryMultiCallable[_verification_pb2.RestoreReplicaRequest, _verification_pb2.RestoreReplicaResponse]  # type: ignore[assignment]
     """Has the node restore a replica anew: it differs from the others. The task's
@@ -127,9 +127,9 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_verification_pb2.SumStoreResponse], _abc.AsyncIterator[_verification_pb2.SumStoreResponse]]:
         """Returns sums of a replica's entries as of a moment, so that replicas can be
         compared with each other and with the changelog. Fails with
-        MOMENTS_UNAVAILABLE for stores that show no moments, with WRONG_STORE_KIND
-        for versioned stores, with OVERLOADED while another sum of the same kind is
-        made, and as a read of the moment does.
+        MOMENTS_UNAVAILABLE for stores that show no moments, and with
+        WRONG_STORE_KIND for versioned ones. Fails with OVERLOADED while another sum
+        of the same kind is made, and as a read of the moment does.
         """
 
     @_abc_1.abstractmethod

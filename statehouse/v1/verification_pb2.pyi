@@ -240,7 +240,7 @@ class SummedEntry(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
-    """Serialized key. Of window and session stores: the key in the order of
+    """Serialized key. In window and session stores: the key in the order of
     entries, and after it the start, and the sequence or the end.
     """
     digest: _builtins.bytes

@@ -159,7 +159,7 @@ class RecordedNode(node_service_pb2_grpc.NodeServiceServicer):
 
     `stored`: what its engines hold for keys; `logged`: what the changelogs say. Both are of all stores and partitions.
     `bounds`: which entries a replica counts, and `logged_bounds`, which ones a log counts; None: a key-value store's.
-    What is summed is all the same.
+    Sums are made of all entries all the same.
     """
 
     def __init__(self, said: node_service_pb2.GetNodeResponse) -> None:

@@ -69,7 +69,7 @@ def test_versions_beside_the_first_one_are_remembered_with_their_nodes(tmp_path:
 
 
 def with_versions(run_dir: Path, *processes: str, **state: Any) -> ClusterState:
-    """Write down a cluster with a version beside the first one, of which these parts run."""
+    """Write down a cluster with a version beside the first one. These parts run."""
     ports = {"kafka": 1, "router": 2, "http": 3, ROUTER_METRICS: 5, "node-a": 4, "node-v2-a": 6}
     beside = DeployedVersion("v2", "hello.topology", 16, ("node-v2-a",))
     own = alive()["router"]
