@@ -17,15 +17,13 @@ from statehouse.cli.node_calls import NodeCalls
 from statehouse.cli.output import Column, OutputFormat
 from statehouse.cli.reads import Inquiry, takes_options
 from statehouse.client import Client, Fleet
-from statehouse.client.node_readings import NodeReading
+from statehouse.client.node_readings import UNDER_WAY, NodeReading
 from statehouse.client.restore_rates import RestoreRates, RestoreSample, RunningRestore
 from statehouse.contract.membership import TaskState
 from statehouse.errors import LookupFailure
 
 _BARS_EVERY_S: Final = 1.0
 _LINES_EVERY_S: Final = 10.0
-_UNDER_WAY: Final = frozenset({TaskState.CREATED, TaskState.RESTORING})
-"""Files are fetched before a task's stores are open."""
 _ROUTER_AWAY_MAX_S: Final = 30.0
 """A router that restarts is back sooner; restores go on without it."""
 _GONE_MS: Final = 30_000
@@ -126,7 +124,7 @@ class _Restores:
                 raise
             return self._latest
         self._seen_at_s = time.monotonic()
-        restoring = {each.instance_id for task in fleet.tasks for each in task.replicas if each.state in _UNDER_WAY}
+        restoring = {each.instance_id for task in fleet.tasks for each in task.replicas if each.state in UNDER_WAY}
         answers = self._nodes.get_nodes(node.host for node in fleet.nodes if node.host.instance_id in restoring)
         self._latest = self._rates.take(samples_of(fleet, answers), self._seen_at_s)
         return self._latest

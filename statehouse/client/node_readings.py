@@ -19,8 +19,8 @@ ReplicaPlace = tuple[str, str, int]
 """A task, one of its stores, and the store's partition."""
 
 
-_UNDER_WAY: Final = frozenset({TaskState.CREATED, TaskState.RESTORING})
-"""A task whose further stores are still opened, or fetched, is created."""
+UNDER_WAY: Final = frozenset({TaskState.CREATED, TaskState.RESTORING})
+"""States of a task that restores: it is only created while its stores are opened, and files for them fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class NodeReading:
     def restores(self) -> Iterator[RestoreSample]:
         """Yield where each restore is."""
         for each in self.replicas:
-            if each.state in _UNDER_WAY:
+            if each.state in UNDER_WAY:
                 yield RestoreSample(
                     self.instance_id,
                     each.task,
