@@ -262,6 +262,7 @@ class Watcher:
             part[key] = count
 
 
+@pytest.mark.long  # over a minute
 @pytest.mark.timeout(600)
 def test_watches_lose_and_double_nothing_when_another_version_serves(two: TwoVersions) -> None:
     chosen = random.Random(SEED)
