@@ -96,6 +96,16 @@ class Brought:
     is_anew: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """A store that is to be brought, with what its log still has; the rest is as in `FileRestores.bring`."""
+
+    found: FoundStore
+    left: LeftToRead
+    transfers: MutableMapping[str, Transfer]
+    is_wanted: Callable[[], bool]
+
+
 class FileRestores:
     """Brings stores from other nodes."""
 
@@ -162,12 +172,13 @@ class FileRestores:
             self._distrusted.add((found.path, last))
         if not is_worth_asking(left, self._rates, self._after_s):
             return brought
+        errand = _Errand(found, left, transfers, is_wanted)
         for peer in await self._peers(spec.task_id(found.partition), spec.name, found.partition):
             if (found.path, peer.name) in self._distrusted:
                 self.passed_over(found, brought, peer.name, Fault.CORRUPT_STORE, "its files were damaged before")
                 continue
             try:
-                if not await self._brought_in_goes(peer, found, left, transfers, is_wanted):
+                if not await self._brought_in_goes(peer, errand):
                     break
             except NotWanted:
                 return brought  # what was fetched stays: it may be wanted again
@@ -181,25 +192,18 @@ class FileRestores:
         brought.is_anew = found.kept is None  # that took its time, and the log has gone on
         return brought
 
-    async def _brought_in_goes(
-        self,
-        peer: Peer,
-        found: FoundStore,
-        left: LeftToRead,
-        transfers: MutableMapping[str, Transfer],
-        is_wanted: Callable[[], bool],
-    ) -> bool:
+    async def _brought_in_goes(self, peer: Peer, errand: _Errand) -> bool:
         """Bring a store's files as `_brought_from` does. A peer that fails half-way is asked for another checkpoint.
 
         It may have removed the first one, which was old; of most files the next one has the same.
         """
-        goes_left = _GOES
+        found, goes_left = errand.found, _GOES
         while True:
             goes_left -= 1
             try:
-                return await self._brought_from(peer, found, left, transfers, is_wanted)
+                return await self._brought_from(peer, errand)
             except TaskFault as error:
-                transfer = transfers.pop(found.path.name, None)
+                transfer = errand.transfers.pop(found.path.name, None)
                 if not goes_left or transfer is None or error.fault is not Fault.PEER_FAILED:
                     raise
                 there = await asyncio.to_thread(_size_in, found.path / FETCHED_FOLDER)
@@ -207,24 +211,18 @@ class FileRestores:
                     raise
                 log.info("a peer is asked again", **found.facts, peer=peer.name, there_bytes=there, reason=str(error))
 
-    async def _brought_from(
-        self,
-        peer: Peer,
-        found: FoundStore,
-        left: LeftToRead,
-        transfers: MutableMapping[str, Transfer],
-        is_wanted: Callable[[], bool],
-    ) -> bool:
+    async def _brought_from(self, peer: Peer, errand: _Errand) -> bool:
         """Bring a store's files from a peer; return whether they are there. If not, the log is cheaper.
 
         Raises:
             TaskFault: the peer can't give them, or they can't be used.
 
         """
-        manifest, checkpoint = await self._offered(peer, found, left, is_wanted)
+        found = errand.found
+        manifest, checkpoint = await self._offered(peer, errand)
         # The peer may have read what was written since the log's end was asked for.
         needed = await asyncio.to_thread(self._opener.needed_now, found)
-        left = LeftToRead(left.start, needed.changelog.end_offset)
+        errand = replace(errand, left=LeftToRead(errand.left.start, needed.changelog.end_offset))
         try:
             start = accepted(manifest, needed, monotonic_and_wall_ms()[1])
         except ManifestUnusable as error:
@@ -234,7 +232,7 @@ class FileRestores:
         folder = found.path / FETCHED_FOLDER
         there = await asyncio.to_thread(_cleared, folder, manifest.files)
         missing = max(0, manifest.size - there)
-        if not is_cheaper(missing, start.position, left, self._rates):
+        if not is_cheaper(missing, start.position, errand.left, self._rates):
             log.info("no files fetched: the log is faster", **found.facts, peer=peer.name, size_bytes=manifest.size)
             return False
         await asyncio.to_thread(_refuse_full, folder, missing)
@@ -249,17 +247,15 @@ class FileRestores:
         )
         fetch = _Fetch(self._plane, peer, checkpoint, manifest, folder, self._silence_ms)
         transfer = Transfer(found.spec.name, found.partition, peer.name, manifest.size, there, there)
-        transfers[found.path.name] = transfer
-        took_s = await self._fetched(fetch, found, transfer, left, is_wanted)
+        errand.transfers[found.path.name] = transfer
+        took_s = await self._fetched(fetch, transfer, errand)
         self._rates = self._rates.fetched(missing, took_s)
         self._metrics.fetched_bytes.labels(found.spec.name).inc(missing)
         await self._adopt(found, manifest, folder)
         log.info("files were fetched", **found.facts, peer=peer.name, size_bytes=missing, took_s=round(took_s, 3))
         return True
 
-    async def _fetched(
-        self, fetch: _Fetch, found: FoundStore, transfer: Transfer, left: LeftToRead, is_wanted: Callable[[], bool]
-    ) -> float:
+    async def _fetched(self, fetch: _Fetch, transfer: Transfer, errand: _Errand) -> float:
         """Return after how many seconds all files are there. Meanwhile `transfer` shows how many bytes are.
 
         Raises:
@@ -267,7 +263,7 @@ class FileRestores:
             TaskFault: a file can't be fetched, or all come so slowly that the log is faster.
 
         """
-        began = time.monotonic()
+        found, began = errand.found, time.monotonic()
         where = StorePartition(transfer.store, found.spec.changelog_topic, transfer.partition)
         self._progress.start(where, transfer.there, transfer.size, began)
 
@@ -283,9 +279,9 @@ class FileRestores:
                     bytes_per_s=round(status.records_per_s),
                     eta_s=None if status.eta_s is None else round(status.eta_s),
                 )
-            if not is_wanted():
+            if not errand.is_wanted():
                 raise NotWanted
-            if is_too_slow(size - transfer.there, transfer.missing, took_s, left, self._rates):
+            if is_too_slow(size - transfer.there, transfer.missing, took_s, errand.left, self._rates):
                 slow = f"{size - transfer.there} bytes came within {took_s:.1f} s and {transfer.missing} are missing"
                 raise TaskFault(f"{slow}: the log is faster", Fault.PEER_SLOW)
 
@@ -295,18 +291,17 @@ class FileRestores:
             self._progress.end(where)
         return time.monotonic() - began
 
-    async def _offered(
-        self, peer: Peer, found: FoundStore, left: LeftToRead, is_wanted: Callable[[], bool]
-    ) -> tuple[Manifest, str]:
+    async def _offered(self, peer: Peer, errand: _Errand) -> tuple[Manifest, str]:
         """Ask a peer for a store; return its manifest, with its time by our clock, and its checkpoint's name."""
         if self._give_none.get(peer.name) == peer.incarnation:
             raise TaskFault(_GIVES_NONE, Fault.PEER_FAILED)
+        found = errand.found
         request = peer_service_pb2.OfferStoreRequest(store=found.spec.name, partition=found.partition)
         asked_at_ms, clock = monotonic_and_wall_ms()[1], process_clock()
         try:
-            within_s = offered_within_s(left, self._rates)
+            within_s = offered_within_s(errand.left, self._rates)
             call = self._plane.call(peer.address, _OFFER, request.SerializeToString(), within_s)
-            answer = await _while(is_wanted, asyncio.ensure_future(call))
+            answer = await _while(errand.is_wanted, asyncio.ensure_future(call))
             offered = peer_service_pb2.OfferStoreResponse.FromString(answer)
             told = offered.manifest
             files = checked_files([StoredFile(each.name, each.size, each.sha256) for each in told.files])
