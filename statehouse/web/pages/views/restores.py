@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from statehouse.client.node_readings import ReplicaReading, TransferReading
+from statehouse.client.node_readings import UNDER_WAY, ReplicaReading, TransferReading
 from statehouse.contract.membership import TaskState
 from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.contacts import Contact
@@ -15,7 +15,7 @@ from statehouse.web.pages.recorder import Recorder
 from statehouse.web.pages.views.attention import silent_nodes
 
 RESTORES_A_PAGE: Final = 100
-_UNDER_WAY: Final = frozenset({TaskState.CREATED, TaskState.RESTORING, TaskState.ERROR})
+_SHOWN: Final = UNDER_WAY | {TaskState.ERROR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _rows(recorder: Recorder) -> Iterator[RestoreRow]:
     for name, reading in recorder.readings.items():
         is_silent = name in silent
         for each in reading.replicas:
-            if each.state in _UNDER_WAY:
+            if each.state in _SHOWN:
                 row = _row(recorder, name, each, each.state, is_silent=is_silent and each.state != TaskState.ERROR)
                 yield replace(row, restored=each.restored_records, error=each.error)
         for files in reading.transfers:
