@@ -69,6 +69,8 @@ ROUTED := $(addprefix tests/integration/,routing failover faults fuzz)
 export PATH := $(CURDIR)/$(TOOLS):$(PATH)
 # With compiled modules processes start a sixth sooner, and tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
+# The program is built without C; with it, tests and checks would compile all that it depends on a second time.
+export CGO_ENABLED := 0
 
 .DEFAULT_GOAL := help
 .PHONY: help prose setup class-archive tools debian-tools demo up down test race test-unit mutate test-long robustness check fmt
@@ -87,8 +89,8 @@ test: setup tools class-archive ## Run all tests at small size, two at a time (w
 
 # Its own target: it compiles all of Go anew, which takes a fresh clone minutes.
 race: ## Run the tests in Go, looking for data races (by hand, and in `make test-long`)
-	go -C $(DATAPLANE) test -race ./...
-	go -C $(LOADGEN_SOURCE) test -race ./...
+	CGO_ENABLED=1 go -C $(DATAPLANE) test -race ./...
+	CGO_ENABLED=1 go -C $(LOADGEN_SOURCE) test -race ./...
 
 up: setup ## Start the leaderboard cluster on this machine and keep it running; with Go, build grpcurl first
 	@! command -v go >/dev/null || $(MAKE) --no-print-directory $(GRPCURL) || echo "grpcurl wasn't built; all else works" >&2
@@ -264,7 +266,7 @@ debian-tools:
 	  { echo "these are missing and can't be installed; as root: apt-get install" $$missing >&2; exit 1; }
 
 $(PROXY): $(shell find $(DATAPLANE) -name '*.go') $(wildcard $(DATAPLANE)/go.*)
-	CGO_ENABLED=0 go -C $(DATAPLANE) build -buildvcs=false -o $(CURDIR)/$(PROXY) .
+	go -C $(DATAPLANE) build -buildvcs=false -o $(CURDIR)/$(PROXY) .
 
 $(GRPCURL):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)

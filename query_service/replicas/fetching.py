@@ -71,6 +71,7 @@ _GOES: Final = 3
 """Of so many checkpoints of a peer files are fetched, as long as each brings something."""
 _PAUSE_S: Final = 0.3
 _LOOKED_EVERY_S: Final = 0.5
+_GIVE_NONE_MAX: Final = 1_000
 _GIVES_NONE: Final = "its version gives no stores to other nodes"
 _SPARE_BYTES: Final = 64 * 1024 * 1024
 """What stays free on a disk that files are fetched to."""
@@ -309,6 +310,8 @@ class FileRestores:
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 self._give_none[peer.name] = peer.incarnation
+                if len(self._give_none) > _GIVE_NONE_MAX:
+                    self._give_none.pop(next(iter(self._give_none)))  # the oldest: it would be asked once more
                 raise TaskFault(_GIVES_NONE, Fault.PEER_FAILED) from error
             failure = from_rpc_error(error)
             raise TaskFault(f"{failure.reason.name}: {failure.message}", Fault.PEER_FAILED) from error

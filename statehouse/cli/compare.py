@@ -196,11 +196,7 @@ def _value(value: StoreValue) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _said(data: StoreValue) -> StoreValue:
-    """Return a raw key or value as text, if it is one."""
-    try:
-        return data.decode() if isinstance(data, bytes) else data
-    except UnicodeDecodeError:
-        return data
+    return out.shown_bytes(data) if isinstance(data, bytes) else data
 
 
 def _print(found: Differences[StoreValue], against: str, version: str) -> None:

@@ -24,15 +24,8 @@ _LIMIT: Final = 100
 _AGE_DIGITS_MAX: Final = 9
 
 
-def shown_bytes(content: bytes | None) -> object:
-    """Return a key or a value as documents have it: text if it is printable text, else bytes; None stays."""
-    if content is None:
-        return None
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return content
-    return text if text.isprintable() else content
+def _shown(content: bytes | None) -> object:
+    return None if content is None else out.shown_bytes(content)
 
 
 def _cell(content: bytes | None) -> object:
@@ -176,9 +169,9 @@ def _document(listed: ListedLetter) -> dict[str, Any]:
         "source": None
         if source is None
         else {"topic": source.topic, "partition": source.partition, "offset": source.offset},
-        "key": shown_bytes(record.key),
-        "value": shown_bytes(record.value),
-        "headers": [{"name": name, "value": shown_bytes(content)} for name, content in record.headers],
+        "key": _shown(record.key),
+        "value": _shown(record.value),
+        "headers": [{"name": name, "value": _shown(content)} for name, content in record.headers],
         "timestamp_ms": record.timestamp_ms if letter.is_original else None,
         "original": letter.is_original,
         "replayed_at_ms": listed.replayed_at_ms,

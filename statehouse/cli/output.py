@@ -281,7 +281,7 @@ def cell(value: object) -> str:  # noqa: PLR0911 - a table of types
         case tuple():
             return ", ".join(cell(item) for item in value) or "-"
         case bytes():
-            return _bytes_text(value)
+            return text if isinstance(text := shown_bytes(value), str) else f"0x{value.hex()}"
         case float():
             return str(named(value))
         case _:
@@ -317,10 +317,10 @@ def wall_clock(epoch_ms: int) -> str:
         return f"{epoch_ms} ms"
 
 
-def _bytes_text(data: bytes) -> str:
-    """Show bytes as text if they are printable text, so that raw reads stay readable."""
+def shown_bytes(data: bytes) -> str | bytes:
+    """Return bytes as text if they are printable text, so that raw keys and values stay readable."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return f"0x{data.hex()}"
-    return text if text.isprintable() else f"0x{data.hex()}"
+        return data
+    return text if text.isprintable() else data
