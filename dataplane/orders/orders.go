@@ -260,6 +260,11 @@ func (o *Orders) follow(order *controlv1.EngineFollow) error {
 	if err != nil {
 		return err
 	}
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	if o.Replica(order.Store) != r { // it was closed meanwhile
+		return engine.ErrClosed
+	}
 	if err := r.begin(order); err != nil {
 		return err
 	}
@@ -288,11 +293,9 @@ func (o *Orders) leave(store uint64) error {
 	if err != nil {
 		return err
 	}
-	if r.reader != nil {
-		r.pace.end()
-		r.reader.Remove(r.place)
-		r.reader, r.pace = nil, nil
-	}
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	r.leave()
 	return nil
 }
 
@@ -310,16 +313,19 @@ func (o *Orders) save(order *controlv1.EngineSave) (*controlv1.EngineAnswer, err
 }
 
 func (o *Orders) close(store uint64) error {
-	if err := o.leave(store); err != nil {
+	r, err := o.of(store)
+	if err != nil {
 		return err
 	}
-	o.mutex.Lock()
-	r := o.stores[store]
-	delete(o.stores, store)
-	o.mutex.Unlock()
-	if r == nil {
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	r.leave()
+	if o.Replica(store) != r { // it was closed meanwhile
 		return engine.ErrClosed
 	}
+	o.mutex.Lock()
+	delete(o.stores, store)
+	o.mutex.Unlock()
 	return r.database.Close()
 }
 

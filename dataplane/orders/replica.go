@@ -38,19 +38,20 @@ type replica struct {
 	sums     files.Sums
 	report   func(*controlv1.EngineReport)
 
-	// By order, one after the other.
-	reader *follow.Reader
-	place  follow.Place
-	pace   *pace             // nil: nothing slows the reading down
-	saved  stores.Checkpoint // what is in files
+	// Orders to read, to leave and to close may overlap: Python may wait for one no more, and give the next.
+	reading sync.Mutex
+	reader  *follow.Reader
+	place   follow.Place
+	pace    *pace // nil: nothing slows the reading down
 
 	// Everything before it is there to read.
 	readable atomic.Int64
 	end      atomic.Pointer[controlv1.ServingEnd]
 	shown    atomic.Pointer[controlv1.ServingMoments]
 
-	mutex      sync.Mutex // a save and what is read come from two goroutines
+	mutex      sync.Mutex // saves and what is read come from several goroutines
 	checkpoint stores.Checkpoint
+	saved      stores.Checkpoint // what is in files
 	position   int64
 	partitions uint32
 	tailBytes  int
@@ -136,7 +137,7 @@ func (r *replica) measures() (map[string]int64, error) {
 	return measures, err
 }
 
-// begin takes what is to be read: the checkpoint, and from where on.
+// begin takes what is to be read: the checkpoint, and from where on. It is called with the mutex of the reading held.
 func (r *replica) begin(order *controlv1.EngineFollow) error {
 	if r.reader != nil {
 		return fmt.Errorf("the changelog of store %d is being read", r.number)
@@ -164,6 +165,15 @@ func (r *replica) begin(order *controlv1.EngineFollow) error {
 		r.tail.most = r.tailBytes
 	}
 	return nil
+}
+
+// leave ends the reading. When it returns, nothing more is written. It is called with the mutex of the reading held.
+func (r *replica) leave() {
+	if r.reader != nil {
+		r.pace.end()
+		r.reader.Remove(r.place)
+		r.reader, r.pace = nil, nil
+	}
 }
 
 // Take writes what was read of the changelog, and reports it: before anybody sees it in the tail, or in a view.
@@ -285,15 +295,24 @@ func (r *replica) save(atEndMS int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.saved.Topic != "" && checkpoint.Position == r.saved.Position && checkpoint.AtEndMS-r.saved.AtEndMS < idleMS {
+	if r.isSaved(checkpoint) {
 		return state, nil
 	}
 	// Records that come meanwhile are written meanwhile: the disk may take its time.
 	if err := r.database.Save(); err != nil {
 		return nil, err
 	}
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
 	r.saved = checkpoint
 	return state, nil
+}
+
+// isSaved says whether files have all that a checkpoint covers, and are hardly older.
+func (r *replica) isSaved(checkpoint stores.Checkpoint) bool {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.saved.Topic != "" && checkpoint.Position == r.saved.Position && checkpoint.AtEndMS-r.saved.AtEndMS < idleMS
 }
 
 // noted writes the checkpoint of the present position, and returns it, also as it is stored.

@@ -2,6 +2,7 @@ package orders
 
 import (
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"statehouse-dataplane/engine"
@@ -41,5 +42,40 @@ func TestAStoreThatIsSavedBeforeItIsFollowedStaysWhereItWas(t *testing.T) {
 	}
 	if err := r.database.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestOrdersForAStoreMayOverlap(t *testing.T) {
+	for range 20 {
+		o := New(func(*controlv1.EngineReport) {}, nil)
+		o.resources = engine.NewResources(1<<20, 1<<20)
+		o.replayer = follow.NewReader(nil, 1, 0)
+		open := &controlv1.EngineOpen{Store: 1, Path: "memory", MemoryBytes: 1 << 20, Kind: controlv1.EngineKind_ENGINE_KIND_KEY_VALUE, Stores: 1}
+		follow := &controlv1.EngineFollow{Store: 1, TopicId: make([]byte, 16), Checkpoint: []byte(`{"topic":"t"}`), Apart: true}
+		if _, err := o.open(open); err != nil {
+			t.Fatal(err)
+		}
+		r := o.Replica(1)
+		var group sync.WaitGroup
+		for range 4 {
+			for _, order := range []func() error{
+				func() error { return o.follow(follow) },
+				func() error { return o.leave(1) },
+				func() error { return o.leave(1) },
+			} {
+				group.Go(func() { _ = order() }) // a refusal is right: it is read already, or closed
+			}
+		}
+		group.Go(func() {
+			if err := o.close(1); err != nil {
+				t.Error(err)
+			}
+		})
+		group.Wait()
+		if r.reader != nil || !o.replayer.IsIdle() {
+			t.Fatal("a store that is closed is still written to")
+		}
+		o.Close()
+		o.resources.Close()
 	}
 }
