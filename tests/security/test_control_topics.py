@@ -157,14 +157,18 @@ def newest(house: House, topic: str) -> dict[bytes, bytes]:
 
 
 def poisons(house: House) -> dict[str, list[Written]]:
-    """Return by topic: each field of each record that is there, at its extremes, with timestamps of all kinds."""
+    """Return by topic: each field of each record that is there, at its extremes, with timestamps of all kinds.
+
+    Not those of members that are made up: such a one could say that it holds a store, and would be believed.
+    """
     found: dict[str, list[Written]] = {}
+    real = {node.name.encode() for node in house.nodes}
     for topic, kind in ((assignment_topic, assignment_pb2.AssignmentRecord), (members_topic, members_pb2.Member)):
         name = topic(house.application_id)
         found[name] = [
             Written(key, record.SerializeToString())
             for key, value in newest(house, name).items()
-            if key != b"store/untouched"
+            if key != b"store/untouched" and (topic is not members_topic or key in real)
             for _, record in poisoned(kind.FromString(value))
         ]
     found[commits_topic(house.application_id)] = [
