@@ -179,7 +179,7 @@ def test_compare_finds_exactly_what_is_planted(two: TwoVersions) -> None:
         [*((key, "missing", 2, None) for key in missing), *((key, "other", 2, 77) for key in other)]
         + [(key, "extra", None, 2) for key in extra]
     )
-    poll_until(lambda: two.compare()[1]["keys"] == 2_003, 30, "the batch with what is planted")
+    poll_until(lambda: two.compare()[1]["keys"] == 2_003, 90, "the batch with what is planted")
     ran, found = two.compare("--samples", "100")
     assert ran.code == ExitCode.ERROR, ran.err
     assert found["differing"] == {"missing": 3, "extra": 3, "other": 4}
