@@ -168,7 +168,9 @@ class StoreReplica:
         self.topic_change = ""  # how its topic differs from what the store needs
         self.lookups = 0  # written by the event loop only
         self.is_built = False  # once it is, it stays so: see `reads.first_batch`
-        self.had_records = store.approximate_count() > 0
+        # The data plane would walk over all entries to count them.
+        had = store.approximate_count() if checkpoint.records_end is None else checkpoint.records_end
+        self.had_records = had > 0
         """Whether its log had records when it was opened, as far as the restore has got."""
         self.state = StoreState.RESTORING
         self.loss: LogLost | None = None  # why it is LOST
