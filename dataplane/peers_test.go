@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -100,8 +100,8 @@ func TestAFileGoesFromOneProxyToAnother(t *testing.T) {
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256(content)
-	file := &statehousev1.StoredFile{Name: "f", Size: uint64(len(content)), Sha256: sum[:]}
+	sum := binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
+	file := &statehousev1.StoredFile{Name: "f", Size: uint64(len(content)), Checksum: sum}
 	for _, maxMessageBytes := range []int{64 << 10, 16 << 20} {
 		address, quotas := giver(t, judging(t, path, nil), maxMessageBytes)
 		directory := t.TempDir()
@@ -179,8 +179,8 @@ func TestReceiversThatTakeNothingKeepNobodyOut(t *testing.T) {
 		}
 		stuck[at] = stream
 	}
-	sum := sha256.Sum256(content)
-	file := &statehousev1.StoredFile{Name: "f", Size: uint64(len(content)), Sha256: sum[:]}
+	sum := binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
+	file := &statehousev1.StoredFile{Name: "f", Size: uint64(len(content)), Checksum: sum}
 	if _, err := files.Fetch(context.Background(), fetchesOf(address), file, t.TempDir(), 10*time.Second, files.NewLimit(0)); err != nil {
 		t.Fatal(err)
 	}
@@ -251,8 +251,8 @@ func BenchmarkAFileGoesFromOneProxyToAnother(b *testing.B) {
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		b.Fatal(err)
 	}
-	sum := sha256.Sum256(content)
-	file := &statehousev1.StoredFile{Name: "f", Size: size, Sha256: sum[:]}
+	sum := binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
+	file := &statehousev1.StoredFile{Name: "f", Size: size, Checksum: sum}
 	address, _ := giver(b, judging(b, path, nil), 16<<20)
 	b.SetBytes(size)
 	var before, after syscall.Rusage

@@ -22,7 +22,7 @@ func TestDescribed(t *testing.T) {
 	if len(found) != 2 || found[0].Name != "a" || found[1].Size != 0 {
 		t.Fatal(found)
 	}
-	if !bytes.Equal(found[0].Sha256, described(content).Sha256) {
+	if !bytes.Equal(found[0].Checksum, described(content).Checksum) {
 		t.Fatal("another checksum")
 	}
 }
@@ -48,12 +48,12 @@ func TestATableIsReadOnceAndOtherFilesEachTime(t *testing.T) {
 	write("1.log", "other", changed)
 	write("2.sst", "other", changed)
 	second := describedIn(t, sums, directory)
-	if bytes.Equal(first[0].Sha256, second[0].Sha256) || !bytes.Equal(first[1].Sha256, second[1].Sha256) {
+	if bytes.Equal(first[0].Checksum, second[0].Checksum) || !bytes.Equal(first[1].Checksum, second[1].Checksum) {
 		t.Fatal(second)
 	}
 
 	write("2.sst", "other", changed.Add(time.Second))
-	if third := describedIn(t, sums, directory); !bytes.Equal(third[1].Sha256, second[0].Sha256) {
+	if third := describedIn(t, sums, directory); !bytes.Equal(third[1].Checksum, second[0].Checksum) {
 		t.Fatal("a file of another time has the checksum of the old one")
 	}
 	if err := os.Remove(filepath.Join(directory, "2.sst")); err != nil {

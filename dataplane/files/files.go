@@ -4,7 +4,6 @@ package files
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/grpc/mem"
 
 	statehousev1 "statehouse-dataplane/gen/statehouse/v1"
@@ -27,9 +27,8 @@ const (
 	leastOfPiece = 4 << 10
 	// LockFile is no part of a checkpoint: who opens one makes it.
 	LockFile = "LOCK"
-	// Ends the name of a file that is not whole yet. Part of its checksum stands before: what is there is surely of it.
-	partSuffix     = ".part"
-	bytesOfSumName = 8
+	// Ends the name of a file that is not whole yet. Its checksum stands before: what is there is surely of it.
+	partSuffix = ".part"
 )
 
 // PeerError says that another node can't be read from, or not to the end.
@@ -133,17 +132,17 @@ func Fetch(
 	if isThere, err := isWhole(ctx, whole, file); isThere || err != nil {
 		return file.Size, err
 	}
-	path := whole + "." + hex.EncodeToString(file.Sha256[:bytesOfSumName]) + partSuffix
+	path := whole + "." + hex.EncodeToString(file.Checksum) + partSuffix
 	part, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return 0, err
 	}
-	sum := sha256.New()
+	sum := xxhash.New()
 	before, err := addedOf(ctx, sum, part)
 	if err == nil && uint64(before) < file.Size {
 		err = received(ctx, open, uint64(before), file, part, sum, silence, limit)
 	}
-	if err == nil && (uint64(before) > file.Size || string(sum.Sum(nil)) != string(file.Sha256)) {
+	if err == nil && (uint64(before) > file.Size || string(sum.Sum(nil)) != string(file.Checksum)) {
 		err = &ChecksumError{file.Name}
 	}
 	if err == nil {
@@ -171,11 +170,11 @@ func isWhole(ctx context.Context, path string, file *statehousev1.StoredFile) (b
 		return false, err
 	}
 	if uint64(there.Size()) == file.Size {
-		sum := sha256.New()
+		sum := xxhash.New()
 		if _, err := added(ctx, sum, path); err != nil {
 			return false, err
 		}
-		if string(sum.Sum(nil)) == string(file.Sha256) {
+		if string(sum.Sum(nil)) == string(file.Checksum) {
 			return true, nil
 		}
 	}

@@ -3,7 +3,7 @@ package files
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/grpc/mem"
 
 	statehousev1 "statehouse-dataplane/gen/statehouse/v1"
@@ -64,8 +65,8 @@ func (s *sending) Receive(take func([]byte) error) error {
 func (s *sending) Close() {}
 
 func described(content []byte) *statehousev1.StoredFile {
-	sum := sha256.Sum256(content)
-	return &statehousev1.StoredFile{Name: "000012.sst", Size: uint64(len(content)), Sha256: sum[:]}
+	sum := binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
+	return &statehousev1.StoredFile{Name: "000012.sst", Size: uint64(len(content)), Checksum: sum}
 }
 
 func someBytes(size int) []byte {

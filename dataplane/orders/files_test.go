@@ -111,7 +111,7 @@ func TestAStoreGoesFromOneFolderToAnotherByOrders(t *testing.T) {
 				t.Fatal(kind)
 			}
 			ends = false
-			wrong := &statehousev1.StoredFile{Name: last.Name, Size: last.Size, Sha256: make([]byte, 32)}
+			wrong := &statehousev1.StoredFile{Name: last.Name, Size: last.Size, Checksum: make([]byte, 8)}
 			if kind := o.Carry(fetchOf(wrong, fetched)).GetFault().GetKind(); kind != controlv1.EngineFaultKind_ENGINE_FAULT_KIND_CHECKSUM {
 				t.Fatal(kind)
 			}

@@ -305,7 +305,7 @@ class FileRestores:
             answer = await _while(errand.is_wanted, asyncio.ensure_future(call))
             offered = peer_service_pb2.OfferStoreResponse.FromString(answer)
             told = offered.manifest
-            files = checked_files([StoredFile(each.name, each.size, each.sha256) for each in told.files])
+            files = checked_files([StoredFile(each.name, each.size, each.checksum) for each in told.files])
             checkpoint = checked_checkpoint(told.checkpoint)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -391,7 +391,7 @@ class _Fetch:
         fetch = files_pb2.EngineFetch(
             address=self._peer.address,
             asked=peer_service_pb2.ReadFileRequest(checkpoint=self._checkpoint, file=file.name),
-            file=peer_service_pb2.StoredFile(name=file.name, size=file.size, sha256=file.sha256),
+            file=peer_service_pb2.StoredFile(name=file.name, size=file.size, checksum=file.checksum),
             directory=str(self._folder),
             silence_ms=self._silence_ms,
         )
@@ -436,7 +436,7 @@ def _cleared(folder: Path, files: Sequence[StoredFile]) -> int:
     """Make a folder, remove what isn't of these files, and return how many bytes of them are there."""
     folder.mkdir(parents=True, exist_ok=True)
     names = {each.name: each.size for each in files}
-    parts = {f"{each.name}.{each.sha256[:8].hex()}.part": each.size for each in files}
+    parts = {f"{each.name}.{each.checksum.hex()}.part": each.size for each in files}
     there = 0
     for each in folder.iterdir():
         most = names.get(each.name, parts.get(each.name))

@@ -17,7 +17,7 @@ from query_service.states.keep_or_wipe import Changelog, RestoreStart, restore_s
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,99}")
 _FILES_MAX: Final = 100_000
 _BYTES_MAX: Final = 2**53
-_SUM_BYTES: Final = 32
+_SUM_BYTES: Final = 8
 
 
 class ManifestUnusable(ValueError):
@@ -30,11 +30,11 @@ class ManifestUnusable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a manifest: its name, which is no path, its bytes, and their SHA-256."""
+    """A file of a manifest: its name, which is no path, its bytes, and their xxHash64."""
 
     name: str
     size: int
-    sha256: bytes
+    checksum: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def checked_files(files: Sequence[StoredFile]) -> tuple[StoredFile, ...]:
     for each in files:
         if _NAME.fullmatch(each.name) is None or each.name.endswith(".part"):
             raise ManifestUnusable(f"a file's name is {each.name[:100]!r}")
-        if not 0 <= each.size <= _BYTES_MAX or len(each.sha256) != _SUM_BYTES:
+        if not 0 <= each.size <= _BYTES_MAX or len(each.checksum) != _SUM_BYTES:
             raise ManifestUnusable(f"the size or the checksum of {each.name} can't be one")
     if len({each.name for each in files}) < len(files):
         raise ManifestUnusable("two files have one name")

@@ -231,8 +231,8 @@ type StoredFile struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its bytes.
 	Size uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
-	// Their SHA-256, 32 bytes.
-	Sha256        []byte `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Their xxHash64: 8 bytes, the most significant one first.
+	Checksum      []byte `protobuf:"bytes,3,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -281,9 +281,9 @@ func (x *StoredFile) GetSize() uint64 {
 	return 0
 }
 
-func (x *StoredFile) GetSha256() []byte {
+func (x *StoredFile) GetChecksum() []byte {
 	if x != nil {
-		return x.Sha256
+		return x.Checksum
 	}
 	return nil
 }
@@ -419,12 +419,12 @@ const file_statehouse_v1_peer_service_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\x04 \x01(\fR\n" +
 	"checkpoint\x12/\n" +
-	"\x05files\x18\x05 \x03(\v2\x19.statehouse.v1.StoredFileR\x05files\"L\n" +
+	"\x05files\x18\x05 \x03(\v2\x19.statehouse.v1.StoredFileR\x05files\"P\n" +
 	"\n" +
 	"StoredFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
-	"\x06sha256\x18\x03 \x01(\fR\x06sha256\"]\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x1a\n" +
+	"\bchecksum\x18\x03 \x01(\fR\bchecksum\"]\n" +
 	"\x0fReadFileRequest\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\tR\n" +

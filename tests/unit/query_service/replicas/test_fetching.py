@@ -98,7 +98,7 @@ def test_what_is_missing_of_files_is_never_negative() -> None:
 
 async def test_files_of_a_fetch_that_was_ended_are_not_fetched_again(tmp_path: Path) -> None:
     plane = SilentPeer()
-    files = tuple(StoredFile(f"{number}.sst", 10, bytes(32)) for number in range(10))
+    files = tuple(StoredFile(f"{number}.sst", 10, bytes(8)) for number in range(10))
     manifest = Manifest("scores", 0, "pebble/1", Checkpoint("topic", "id", 500, 0), files)
     fetch = _Fetch(cast(DataPlane, plane), Peer("n1", "n1:1"), "checkpoint", manifest, tmp_path, 1_000)
 
