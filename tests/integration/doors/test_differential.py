@@ -202,7 +202,7 @@ def show(differences: Differences) -> str:
 
 @pytest.mark.timeout(600)
 async def test_all_doors_give_one_answer(served: Served) -> None:
-    differences = await compared(served, [*ONCE_WRONG, *range(1_500)])
+    differences = await compared(served, [*ONCE_WRONG, *range(500)])
     assert not differences.found, show(differences)
     # Each kind of read came to each end that it may have.
     assert len(differences.seen) > 30, differences.seen
