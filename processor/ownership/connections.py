@@ -44,29 +44,33 @@ class OpenConnection(Protocol):
 
 
 Dial = Callable[[Place], Awaitable[OpenConnection]]
-"""Connects. Raises ConnectionRefusedError, or another OSError or a TimeoutError if nobody knows who listens there."""
+"""Connects. Raises ConnectionRefusedError; ConnectionResetError if it was broken off before it was known whose it is;
+another OSError or a TimeoutError if nobody knows who listens there.
+"""
 
 
 async def watch(node: NodeAddress, dial: Dial, note: Callable[[Sighting], None], clock: Callable[[], float]) -> None:
     """Hold a connection to a node, and tell of each attempt to make one, until cancelled."""
     named = place = (node.host, node.port)
-    leisure, refusals, was_open, was_brief = Backoff(_LEISURE), 0, False, False
+    leisure, failures, was_open, was_brief = Backoff(_LEISURE), 0, False, False
     while True:
         pause_s: float | None = None
         try:
             connection = await dial(place)
-        except ConnectionRefusedError:
-            note(Sighting(node, Seen.REFUSED, clock()))
-            refusals += 1
+        except (ConnectionRefusedError, ConnectionResetError) as error:
+            # A process that ends breaks off what has connected meanwhile, and then it refuses.
+            is_refused = isinstance(error, ConnectionRefusedError)
+            note(Sighting(node, Seen.REFUSED if is_refused else Seen.NOTHING, clock()))
+            failures += 1
             if was_open:
-                pause_s = _QUICK_S if refusals < _QUICK_MAX else _STEADY_S
+                pause_s = _QUICK_S if failures < _QUICK_MAX else _STEADY_S
         except (OSError, TimeoutError):
             note(Sighting(node, Seen.NOTHING, clock()))
         else:
             opened_at = clock()
             leisure.succeeded()
             # A name may stand for another address by now: only what has accepted connections can refuse them.
-            place, refusals, was_open = connection.place, 0, True
+            place, failures, was_open = connection.place, 0, True
             try:
                 note(Sighting(node, Seen.ACCEPTED, opened_at))
                 await connection.ended()
@@ -158,10 +162,8 @@ class NodeConnections:
 class _TcpConnection:
     """A TCP connection. What comes over it is thrown away: a server may speak first."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        host, port, *_ = writer.get_extra_info("peername")
-        self.place: Place = (host, port)
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place) -> None:
+        self._reader, self._writer, self.place = reader, writer, place
 
     async def ended(self) -> None:
         try:
@@ -176,4 +178,10 @@ class _TcpConnection:
 
 async def _dialled(place: Place) -> OpenConnection:
     async with asyncio.timeout(_CONNECTS_WITHIN_S):
-        return _TcpConnection(*await asyncio.open_connection(*place))
+        reader, writer = await asyncio.open_connection(*place)
+    peer = writer.get_extra_info("peername")
+    if peer is None:
+        writer.transport.abort()
+        raise ConnectionResetError("the other end has broken the connection off")
+    host, port, *_ = peer
+    return _TcpConnection(reader, writer, (host, port))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -184,14 +185,17 @@ def played(file: Path, kind: str, times: int, build: Build = THIS) -> list[Trial
     done = [Trial(**json.loads(line)) for line in lines]
     done = [trial for trial in done if (trial.kind, trial.build) == (kind, build.name)]
     while len(done) < times:
-        with (
-            tempfile.TemporaryDirectory(prefix="kills-") as directory,
-            closing(Trials(Path(directory), build, kind).begin()) as trials,
-        ):
-            for trial in islice(trials, times - len(done)):
-                done.append(trial)
-                with file.open("a") as added:
-                    added.write(json.dumps(asdict(trial)) + "\n")
+        directory = Path(tempfile.mkdtemp(prefix="kills-"))
+        try:
+            with closing(Trials(directory, build, kind).begin()) as trials:
+                for trial in islice(trials, times - len(done)):
+                    done.append(trial)
+                    with file.open("a") as added:
+                        added.write(json.dumps(asdict(trial)) + "\n")
+        except BaseException as failure:
+            failure.add_note(f"logs and state are in {directory}")
+            raise
+        shutil.rmtree(directory)
     return done[:times]
 
 

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -174,3 +175,42 @@ def test_refusals_are_asked_of_the_address_that_accepted_until_something_else_fa
         return asked
 
     assert asyncio.run(play()) == [("node-0", 7), *[("10.0.0.1", 7)] * 3, ("node-0", 7)]
+
+
+class _Gone:
+    """A connection that was broken off before anybody has asked whose it is: the system knows nothing of it then."""
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.is_closed = False
+
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+def test_a_connection_that_is_broken_off_immediately_says_nothing_and_is_made_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a node that is killed meanwhile: what was in its queue is reset, and what follows is refused."""
+    made, real = [], asyncio.open_connection
+
+    async def opened(host: str, port: int) -> tuple[Any, Any]:
+        if len(made) == 1:
+            made.append(_Gone())
+            return asyncio.StreamReader(), made[-1]
+        reader, writer = await real(host, port)
+        made.append(writer)
+        return reader, writer
+
+    monkeypatch.setattr(asyncio, "open_connection", opened)
+    listener = Listener()
+    with connected(address_of(listener)) as seen:
+        assert seen.get(timeout=DEADLINE_S).seen is Seen.ACCEPTED
+        listener.close()
+        broken, refused = (seen.get(timeout=DEADLINE_S) for _ in range(2))
+    assert (broken.seen, refused.seen) == (Seen.NOTHING, Seen.REFUSED)
+    assert made[1].is_closed
+    assert refused.at - broken.at < 0.15, "not at leisure"
