@@ -22,7 +22,11 @@ _QUICK_MAX: Final = 20
 _STEADY_S: Final = 0.25
 _LEISURE: Final = BackoffPolicy("connect_to_node", first_s=0.2, longest_s=1.0)
 _BRIEF_S: Final = 1.0
-"""If two connections in a row end within this time, they are turned away: they must not be made again and again."""
+_BRIEF_MAX: Final = 5
+"""If so many connections in a row end within this time, they are turned away: they must not be made again and again.
+
+Fewer may be those that the kernel took for a process that ends.
+"""
 _CONNECTS_WITHIN_S: Final = 1.0
 _STOPS_WITHIN_S: Final = 5.0
 _CHUNK: Final = 65_536
@@ -52,7 +56,7 @@ another OSError or a TimeoutError if nobody knows who listens there.
 async def watch(node: NodeAddress, dial: Dial, note: Callable[[Sighting], None], clock: Callable[[], float]) -> None:
     """Hold a connection to a node, and tell of each attempt to make one, until cancelled."""
     named = place = (node.host, node.port)
-    leisure, failures, was_open, was_brief = Backoff(_LEISURE), 0, False, False
+    leisure, failures, briefs, was_open = Backoff(_LEISURE), 0, 0, False
     while True:
         pause_s: float | None = None
         try:
@@ -76,10 +80,9 @@ async def watch(node: NodeAddress, dial: Dial, note: Callable[[Sighting], None],
                 await connection.ended()
             finally:
                 connection.close()
-            is_brief = clock() - opened_at < _BRIEF_S
-            if is_brief and was_brief:
-                await asyncio.sleep(_BRIEF_S)
-            was_brief = is_brief
+            briefs = briefs + 1 if clock() - opened_at < _BRIEF_S else 0
+            if briefs:
+                await asyncio.sleep(_QUICK_S if briefs < _BRIEF_MAX else _BRIEF_S)
             continue
         if pause_s is None:
             place, was_open, pause_s = named, False, leisure.failed()
