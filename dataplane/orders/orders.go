@@ -223,6 +223,20 @@ func (o *Orders) of(number uint64) (*replica, error) {
 	return nil, engine.ErrClosed
 }
 
+// held returns an open store with the mutex of its reading held.
+func (o *Orders) held(number uint64) (*replica, error) {
+	r, err := o.of(number)
+	if err != nil {
+		return nil, err
+	}
+	r.reading.Lock()
+	if o.Replica(number) != r { // it was closed meanwhile
+		r.reading.Unlock()
+		return nil, engine.ErrClosed
+	}
+	return r, nil
+}
+
 // Measures returns what all stores together take and have counted; nil if there is none.
 func (o *Orders) Measures() map[string]int64 {
 	o.mutex.Lock()
@@ -256,15 +270,11 @@ func (o *Orders) Know(facts *controlv1.ServingFacts) {
 }
 
 func (o *Orders) follow(order *controlv1.EngineFollow) error {
-	r, err := o.of(order.Store)
+	r, err := o.held(order.Store)
 	if err != nil {
 		return err
 	}
-	r.reading.Lock()
 	defer r.reading.Unlock()
-	if o.Replica(order.Store) != r { // it was closed meanwhile
-		return engine.ErrClosed
-	}
 	if err := r.begin(order); err != nil {
 		return err
 	}
@@ -289,11 +299,10 @@ func (o *Orders) follow(order *controlv1.EngineFollow) error {
 }
 
 func (o *Orders) leave(store uint64) error {
-	r, err := o.of(store)
+	r, err := o.held(store)
 	if err != nil {
 		return err
 	}
-	r.reading.Lock()
 	defer r.reading.Unlock()
 	r.leave()
 	return nil
@@ -313,16 +322,12 @@ func (o *Orders) save(order *controlv1.EngineSave) (*controlv1.EngineAnswer, err
 }
 
 func (o *Orders) close(store uint64) error {
-	r, err := o.of(store)
+	r, err := o.held(store)
 	if err != nil {
 		return err
 	}
-	r.reading.Lock()
 	defer r.reading.Unlock()
 	r.leave()
-	if o.Replica(store) != r { // it was closed meanwhile
-		return engine.ErrClosed
-	}
 	o.mutex.Lock()
 	delete(o.stores, store)
 	o.mutex.Unlock()

@@ -75,7 +75,12 @@ def compare(
         "differing": {str(kind): count for kind, count in found.counts.items()},
         "samples": [_shown(each) for each in found.samples],
         "ranges": [
-            {"first": _said(each.first), "last": _said(each.last), "keys": each.keys, "differing": each.differing}
+            {
+                "first": out.shown_bytes(each.first),
+                "last": out.shown_bytes(each.last),
+                "keys": each.keys,
+                "differing": each.differing,
+            }
             for each in found.ranges
         ],
     }
@@ -185,18 +190,14 @@ def _shown(each: Differing[StoreValue]) -> dict[str, object]:
         name: value if value is None else _value(value)
         for name, value in (("first", each.first), ("second", each.second))
     }
-    return {"key": _said(each.key), "difference": str(each.difference), **values}
+    return {"key": out.shown_bytes(each.key), "difference": str(each.difference), **values}
 
 
 def _value(value: StoreValue) -> Any:  # noqa: ANN401 - any JSON
     try:
         return _document(value)
     except ValueError:
-        return _said(value)
-
-
-def _said(data: StoreValue) -> StoreValue:
-    return out.shown_bytes(data) if isinstance(data, bytes) else data
+        return out.shown_bytes(value)
 
 
 def _print(found: Differences[StoreValue], against: str, version: str) -> None:

@@ -24,10 +24,6 @@ _LIMIT: Final = 100
 _AGE_DIGITS_MAX: Final = 9
 
 
-def _shown(content: bytes | None) -> object:
-    return None if content is None else out.shown_bytes(content)
-
-
 def _cell(content: bytes | None) -> object:
     return "-" if content is None else content
 
@@ -169,9 +165,9 @@ def _document(listed: ListedLetter) -> dict[str, Any]:
         "source": None
         if source is None
         else {"topic": source.topic, "partition": source.partition, "offset": source.offset},
-        "key": _shown(record.key),
-        "value": _shown(record.value),
-        "headers": [{"name": name, "value": _shown(content)} for name, content in record.headers],
+        "key": out.shown_bytes(record.key),
+        "value": out.shown_bytes(record.value),
+        "headers": [{"name": name, "value": out.shown_bytes(content)} for name, content in record.headers],
         "timestamp_ms": record.timestamp_ms if letter.is_original else None,
         "original": letter.is_original,
         "replayed_at_ms": listed.replayed_at_ms,

@@ -317,8 +317,10 @@ def wall_clock(epoch_ms: int) -> str:
         return f"{epoch_ms} ms"
 
 
-def shown_bytes(data: bytes) -> str | bytes:
-    """Return bytes as text if they are printable text, so that raw keys and values stay readable."""
+def shown_bytes(data: object) -> object:
+    """Return bytes as text if they are printable text, so that raw keys and values stay readable; all else stays."""
+    if not isinstance(data, bytes):
+        return data
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -185,17 +185,20 @@ def played(file: Path, kind: str, times: int, build: Build = THIS) -> list[Trial
     done = [Trial(**json.loads(line)) for line in lines]
     done = [trial for trial in done if (trial.kind, trial.build) == (kind, build.name)]
     while len(done) < times:
-        directory = Path(tempfile.mkdtemp(prefix="kills-"))
+        directory, is_kept = Path(tempfile.mkdtemp(prefix="kills-")), False
         try:
             with closing(Trials(directory, build, kind).begin()) as trials:
                 for trial in islice(trials, times - len(done)):
                     done.append(trial)
                     with file.open("a") as added:
                         added.write(json.dumps(asdict(trial)) + "\n")
-        except BaseException as failure:
+        except Exception as failure:
+            is_kept = True
             failure.add_note(f"logs and state are in {directory}")
             raise
-        shutil.rmtree(directory)
+        finally:
+            if not is_kept:
+                shutil.rmtree(directory)
     return done[:times]
 
 

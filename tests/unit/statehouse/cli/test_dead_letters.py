@@ -56,7 +56,13 @@ def test_what_is_neither_is_refused(given_as: str) -> None:
 
 
 def test_bytes_are_text_where_they_are_printable_text() -> None:
-    assert [shown_bytes(content) for content in (b"ann", b"\xff", b"a\x00", b"")] == ["ann", b"\xff", b"a\x00", ""]
+    assert [shown_bytes(content) for content in (None, b"ann", b"\xff", b"a\x00", b"")] == [
+        None,
+        "ann",
+        b"\xff",
+        b"a\x00",
+        "",
+    ]
 
 
 def of_topic(topic: str, partition: int = 1) -> DeadLetter:
