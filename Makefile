@@ -70,6 +70,7 @@ export PATH := $(CURDIR)/$(TOOLS):$(PATH)
 # With compiled modules processes start a sixth sooner, and tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 # The program is built without C; with it, tests and checks would compile all that it depends on a second time.
+# Only vale needs C (its parsers), and the detector of races.
 export CGO_ENABLED := 0
 
 .DEFAULT_GOAL := help
@@ -275,7 +276,7 @@ $(BUF):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION)
 
 $(VALE):
-	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
+	CGO_ENABLED=1 GOBIN=$(CURDIR)/$(TOOLS) go install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
 
 $(HELM):
 	GOBIN=$(CURDIR)/$(TOOLS) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
