@@ -230,7 +230,11 @@ type Batch struct {
 
 // Batch begins one of about so many bytes.
 func (d *Database) Batch(bytes int) *Batch {
-	return &Batch{database: d, batch: d.pebble.NewBatchWithSize(bytes)}
+	if bytes < leastLargeBytes {
+		return &Batch{database: d, batch: d.pebble.NewBatchWithSize(bytes)}
+	}
+	// A restore writes one after the other: Pebble keeps the buffer for the next, until garbage is collected twice.
+	return &Batch{database: d, batch: d.pebble.NewBatchWithSize(bytes, pebble.WithMaxRetainedSizeBytes(mostKeptBytes))}
 }
 
 // Put writes an entry, whose value is the parts one after the other.

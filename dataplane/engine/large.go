@@ -19,6 +19,8 @@ import (
 const (
 	// A batch of so many bytes becomes a file at once, in place of a memtable that becomes one: most of a restore is such.
 	leastLargeBytes = 1 << 20
+	// The buffer of a larger one isn't kept for the next.
+	mostKeptBytes = 32 << 20
 	// Pebble removes files of such names at the next opening.
 	entriesFile = "temporary.000001.dbtmp"
 	stateFile   = "temporary.000002.dbtmp"

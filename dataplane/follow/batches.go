@@ -19,6 +19,7 @@ const (
 	lengthEnd  = 12
 	magicAt    = 16
 	crcFrom    = 21
+	countAt    = 57
 	headBytes  = 61
 	magicOfNow = 2
 	// Attributes.
@@ -58,6 +59,7 @@ func decoded(sent *kmsg.FetchResponseTopicPartition, from int64, decompressor kg
 	for _, each := range sent.AbortedTransactions {
 		aborted[each.ProducerID] = append(aborted[each.ProducerID], each.FirstOffset)
 	}
+	slice.Records = make([]stores.Record, 0, min(counted(sent.RecordBatches), mostRoom))
 	left := sent.RecordBatches
 	for len(left) > magicAt {
 		length := lengthEnd + int(int32(binary.BigEndian.Uint32(left[8:])))
@@ -92,6 +94,20 @@ func decoded(sent *kmsg.FetchResponseTopicPartition, from int64, decompressor kg
 		slice.Next = next
 	}
 	return slice, nil
+}
+
+// counted returns how many records there are, by the heads of their batches.
+func counted(batches []byte) int {
+	count, left := 0, batches
+	for len(left) >= headBytes {
+		count += int(binary.BigEndian.Uint32(left[countAt:]))
+		length := lengthEnd + int(int32(binary.BigEndian.Uint32(left[8:])))
+		if length < headBytes || length > len(left) {
+			break
+		}
+		left = left[length:]
+	}
+	return count
 }
 
 // add adds the slice that follows; `most` is about how many bytes there are to be.
