@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	statehousev1 "statehouse-dataplane/gen/statehouse/v1"
+	"statehouse-dataplane/rests"
 )
 
 const (
@@ -59,8 +60,7 @@ func added(ctx context.Context, sum hash.Hash, path string) (int64, error) {
 func addedOf(ctx context.Context, sum hash.Hash, file io.Reader) (int64, error) {
 	buffer := mem.DefaultBufferPool().Get(mostOfPiece)
 	defer mem.DefaultBufferPool().Put(buffer)
-	rests := newRests()
-	defer rests.close()
+	var moved rests.Bytes
 	for size := int64(0); ; {
 		if err := ctx.Err(); err != nil {
 			return size, err
@@ -68,7 +68,7 @@ func addedOf(ctx context.Context, sum hash.Hash, file io.Reader) (int64, error) 
 		read, err := file.Read(*buffer)
 		_, _ = sum.Write((*buffer)[:read]) // it never fails
 		size += int64(read)
-		rests.after(read)
+		moved.After(read)
 		if errors.Is(err, io.EOF) {
 			return size, nil
 		} else if err != nil {
@@ -87,8 +87,7 @@ func Send(ctx context.Context, path string, offset uint64, most int, limit *Limi
 	if _, err := file.Seek(int64(offset), io.SeekStart); err != nil {
 		return err
 	}
-	rests := newRests()
-	defer rests.close()
+	var moved rests.Bytes
 	for pool := mem.DefaultBufferPool(); ; {
 		piece := pool.Get(min(limit.Piece(), most))
 		read, err := io.ReadFull(file, *piece)
@@ -107,7 +106,7 @@ func Send(ctx context.Context, path string, offset uint64, most int, limit *Limi
 		if err := send(mem.NewBuffer(piece, pool)); err != nil {
 			return err
 		}
-		rests.after(read)
+		moved.After(read)
 	}
 }
 
@@ -206,8 +205,7 @@ func received(
 		}
 		return failed
 	}
-	rests := newRests()
-	defer rests.close()
+	var moved rests.Bytes
 	for {
 		before := at
 		err := stream.Receive(take)
@@ -225,7 +223,7 @@ func received(
 		if err := limit.Wait(ctx, int(at-before)); err != nil {
 			return peerError(ctx, err)
 		}
-		rests.after(int(at - before))
+		moved.After(int(at - before))
 		silent.Reset(silence)
 	}
 }
