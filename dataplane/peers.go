@@ -26,8 +26,8 @@ const (
 	mostGiven = 8
 	// What a call may have of a file in memory: what was read last, and what waits to be written.
 	bytesOfGiven = 2 << 20
-	// The field of ReadFileResponse.
-	dataField = 1
+	// The fields of ReadFileResponse.
+	dataField, checksumField = 1, 2
 	// What may be on the way of a file, and of all files of a connection: by gRPC's default a file would come in pieces of
 	// 64 KiB, and the sender wait after each.
 	windowOfFile  = 1 << 20
@@ -69,13 +69,19 @@ func Giving(
 		if !holdingIn(ctx).reserve(bytesOfGiven) {
 			return errTooMuch
 		}
-		err = files.Send(ctx, grant.Path, grant.Offset, maxMessageBytes-mostOfHead, held.Limit(), func(piece mem.Buffer) error {
-			head := protowire.AppendTag(nil, dataField, protowire.BytesType)
-			head = protowire.AppendVarint(head, uint64(piece.Len()))
+		send := func(field protowire.Number, content mem.Buffer) error {
+			head := protowire.AppendTag(nil, field, protowire.BytesType)
+			head = protowire.AppendVarint(head, uint64(content.Len()))
 			late := untaken(messages.stream)
 			defer late.Stop()
-			return caller.SendMsg(mem.BufferSlice{mem.SliceBuffer(head), piece})
+			return caller.SendMsg(mem.BufferSlice{mem.SliceBuffer(head), content})
+		}
+		checksum, err := files.Send(ctx, grant.Path, grant.Offset, maxMessageBytes-mostOfHead, held.Limit(), func(piece mem.Buffer) error {
+			return send(dataField, piece)
 		})
+		if err == nil {
+			err = send(checksumField, mem.SliceBuffer(checksum))
+		}
 		if _, isStatus := status.FromError(err); err == nil || isStatus {
 			return err
 		}
@@ -152,7 +158,7 @@ func (f *Fetches) Read(ctx context.Context, address string, request []byte) (fil
 		ended()
 		return nil, err
 	}
-	return &fetched{stream, ended}, nil
+	return &fetched{stream: stream, ended: ended}, nil
 }
 
 // partsCodec leaves messages in the parts in which they arrive.
@@ -167,23 +173,31 @@ func (partsCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // fetched is a file as it arrives.
 type fetched struct {
-	stream grpc.ClientStream
-	ended  func()
+	stream   grpc.ClientStream
+	ended    func()
+	checksum []byte
 }
 
 // Close ends the call.
 func (f *fetched) Close() { f.ended() }
 
-// Receive has `take` see the next bytes of the file.
+// Checksum returns the file's, nil if it hasn't arrived.
+func (f *fetched) Checksum() []byte { return f.checksum }
+
+// Receive has `take` see the next bytes of the file, or none if its checksum comes.
 func (f *fetched) Receive(take func([]byte) error) error {
 	var parts mem.BufferSlice
 	if err := f.stream.RecvMsg(&parts); err != nil {
 		return err
 	}
 	defer parts.Free()
-	skipped, err := headBytesOf(parts)
+	field, skipped, err := headOf(parts)
 	if err != nil {
 		return err
+	}
+	if field == checksumField {
+		f.checksum = parts.Materialize()[skipped:]
+		return nil
 	}
 	for _, each := range parts {
 		data := each.ReadOnlyData()
@@ -201,10 +215,10 @@ const mostOfHead = 1 + 10
 
 var errNoPart = status.Error(codes.Internal, "a part of a file can't be read")
 
-// headBytesOf returns how many bytes of a serialized ReadFileResponse stand before the file's.
-func headBytesOf(parts mem.BufferSlice) (int, error) {
+// headOf returns which field a serialized ReadFileResponse has, and how many bytes stand before its content.
+func headOf(parts mem.BufferSlice) (protowire.Number, int, error) {
 	if parts.Len() == 0 {
-		return 0, nil
+		return dataField, 0, nil
 	}
 	head := make([]byte, 0, mostOfHead)
 	for _, each := range parts {
@@ -212,12 +226,12 @@ func headBytesOf(parts mem.BufferSlice) (int, error) {
 		head = append(head, data[:min(len(data), mostOfHead-len(head))]...)
 	}
 	number, kind, tagBytes := protowire.ConsumeTag(head)
-	if tagBytes < 0 || number != dataField || kind != protowire.BytesType {
-		return 0, errNoPart
+	if tagBytes < 0 || number != dataField && number != checksumField || kind != protowire.BytesType {
+		return 0, 0, errNoPart
 	}
 	length, lengthBytes := protowire.ConsumeVarint(head[tagBytes:])
 	if lengthBytes < 0 || uint64(parts.Len()-tagBytes-lengthBytes) != length {
-		return 0, errNoPart
+		return 0, 0, errNoPart
 	}
-	return tagBytes + lengthBytes, nil
+	return number, tagBytes + lengthBytes, nil
 }

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -100,13 +99,12 @@ func TestAFileGoesFromOneProxyToAnother(t *testing.T) {
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sum := binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
-	file := &statehousev1.StoredFile{Name: "f", Size: uint64(len(content)), Checksum: sum}
+	file := &statehousev1.StoredFile{Name: "f", Size: uint64(len(content)), ChangedNs: 1}
 	for _, maxMessageBytes := range []int{64 << 10, 16 << 20} {
 		address, quotas := giver(t, judging(t, path, nil), maxMessageBytes)
 		directory := t.TempDir()
 		// Some of it is there already.
-		part := filepath.Join(directory, "f."+hex.EncodeToString(sum[:8])+".part")
+		part := filepath.Join(directory, fmt.Sprintf("f.%d.1.part", len(content)))
 		if err := os.WriteFile(part, content[:1<<20], 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -179,8 +177,7 @@ func TestReceiversThatTakeNothingKeepNobodyOut(t *testing.T) {
 		}
 		stuck[at] = stream
 	}
-	sum := binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
-	file := &statehousev1.StoredFile{Name: "f", Size: uint64(len(content)), Checksum: sum}
+	file := &statehousev1.StoredFile{Name: "f", Size: uint64(len(content)), ChangedNs: 1}
 	if _, err := files.Fetch(context.Background(), fetchesOf(address), file, t.TempDir(), 10*time.Second, files.NewLimit(0)); err != nil {
 		t.Fatal(err)
 	}
@@ -206,16 +203,20 @@ func TestPartsOfFilesAreReadWhereverTheyAreCut(t *testing.T) {
 	whole := serialized(&statehousev1.ReadFileResponse{Data: content})
 	for cut := range whole {
 		parts := mem.BufferSlice{mem.SliceBuffer(whole[:cut]), mem.SliceBuffer(whole[cut:])}
-		if size, err := headBytesOf(parts); err != nil || size != len(whole)-len(content) {
-			t.Fatal(cut, size, err)
+		if field, size, err := headOf(parts); err != nil || size != len(whole)-len(content) || field != dataField {
+			t.Fatal(cut, field, size, err)
 		}
 	}
-	for _, wrong := range [][]byte{{1}, {0x0a}, {0x0a, 5, 1}, {0x12, 1, 1}, whole[:200]} {
-		if _, err := headBytesOf(mem.BufferSlice{mem.SliceBuffer(wrong)}); err == nil {
+	last := serialized(&statehousev1.ReadFileResponse{Checksum: make([]byte, 8)})
+	if field, size, err := headOf(mem.BufferSlice{mem.SliceBuffer(last)}); err != nil || size != 2 || field != checksumField {
+		t.Fatal(field, size, err)
+	}
+	for _, wrong := range [][]byte{{1}, {0x0a}, {0x0a, 5, 1}, {0x1a, 1, 1}, {0x12, 2, 1}, whole[:200]} {
+		if _, _, err := headOf(mem.BufferSlice{mem.SliceBuffer(wrong)}); err == nil {
 			t.Fatal(wrong)
 		}
 	}
-	if size, err := headBytesOf(nil); size != 0 || err != nil {
+	if _, size, err := headOf(nil); size != 0 || err != nil {
 		t.Fatal(size, err)
 	}
 }
@@ -235,6 +236,10 @@ func TestAnErrorOfTheReceiverComesBackAsItIs(t *testing.T) {
 	if err := stream.Receive(func([]byte) error { return full }); !errors.Is(err, full) {
 		t.Fatal(err)
 	}
+	// The checksum is left.
+	if err := stream.Receive(func([]byte) error { return full }); err != nil || len(stream.Checksum()) != 8 {
+		t.Fatal(err, stream.Checksum())
+	}
 	if err := stream.Receive(func([]byte) error { return nil }); !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
@@ -251,8 +256,7 @@ func BenchmarkAFileGoesFromOneProxyToAnother(b *testing.B) {
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		b.Fatal(err)
 	}
-	sum := binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
-	file := &statehousev1.StoredFile{Name: "f", Size: size, Checksum: sum}
+	file := &statehousev1.StoredFile{Name: "f", Size: size, ChangedNs: 1}
 	address, _ := giver(b, judging(b, path, nil), 16<<20)
 	b.SetBytes(size)
 	var before, after syscall.Rusage

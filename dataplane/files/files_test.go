@@ -26,6 +26,8 @@ type source struct {
 	breaksAt int
 	// Sends nothing from this offset on; -1: it does.
 	silentAt int
+	// What it says is its checksum; nil: the right one.
+	checksum []byte
 	asked    []uint64
 }
 
@@ -62,11 +64,17 @@ func (s *sending) Receive(take func([]byte) error) error {
 	return take(part)
 }
 
+func (s *sending) Checksum() []byte {
+	if s.checksum == nil {
+		return binary.BigEndian.AppendUint64(nil, xxhash.Sum64(s.content))
+	}
+	return s.checksum
+}
+
 func (s *sending) Close() {}
 
 func described(content []byte) *statehousev1.StoredFile {
-	sum := binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
-	return &statehousev1.StoredFile{Name: "000012.sst", Size: uint64(len(content)), Checksum: sum}
+	return &statehousev1.StoredFile{Name: "000012.sst", Size: uint64(len(content)), ChangedNs: 1_700_000_000_123_456_789}
 }
 
 func someBytes(size int) []byte {
@@ -114,14 +122,97 @@ func TestAFileIsFetchedAndGoneOnWithWhereItEnded(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotAsTheManifestSaysIsRefused(t *testing.T) {
+func TestWhatIsThereOfAFileIsSummedWithTheRest(t *testing.T) {
+	content, directory := someBytes(100_000), t.TempDir()
+	from := &source{content: content, piece: 7_000, breaksAt: 50_000, silentAt: -1}
+	_, _ = fetched(t, from, described(content), directory)
+	part := filepath.Join(directory, "000012.sst.100000.1700000000123456789.part")
+	there, err := os.ReadFile(part)
+	if err != nil || !bytes.Equal(there, content[:50_000]) {
+		t.Fatal(len(there), err)
+	}
+	there[10] ^= 1
+	if err := os.WriteFile(part, there, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	from.breaksAt = -1
+	var differs *ChecksumError
+	if _, err := fetched(t, from, described(content), directory); !errors.As(err, &differs) {
+		t.Fatal(err)
+	}
+	// It begins anew.
+	if found, err := fetched(t, from, described(content), directory); err != nil || found != 0 {
+		t.Fatal(found, err)
+	}
+	assertWhole(t, directory, content)
+}
+
+func TestAPartOfAnotherFileIsNotGoneOnWith(t *testing.T) {
+	content, directory := someBytes(100_000), t.TempDir()
+	from := &source{content: content, piece: 7_000, breaksAt: 50_000, silentAt: -1}
+	other := described(content)
+	other.ChangedNs++
+	_, _ = fetched(t, from, other, directory)
+	from.breaksAt = -1
+	if found, err := fetched(t, from, described(content), directory); err != nil || found != 0 {
+		t.Fatal(found, err)
+	}
+}
+
+func TestWhatHasArrivedButNotItsChecksumIsNotWhole(t *testing.T) {
+	content, directory := someBytes(1_000), t.TempDir()
+	from := &source{content: content, piece: 500, breaksAt: -1, silentAt: -1, checksum: []byte{}}
+	var failed *PeerError
+	if _, err := fetched(t, from, described(content), directory); !errors.As(err, &failed) {
+		t.Fatal(err)
+	}
+	from.checksum = nil
+	if found, err := fetched(t, from, described(content), directory); err != nil || found != 1_000 || from.asked[1] != 1_000 {
+		t.Fatal(found, err, from.asked)
+	}
+	assertWhole(t, directory, content)
+}
+
+func TestAnEmptyFileIsNotAskedFor(t *testing.T) {
+	from, directory := &source{}, t.TempDir()
+	if _, err := fetched(t, from, described(nil), directory); err != nil || len(from.asked) > 0 {
+		t.Fatal(err, from.asked)
+	}
+	assertWhole(t, directory, nil)
+}
+
+func TestDescribed(t *testing.T) {
+	directory, changed := t.TempDir(), time.Unix(0, 1_700_000_000_123_456_789)
+	for name, content := range map[string]string{"a": "content", "b": "", LockFile: ""} {
+		path := filepath.Join(directory, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, changed, changed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := Described(directory)
+	if err != nil || len(found) != 2 || found[0].Name != "a" || found[0].Size != 7 || found[1].Size != 0 {
+		t.Fatal(found, err)
+	}
+	if found[0].ChangedNs != changed.UnixNano() {
+		t.Fatal(found[0])
+	}
+	if _, err := Described(filepath.Join(directory, "none")); err == nil {
+		t.Fatal("there is no such directory")
+	}
+}
+
+func TestWhatIsNotAsItsNodeHasItIsRefused(t *testing.T) {
 	content := someBytes(100_000)
+	sum := binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
 	flipped := bytes.Clone(content)
 	flipped[70_000] ^= 4
 	for name, sent := range map[string][]byte{"a bit": flipped, "too much": append(bytes.Clone(content), 1)} {
 		t.Run(name, func(t *testing.T) {
 			directory := t.TempDir()
-			from := &source{content: sent, piece: 8_000, breaksAt: -1, silentAt: -1}
+			from := &source{content: sent, piece: 8_000, breaksAt: -1, silentAt: -1, checksum: sum}
 			var differs *ChecksumError
 			if _, err := fetched(t, from, described(content), directory); !errors.As(err, &differs) {
 				t.Fatal(err)
@@ -145,6 +236,7 @@ func TestWhatIsNotAsTheManifestSaysIsRefused(t *testing.T) {
 	})
 	t.Run("there before", func(t *testing.T) {
 		directory := t.TempDir()
+		// It has the same size, and another time.
 		if err := os.WriteFile(filepath.Join(directory, "000012.sst"), flipped, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -173,13 +265,16 @@ func TestSentFromAnOffset(t *testing.T) {
 	}
 	for _, offset := range []int{0, 1, mostOfPiece, len(content) - 1, len(content)} {
 		var sent []byte
-		err := Send(context.Background(), path, uint64(offset), mostOfPiece, NewLimit(0), func(piece mem.Buffer) error {
+		checksum, err := Send(context.Background(), path, uint64(offset), mostOfPiece, NewLimit(0), func(piece mem.Buffer) error {
 			sent = append(sent, piece.ReadOnlyData()...)
 			piece.Free()
 			return nil
 		})
 		if err != nil || !bytes.Equal(sent, content[offset:]) {
 			t.Fatal(offset, len(sent), err)
+		}
+		if binary.BigEndian.Uint64(checksum) != xxhash.Sum64(content) {
+			t.Fatal(offset, checksum)
 		}
 	}
 }

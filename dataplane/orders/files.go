@@ -72,7 +72,7 @@ func (o *Orders) checkpoint(order *controlv1.EngineCheckpoint) (*controlv1.Engin
 	if err != nil {
 		return nil, err
 	}
-	described, err := r.sums.Described(o.ctx, order.Path)
+	described, err := files.Described(order.Path)
 	if err != nil {
 		return nil, engine.FaultOfDisk(order.Path, err)
 	}

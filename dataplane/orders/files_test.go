@@ -2,6 +2,7 @@ package orders
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
 
 	"statehouse-dataplane/engine"
@@ -23,7 +25,14 @@ import (
 // fromDisk reads files of a directory, as another node sends them.
 type fromDisk struct {
 	file *os.File
-	ends bool // after the first bytes
+	how  *sent
+	path string
+}
+
+// sent is how another node sends a file.
+type sent struct {
+	ends    bool // after the first bytes
+	isOther bool // than its checksum
 }
 
 func (f *fromDisk) Receive(take func([]byte) error) error {
@@ -32,16 +41,24 @@ func (f *fromDisk) Receive(take func([]byte) error) error {
 	if err != nil {
 		return err
 	}
-	if f.ends {
+	if f.how.ends {
 		return io.ErrUnexpectedEOF
 	}
 	return take(data[:read])
 }
 
+func (f *fromDisk) Checksum() []byte {
+	content, _ := os.ReadFile(f.path)
+	if f.how.isOther {
+		content = append(content, 1)
+	}
+	return binary.BigEndian.AppendUint64(nil, xxhash.Sum64(content))
+}
+
 func (f *fromDisk) Close() { _ = f.file.Close() }
 
 // pair returns orders with one store, and what reads its checkpoint at a path.
-func pair(t *testing.T, r *replica, given string, ends *bool) *Orders {
+func pair(t *testing.T, r *replica, given string, how *sent) *Orders {
 	t.Helper()
 	o := New(func(*controlv1.EngineReport) {}, func(_ context.Context, _ string, request []byte) (files.Stream, error) {
 		var asked statehousev1.ReadFileRequest
@@ -53,7 +70,7 @@ func pair(t *testing.T, r *replica, given string, ends *bool) *Orders {
 			return nil, err
 		}
 		_, err = file.Seek(int64(asked.Offset), io.SeekStart)
-		return &fromDisk{file, *ends}, err
+		return &fromDisk{file, how, file.Name()}, err
 	})
 	t.Cleanup(o.Close)
 	o.resources, o.limit = engine.NewResources(8<<20, 8<<20), files.NewLimit(0)
@@ -94,8 +111,8 @@ func TestAStoreGoesFromOneFolderToAnotherByOrders(t *testing.T) {
 			if _, err := r.save(1_234); err != nil {
 				t.Fatal(err)
 			}
-			ends := true
-			o := pair(t, r, given, &ends)
+			how := &sent{ends: true}
+			o := pair(t, r, given, how)
 			order := &controlv1.EngineCheckpoint{Store: 1, Path: given}
 			manifest := carried(t, o, &controlv1.EngineOrder{Order: &controlv1.EngineOrder_Checkpoint{Checkpoint: order}}).GetManifest()
 			var told stores.Checkpoint
@@ -110,11 +127,11 @@ func TestAStoreGoesFromOneFolderToAnotherByOrders(t *testing.T) {
 			if kind := o.Carry(fetchOf(last, fetched)).GetFault().GetKind(); kind != controlv1.EngineFaultKind_ENGINE_FAULT_KIND_PEER {
 				t.Fatal(kind)
 			}
-			ends = false
-			wrong := &statehousev1.StoredFile{Name: last.Name, Size: last.Size, Checksum: make([]byte, 8)}
-			if kind := o.Carry(fetchOf(wrong, fetched)).GetFault().GetKind(); kind != controlv1.EngineFaultKind_ENGINE_FAULT_KIND_CHECKSUM {
+			how.ends, how.isOther = false, true
+			if kind := o.Carry(fetchOf(last, fetched)).GetFault().GetKind(); kind != controlv1.EngineFaultKind_ENGINE_FAULT_KIND_CHECKSUM {
 				t.Fatal(kind)
 			}
+			how.isOther = false
 			nowhere := fetchOf(last, filepath.Join(root, "nowhere"))
 			if kind := o.Carry(nowhere).GetFault().GetKind(); kind != controlv1.EngineFaultKind_ENGINE_FAULT_KIND_REFUSED {
 				t.Fatal(kind)

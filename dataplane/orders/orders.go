@@ -16,6 +16,7 @@ import (
 	"statehouse-dataplane/files"
 	"statehouse-dataplane/follow"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/rests"
 	"statehouse-dataplane/stores"
 )
 
@@ -398,12 +399,15 @@ func (o *Orders) walk(order *controlv1.EngineWalk) (*controlv1.EngineAnswer, err
 	found := view.Entries(family, order.Start, order.Stop, order.Reverse)
 	defer found.Close()
 	entries := &controlv1.EngineEntries{}
+	var walked rests.Walked
 	for size := 0; ; {
 		if !found.Next() {
 			entries.IsAll = true
 			break
 		}
-		size += len(found.Key()) + len(found.Value())
+		bytes := len(found.Key()) + len(found.Value())
+		size += bytes
+		walked.After(bytes)
 		entries.KeysAndValues = append(entries.KeysAndValues, append([]byte(nil), found.Key()...), append([]byte(nil), found.Value()...))
 		if len(entries.KeysAndValues) >= 2*int(order.Limit) || size >= mostWalked {
 			break

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"statehouse-dataplane/engine"
-	"statehouse-dataplane/files"
 	"statehouse-dataplane/follow"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
 	"statehouse-dataplane/moments"
@@ -35,7 +34,6 @@ type replica struct {
 	database *engine.Database
 	store    store
 	suffix   int // of a record's key, behind the plain key
-	sums     files.Sums
 	report   func(*controlv1.EngineReport)
 
 	// Orders to read, to leave and to close may overlap: Python may wait for one no more, and give the next.

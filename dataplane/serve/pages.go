@@ -9,6 +9,7 @@ import (
 	"statehouse-dataplane/admit"
 	"statehouse-dataplane/engine"
 	controlv1 "statehouse-dataplane/gen/statehouse/control/v1"
+	"statehouse-dataplane/rests"
 	"statehouse-dataplane/stores"
 	"statehouse-dataplane/values"
 	"statehouse-dataplane/wire"
@@ -106,6 +107,7 @@ func (s *Served) page(
 	var keys []byte // fields
 	var last []byte
 	bytes, entries, hasMore := 0, 0, false
+	var walked rests.Walked
 	for found.Next() {
 		if entries == granted.Entries {
 			hasMore = true
@@ -132,6 +134,7 @@ func (s *Served) page(
 		}
 		last = append(last[:0], key...)
 		bytes += len(key) + len(value)
+		walked.After(len(key) + len(value))
 		if entries++; entries%betweenLooks == 0 {
 			if err := r.late(); err != nil {
 				return nil, 0, err

@@ -79,7 +79,7 @@ func (s *KeyValue) Scan(keys Range, room Room, walk *Walk, take func(key, value 
 	found := within(view, engine.Default, keys)
 	defer found.Close()
 	for found.Next() {
-		if err := walk.goesOn(view); err != nil {
+		if err := walk.goesOn(view, found); err != nil {
 			return false, err
 		}
 		key, data := found.Key(), found.Value()
@@ -159,7 +159,7 @@ func (s *KeyValue) Count(shown Shown, walk *Walk) (int64, error) {
 	defer found.Close()
 	count := int64(0)
 	for found.Next() {
-		if err := walk.goesOn(shown.View); err != nil {
+		if err := walk.goesOn(shown.View, found); err != nil {
 			return 0, err
 		}
 		count++

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"statehouse-dataplane/engine"
+	"statehouse-dataplane/rests"
 )
 
 // Range is keys k with Start <= k < Stop, in order or the other way round, but for those in gaps.
@@ -70,12 +71,14 @@ const entriesATurn = 128
 // Walk is one read of many entries. `Ends` returns an error once nobody waits for it any more, or its time is up; nil: it
 // goes to its end.
 type Walk struct {
-	Ends func() error
-	left int
+	Ends   func() error
+	left   int
+	walked rests.Walked
 }
 
-// goesOn returns an error if the walk is to end.
-func (w *Walk) goesOn(view *engine.View) error {
+// goesOn is called at each entry. It gives way to others, and returns an error if the walk is to end.
+func (w *Walk) goesOn(view *engine.View, found entries) error {
+	w.walked.After(len(found.Key()) + len(found.Value()))
 	if w.left > 0 {
 		w.left--
 		return nil

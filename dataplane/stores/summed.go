@@ -81,7 +81,7 @@ func (s *Summing) GoOn(view *engine.View, mostBytes int, list func(key, digest, 
 	defer found.Close()
 	walk := &Walk{}
 	for found.Next() {
-		if err := walk.goesOn(view); err != nil {
+		if err := walk.goesOn(view, found); err != nil {
 			return part, err
 		}
 		key, stored := found.Key(), found.Value()

@@ -156,7 +156,7 @@ func countOf(view *engine.View, family engine.Family, walk *Walk) (int64, error)
 	defer found.Close()
 	count := int64(0)
 	for found.Next() {
-		if err := walk.goesOn(view); err != nil {
+		if err := walk.goesOn(view, found); err != nil {
 			return 0, err
 		}
 		count++

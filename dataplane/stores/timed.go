@@ -218,7 +218,7 @@ func (s *TimedStore) Scan(
 	found := s.live(shown.View, keys, firstMS, lastMS)
 	defer found.Close()
 	for found.Next() {
-		if err := walk.goesOn(shown.View); err != nil {
+		if err := walk.goesOn(shown.View, found); err != nil {
 			return false, err
 		}
 		entry, data := found.Key(), found.Value()
@@ -257,7 +257,7 @@ func (s *TimedStore) Count(shown Shown, walk *Walk) (int64, error) {
 	defer found.Close()
 	count := int64(0)
 	for found.Next() {
-		if err := walk.goesOn(shown.View); err != nil {
+		if err := walk.goesOn(shown.View, found); err != nil {
 			return 0, err
 		}
 		key, err := s.layout.parsed(found.Key())

@@ -251,7 +251,7 @@ func (s *Versioned) each(view *engine.View, keys Range, asOfMS int64, walk *Walk
 		return take(key, Version{data[1:], sinceMS, -1})
 	}
 	for found.Next() {
-		if err := walk.goesOn(view); err != nil {
+		if err := walk.goesOn(view, found); err != nil {
 			return err
 		}
 		entry := found.Key()
@@ -349,7 +349,7 @@ func (s *Versioned) oldestFirst(view *engine.View, prefix []byte, left Range, sp
 	var data []byte
 	var sinceMS int64
 	for found.Next() {
-		if err := walk.goesOn(view); err != nil {
+		if err := walk.goesOn(view, found); err != nil {
 			return err
 		}
 		atMS := timeIn(found.Key()[len(prefix):])
@@ -390,7 +390,7 @@ func (s *Versioned) newestFirst(view *engine.View, prefix []byte, left Range, sp
 	found := view.Entries(engine.Default, prefix, stop, true)
 	defer found.Close()
 	for found.Next() {
-		if err := walk.goesOn(view); err != nil {
+		if err := walk.goesOn(view, found); err != nil {
 			return err
 		}
 		if validToMS >= 0 && validToMS <= span.FirstMS {

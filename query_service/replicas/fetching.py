@@ -7,6 +7,7 @@ disk is, by the same rules.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import time
@@ -207,7 +208,7 @@ class FileRestores:
                 transfer = errand.transfers.pop(found.path.name, None)
                 if not goes_left or transfer is None or error.fault is not Fault.PEER_FAILED:
                     raise
-                there = await asyncio.to_thread(_size_in, found.path / FETCHED_FOLDER)
+                there = await asyncio.to_thread(_size_in, folder_of(found.path, peer.name))
                 if there <= transfer.there:
                     raise
                 log.info("a peer is asked again", **found.facts, peer=peer.name, there_bytes=there, reason=str(error))
@@ -230,7 +231,7 @@ class FileRestores:
             raise TaskFault(str(error), error.fault) from error
         if start.position is None:
             raise TaskFault(start.reason, start.fault)
-        folder = found.path / FETCHED_FOLDER
+        folder = folder_of(found.path, peer.name)
         there = await asyncio.to_thread(_cleared, folder, manifest.files)
         missing = max(0, manifest.size - there)
         if not is_cheaper(missing, start.position, errand.left, self._rates):
@@ -305,7 +306,7 @@ class FileRestores:
             answer = await _while(errand.is_wanted, asyncio.ensure_future(call))
             offered = peer_service_pb2.OfferStoreResponse.FromString(answer)
             told = offered.manifest
-            files = checked_files([StoredFile(each.name, each.size, each.checksum) for each in told.files])
+            files = checked_files([StoredFile(each.name, each.size, each.changed_ns) for each in told.files])
             checkpoint = checked_checkpoint(told.checkpoint)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -336,8 +337,9 @@ class FileRestores:
         try:
             await asyncio.wrap_future(self._plane.begin(engine_pb2.EngineOrder(adopt=adopt)))
         except StoreUnusable as error:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, folder.parent, ignore_errors=True)
             raise TaskFault(str(error), error.fault) from error
+        await asyncio.to_thread(shutil.rmtree, folder.parent, ignore_errors=True)
 
 
 class _Fetch:
@@ -391,7 +393,7 @@ class _Fetch:
         fetch = files_pb2.EngineFetch(
             address=self._peer.address,
             asked=peer_service_pb2.ReadFileRequest(checkpoint=self._checkpoint, file=file.name),
-            file=peer_service_pb2.StoredFile(name=file.name, size=file.size, checksum=file.checksum),
+            file=peer_service_pb2.StoredFile(name=file.name, size=file.size, changed_ns=file.changed_ns),
             directory=str(self._folder),
             silence_ms=self._silence_ms,
         )
@@ -429,22 +431,36 @@ def _empty(path: Path) -> None:
     """Remove what a store's folder has of an older state: another engine's files may be among it."""
     for each in path.iterdir():
         if each.name != FETCHED_FOLDER:
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+            _remove(each)
+
+
+def folder_of(path: Path, peer: str) -> Path:
+    """Return where a store's folder has files of a peer: those of two are never mixed."""
+    return path / FETCHED_FOLDER / hashlib.sha256(peer.encode()).hexdigest()[:32]
 
 
 def _cleared(folder: Path, files: Sequence[StoredFile]) -> int:
-    """Make a folder, remove what isn't of these files, and return how many bytes of them are there."""
+    """Make a peer's folder, remove what isn't of it and these files, and return how many bytes of them are there."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = {each.name: each.size for each in files}
-    parts = {f"{each.name}.{each.checksum.hex()}.part": each.size for each in files}
+    for each in folder.parent.iterdir():
+        if each != folder:
+            _remove(each)
+    whole = {(each.name, each.size, each.changed_ns) for each in files}
+    parts = {each.part: each.size for each in files}
     there = 0
     for each in folder.iterdir():
-        most = names.get(each.name, parts.get(each.name))
-        if most is None:
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        found = each.stat()
+        if (each.name, found.st_size, found.st_mtime_ns) in whole:
+            there += found.st_size
+        elif (most := parts.get(each.name)) is not None:
+            there += min(found.st_size, most)
         else:
-            there += min(each.stat().st_size, most)
+            _remove(each)
     return there
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _size_in(folder: Path) -> int:

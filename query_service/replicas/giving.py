@@ -60,7 +60,7 @@ class GivenStores:
         """`plane`: holds stores; None: none can be given."""
         self._plane, self._replicas, self._metrics = plane, replicas, metrics
         self._given: dict[str, _Given] = {}
-        self._making = asyncio.Lock()  # one at a time: each reads a store's files from end to end
+        self._making = asyncio.Lock()  # one at a time: who asks meanwhile gets the same
         self._work = BackgroundWork()
         self._sweep: asyncio.TimerHandle | None = None
 

@@ -52,7 +52,7 @@ class Fault(StrEnum):
     PEER_SLOW = "peer_slow"
     """Another node's files came so slowly that the log is faster."""
     FILE_DAMAGED = "file_damaged"
-    """A file of another node's has arrived with another checksum than its manifest says."""
+    """A file of another node's has arrived with another checksum than it has there."""
     BROKER = "broker"
     """Kafka can't be reached, or refuses a request."""
     CONFIGURATION = "configuration"

@@ -17,7 +17,7 @@ from query_service.states.keep_or_wipe import Changelog, RestoreStart, restore_s
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,99}")
 _FILES_MAX: Final = 100_000
 _BYTES_MAX: Final = 2**53
-_SUM_BYTES: Final = 8
+_TIME_MAX: Final = 2**63
 
 
 class ManifestUnusable(ValueError):
@@ -30,11 +30,16 @@ class ManifestUnusable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a manifest: its name, which is no path, its bytes, and their xxHash64."""
+    """A file of a manifest: its name, which is no path, its bytes, and when it was changed, by its node's clock."""
 
     name: str
     size: int
-    checksum: bytes
+    changed_ns: int
+
+    @property
+    def part(self) -> str:
+        """The name of what is there of it, as long as it isn't whole; `dataplane/files` gives it."""
+        return f"{self.name}.{self.size}.{self.changed_ns}.part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ def checked_files(files: Sequence[StoredFile]) -> tuple[StoredFile, ...]:
     """Return the files of a manifest that somebody else has written.
 
     Raises:
-        ManifestUnusable: a name may lead out of a folder or stands there twice, or a size or checksum can't be one.
+        ManifestUnusable: a name may lead out of a folder or stands there twice, or a size or time can't be one.
 
     """
     if not 0 < len(files) <= _FILES_MAX:
@@ -74,8 +79,8 @@ def checked_files(files: Sequence[StoredFile]) -> tuple[StoredFile, ...]:
     for each in files:
         if _NAME.fullmatch(each.name) is None or each.name.endswith(".part"):
             raise ManifestUnusable(f"a file's name is {each.name[:100]!r}")
-        if not 0 <= each.size <= _BYTES_MAX or len(each.checksum) != _SUM_BYTES:
-            raise ManifestUnusable(f"the size or the checksum of {each.name} can't be one")
+        if not 0 <= each.size <= _BYTES_MAX or not 0 <= each.changed_ns < _TIME_MAX:
+            raise ManifestUnusable(f"the size or the time of {each.name} can't be one")
     if len({each.name for each in files}) < len(files):
         raise ManifestUnusable("two files have one name")
     return tuple(files)

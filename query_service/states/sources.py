@@ -81,7 +81,7 @@ def is_worth_asking(left: LeftToRead, rates: Rates, after_s: float) -> bool:
 
 
 def offered_within_s(left: LeftToRead, rates: Rates) -> float:
-    """Return how long a peer may take to answer, in seconds: it reads all files before, one node's after the other.
+    """Return how long a peer may take to answer, in seconds: it makes one checkpoint after the other.
 
     After the time that the log takes, it can't be cheaper any more.
     """

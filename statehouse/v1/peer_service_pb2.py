@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n statehouse/v1/peer_service.proto\x12\rstatehouse.v1\"5\n\x11OfferStoreRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\"h\n\x12OfferStoreResponse\x12.\n\x08manifest\x18\x01 \x01(\x0b\x32\x1c.statehouse.v1.StoreManifest\x12\x12\n\ncheckpoint\x18\x02 \x01(\t\x12\x0e\n\x06now_ms\x18\x03 \x01(\x03\"\x7f\n\rStoreManifest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x12\n\ncheckpoint\x18\x04 \x01(\x0c\x12(\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x19.statehouse.v1.StoredFile\":\n\nStoredFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x0c\"C\n\x0fReadFileRequest\x12\x12\n\ncheckpoint\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\" \n\x10ReadFileResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\xaf\x01\n\x0bPeerService\x12Q\n\nOfferStore\x12 .statehouse.v1.OfferStoreRequest\x1a!.statehouse.v1.OfferStoreResponse\x12M\n\x08ReadFile\x12\x1e.statehouse.v1.ReadFileRequest\x1a\x1f.statehouse.v1.ReadFileResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n statehouse/v1/peer_service.proto\x12\rstatehouse.v1\"5\n\x11OfferStoreRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\"h\n\x12OfferStoreResponse\x12.\n\x08manifest\x18\x01 \x01(\x0b\x32\x1c.statehouse.v1.StoreManifest\x12\x12\n\ncheckpoint\x18\x02 \x01(\t\x12\x0e\n\x06now_ms\x18\x03 \x01(\x03\"\x7f\n\rStoreManifest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x12\n\ncheckpoint\x18\x04 \x01(\x0c\x12(\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x19.statehouse.v1.StoredFile\"<\n\nStoredFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x12\n\nchanged_ns\x18\x03 \x01(\x03\"C\n\x0fReadFileRequest\x12\x12\n\ncheckpoint\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"2\n\x10ReadFileResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x0c\x32\xaf\x01\n\x0bPeerService\x12Q\n\nOfferStore\x12 .statehouse.v1.OfferStoreRequest\x1a!.statehouse.v1.OfferStoreResponse\x12M\n\x08ReadFile\x12\x1e.statehouse.v1.ReadFileRequest\x1a\x1f.statehouse.v1.ReadFileResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOREMANIFEST']._serialized_start=212
   _globals['_STOREMANIFEST']._serialized_end=339
   _globals['_STOREDFILE']._serialized_start=341
-  _globals['_STOREDFILE']._serialized_end=399
-  _globals['_READFILEREQUEST']._serialized_start=401
-  _globals['_READFILEREQUEST']._serialized_end=468
-  _globals['_READFILERESPONSE']._serialized_start=470
-  _globals['_READFILERESPONSE']._serialized_end=502
-  _globals['_PEERSERVICE']._serialized_start=505
-  _globals['_PEERSERVICE']._serialized_end=680
+  _globals['_STOREDFILE']._serialized_end=401
+  _globals['_READFILEREQUEST']._serialized_start=403
+  _globals['_READFILEREQUEST']._serialized_end=470
+  _globals['_READFILERESPONSE']._serialized_start=472
+  _globals['_READFILERESPONSE']._serialized_end=522
+  _globals['_PEERSERVICE']._serialized_start=525
+  _globals['_PEERSERVICE']._serialized_end=700
 # @@protoc_insertion_point(module_scope)

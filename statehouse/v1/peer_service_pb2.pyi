@@ -128,23 +128,25 @@ class StoredFile(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
+    CHANGED_NS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, which is no path."""
     size: _builtins.int
     """Its bytes."""
-    checksum: _builtins.bytes
-    """Their xxHash64: 8 bytes, the most significant one first."""
+    changed_ns: _builtins.int
+    """When it was last changed, in nanoseconds since 1970, by the node's clock.
+    By this a receiver knows what it already has of the file.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         size: _builtins.int = ...,
-        checksum: _builtins.bytes = ...,
+        changed_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "name", b"name", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_ns", b"changed_ns", "name", b"name", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -182,21 +184,27 @@ Global___ReadFileRequest: _TypeAlias = ReadFileRequest  # noqa: Y015
 
 @_typing.final
 class ReadFileResponse(_message.Message):
-    """A part of a file."""
+    """A part of a file, or its checksum, which comes last, in a message of its own."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """Its bytes."""
+    """The part's bytes."""
+    checksum: _builtins.bytes
+    """The xxHash64 of the file from its beginning on, whatever was asked for: 8
+    bytes, the most significant one first.
+    """
     def __init__(
         self,
         *,
         data: _builtins.bytes = ...,
+        checksum: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "data", b"data"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,8 +65,9 @@ class PeerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadFile(self, request, context):
-        """Returns the bytes of a file, from an offset on. Fails with INVALID_REQUEST
-        if the checkpoint is gone, or never had the file.
+        """Returns the bytes of a file, from an offset on, and at last the checksum of
+        all of it. Fails with INVALID_REQUEST if the checkpoint is gone, or never
+        had the file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,8 +43,9 @@ class PeerServiceStub:
     stores can't be given.
     """
     ReadFile: _grpc.UnaryStreamMultiCallable[_peer_service_pb2.ReadFileRequest, _peer_service_pb2.ReadFileResponse]
-    """Returns the bytes of a file, from an offset on. Fails with INVALID_REQUEST
-    if the checkpoint is gone, or never had the file.
+    """Returns the bytes of a file, from an offset on, and at last the checksum of
+    all of it. Fails with INVALID_REQUEST if the checkpoint is gone, or never
+    had the file.
     """
 
 @_typing.type_check_only
@@ -62,8 +63,9 @@ class PeerServiceAsyncStub(PeerServiceStub):
     stores can't be given.
     """
     ReadFile: _aio.UnaryStreamMultiCallable[_peer_service_pb2.ReadFileRequest, _peer_service_pb2.ReadFileResponse]  # type: ignore[assignment]
-    """Returns the bytes of a file, from an offset on. Fails with INVALID_REQUEST
-    if the checkpoint is gone, or never had the file.
+    """Returns the bytes of a file, from an offset on, and at last the checksum of
+    all of it. Fails with INVALID_REQUEST if the checkpoint is gone, or never
+    had the file.
     """
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -90,8 +92,9 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _peer_service_pb2.ReadFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_peer_service_pb2.ReadFileResponse], _abc.AsyncIterator[_peer_service_pb2.ReadFileResponse]]:
-        """Returns the bytes of a file, from an offset on. Fails with INVALID_REQUEST
-        if the checkpoint is gone, or never had the file.
+        """Returns the bytes of a file, from an offset on, and at last the checksum of
+        all of it. Fails with INVALID_REQUEST if the checkpoint is gone, or never
+        had the file.
         """
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

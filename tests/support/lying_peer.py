@@ -68,9 +68,10 @@ class LyingPeer(peer_service_pb2_grpc.PeerServiceServicer):
 
     def ReadFile(self, request: peer_service_pb2.ReadFileRequest, _context: Any) -> Iterator[Any]:  # noqa: N802 - the service's name
         self.reads.append(request)
-        content = b"".join(part.data for part in self._node.ReadFile(request, timeout=WITHIN_S))
-        for part in self._send(content):
+        *parts, last = self._node.ReadFile(request, timeout=WITHIN_S)
+        for part in self._send(b"".join(each.data for each in parts)):
             yield peer_service_pb2.ReadFileResponse(data=part)
+        yield peer_service_pb2.ReadFileResponse(checksum=last.checksum)
 
 
 def as_it_is(_offer: peer_service_pb2.OfferStoreResponse) -> None:

@@ -89,7 +89,7 @@ class EngineFetch(_message.Message):
     address: _builtins.str
     """The other node's address."""
     directory: _builtins.str
-    """The directory that it is put into."""
+    """The directory that it is put into. Nothing of other nodes is there."""
     silence_ms: _builtins.int
     """For how long nothing may arrive, in milliseconds."""
     @_builtins.property
@@ -98,7 +98,7 @@ class EngineFetch(_message.Message):
 
     @_builtins.property
     def file(self) -> _peer_service_pb2.StoredFile:
-        """The file. What arrives must equal it."""
+        """The file, as its manifest has it."""
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -15,6 +16,7 @@ import pytest
 from query_service.disk.directory import FETCHED_FOLDER, GIVEN_FOLDER
 from query_service.states.faults import Fault
 from statehouse.contract.assignment import TaskAssignment
+from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.v1 import node_service_pb2, peer_service_pb2, query_service_pb2
@@ -198,13 +200,30 @@ def test_a_flipped_bit_on_the_peers_disk_is_no_part_of_the_store(fleet: Fleet) -
     (table, *_) = sorted(checkpoint.glob("*.sst"), key=lambda each: -each.stat().st_size)
     # It is a link: the node's own file stays as it is.
     shutil.copy(table, copy := table.with_suffix(".copy"))
-    content = bytearray(copy.read_bytes())
-    content[len(content) // 2] ^= 16
-    copy.write_bytes(content)
+    damaged = bytearray(copy.read_bytes())
+    damaged[len(damaged) // 2] ^= 16
+    copy.write_bytes(damaged)
+    changed_ns = table.stat().st_mtime_ns
+    os.utime(copy, ns=(changed_ns, changed_ns))
     copy.replace(table)
     second = joined(fleet)
-    assert_from_log(second, "n1", Fault.FILE_DAMAGED)
+    with pytest.raises(LookupFailure) as failure:
+        content(second)
+    assert failure.value.reason is Reason.TASK_FAILED, "it was sent as it is there, and the first read finds it"
+    fleet.put({"next": "1"})
+    poll_until(lambda: has(second, "next"), 30, "the store to be restored")
+    assert_from_log(second, "n1", Fault.CORRUPT_STORE, "damaged before")
+    fleet.put({"next": None})
+    poll_until(lambda: not has(second, "next"), 20, "the node to read on")
     assert_right(fleet, second)
+
+
+def has(node: ServerProcess, key: str) -> bool:
+    """Return whether a node has a key; False while its task is restored."""
+    try:
+        return node.get(key).found
+    except LookupFailure:
+        return False
 
 
 @pytest.mark.feature("store-files-peer")
@@ -213,7 +232,7 @@ def test_a_peer_that_is_killed_half_way_is_followed_by_the_log(fleet: Fleet) -> 
     second = node(fleet, "n2")
     fleet.reassign(0, standbys=("n2",))
     parts = folder(fleet, "n2") / FETCHED_FOLDER
-    poll_until(lambda: list(parts.glob("*.part")), 30, "a part of a file")
+    poll_until(lambda: list(parts.rglob("*.part")), 30, "a part of a file")
     first.kill()
     fleet.wait_running([second], 60)
     assert_from_log(second, "n1", Fault.PEER_FAILED)
@@ -226,7 +245,7 @@ def test_half_of_the_files_are_fetched_on_after_a_restart(fleet: Fleet) -> None:
     second = node(fleet, "n2")
     fleet.reassign(0, standbys=("n2",))
     parts = folder(fleet, "n2") / FETCHED_FOLDER
-    poll_until(lambda: sum(each.stat().st_size for each in parts.glob("*")) > 20_000, 30, "a part of the files")
+    poll_until(lambda: sum(each.stat().st_size for each in parts.glob("*/*")) > 20_000, 30, "a part of the files")
     second.kill()
     second.start()
     fleet.wait_running([second], 60)
@@ -281,7 +300,7 @@ def test_a_disk_that_is_full_half_way_is_left_for_the_log(fleet: Fleet) -> None:
         second = node(fleet, "n2")
         fleet.reassign(0, standbys=("n2",))
         fetched = folder(fleet, "n2") / FETCHED_FOLDER
-        poll_until(lambda: list(fetched.glob("*.part")), 30, "a part of a file")
+        poll_until(lambda: list(fetched.rglob("*.part")), 30, "a part of a file")
         fill(fetched)  # what was fetched is removed, and this with it
         fleet.wait_running([second], 60)
         assert_from_log(second, "n1", Fault.DISK_FULL)

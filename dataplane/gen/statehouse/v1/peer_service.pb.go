@@ -231,8 +231,9 @@ type StoredFile struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its bytes.
 	Size uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
-	// Their xxHash64: 8 bytes, the most significant one first.
-	Checksum      []byte `protobuf:"bytes,3,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	// When it was last changed, in nanoseconds since 1970, by the node's clock.
+	// By this a receiver knows what it already has of the file.
+	ChangedNs     int64 `protobuf:"varint,3,opt,name=changed_ns,json=changedNs,proto3" json:"changed_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -281,11 +282,11 @@ func (x *StoredFile) GetSize() uint64 {
 	return 0
 }
 
-func (x *StoredFile) GetChecksum() []byte {
+func (x *StoredFile) GetChangedNs() int64 {
 	if x != nil {
-		return x.Checksum
+		return x.ChangedNs
 	}
-	return nil
+	return 0
 }
 
 // Asks for a file.
@@ -352,11 +353,14 @@ func (x *ReadFileRequest) GetOffset() uint64 {
 	return 0
 }
 
-// A part of a file.
+// A part of a file, or its checksum, which comes last, in a message of its own.
 type ReadFileResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its bytes.
-	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// The part's bytes.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// The xxHash64 of the file from its beginning on, whatever was asked for: 8
+	// bytes, the most significant one first.
+	Checksum      []byte `protobuf:"bytes,2,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +402,13 @@ func (x *ReadFileResponse) GetData() []byte {
 	return nil
 }
 
+func (x *ReadFileResponse) GetChecksum() []byte {
+	if x != nil {
+		return x.Checksum
+	}
+	return nil
+}
+
 var File_statehouse_v1_peer_service_proto protoreflect.FileDescriptor
 
 const file_statehouse_v1_peer_service_proto_rawDesc = "" +
@@ -419,20 +430,22 @@ const file_statehouse_v1_peer_service_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\x04 \x01(\fR\n" +
 	"checkpoint\x12/\n" +
-	"\x05files\x18\x05 \x03(\v2\x19.statehouse.v1.StoredFileR\x05files\"P\n" +
+	"\x05files\x18\x05 \x03(\v2\x19.statehouse.v1.StoredFileR\x05files\"S\n" +
 	"\n" +
 	"StoredFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x1a\n" +
-	"\bchecksum\x18\x03 \x01(\fR\bchecksum\"]\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x1d\n" +
+	"\n" +
+	"changed_ns\x18\x03 \x01(\x03R\tchangedNs\"]\n" +
 	"\x0fReadFileRequest\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\tR\n" +
 	"checkpoint\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12\x16\n" +
-	"\x06offset\x18\x03 \x01(\x04R\x06offset\"&\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\"B\n" +
 	"\x10ReadFileResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data2\xaf\x01\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x1a\n" +
+	"\bchecksum\x18\x02 \x01(\fR\bchecksum2\xaf\x01\n" +
 	"\vPeerService\x12Q\n" +
 	"\n" +
 	"OfferStore\x12 .statehouse.v1.OfferStoreRequest\x1a!.statehouse.v1.OfferStoreResponse\x12M\n" +

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from query_service.dataplane.orders import DataPlane
 from query_service.disk.directory import TaskDirectory
-from query_service.replicas.fetching import Brought, FileRestores, NotWanted, _Fetch
+from query_service.replicas.fetching import Brought, FileRestores, NotWanted, _cleared, _Fetch, folder_of
 from query_service.replicas.opening import FoundStore, StoreOpener
 from query_service.replicas.transfers import Transfer
 from query_service.states.checkpoint import Checkpoint
@@ -91,6 +92,31 @@ class SilentPeer:
         return done
 
 
+CHANGED_NS = 1_700_000_000_123_456_789
+
+
+def test_what_is_there_of_files_is_known_by_peer_name_size_and_time(tmp_path: Path) -> None:
+    files = [StoredFile(name, 100, CHANGED_NS) for name in ("1.sst", "2.sst", "3.sst", "4.sst", "5.sst")]
+    ours, others = folder_of(tmp_path, "n1"), folder_of(tmp_path, "../n2")
+    assert ours.parent == others.parent
+    for folder in (ours, others):
+        folder.mkdir(parents=True)
+    (others / "1.sst").write_bytes(bytes(100))
+    for name, size, changed_ns in (
+        ("1.sst", 100, CHANGED_NS),
+        ("2.sst", 100, CHANGED_NS + 1),
+        ("3.sst", 99, CHANGED_NS),
+        ("4.sst.100.1700000000123456789.part", 30, 0),
+        ("5.sst.100.1700000000123456788.part", 50, 0),
+        ("6.sst", 100, CHANGED_NS),
+    ):
+        (ours / name).write_bytes(bytes(size))
+        os.utime(ours / name, ns=(changed_ns, changed_ns))
+    assert _cleared(ours, files) == 100 + 30
+    assert {each.name for each in ours.iterdir()} == {"1.sst", files[3].part}
+    assert not others.exists()
+
+
 def test_what_is_missing_of_files_is_never_negative() -> None:
     assert Transfer("scores", 0, "a", 10, 0, 4).missing == 6
     assert Transfer("scores", 0, "a", 10, 0, 11).missing == 0
@@ -98,7 +124,7 @@ def test_what_is_missing_of_files_is_never_negative() -> None:
 
 async def test_files_of_a_fetch_that_was_ended_are_not_fetched_again(tmp_path: Path) -> None:
     plane = SilentPeer()
-    files = tuple(StoredFile(f"{number}.sst", 10, bytes(8)) for number in range(10))
+    files = tuple(StoredFile(f"{number}.sst", 10, 1) for number in range(10))
     manifest = Manifest("scores", 0, "pebble/1", Checkpoint("topic", "id", 500, 0), files)
     fetch = _Fetch(cast(DataPlane, plane), Peer("n1", "n1:1"), "checkpoint", manifest, tmp_path, 1_000)
 

@@ -47,7 +47,7 @@ class Engine(MemoryEngine):
         if self.is_closed:
             raise StoreClosed("it is closed")
         self._make(path)
-        file = peer_service_pb2.StoredFile(name="1.sst", size=4, checksum=bytes(8))
+        file = peer_service_pb2.StoredFile(name="1.sst", size=4, changed_ns=1)
         return files_pb2.EngineManifest(checkpoint=AT.to_json().encode(), files=[file])
 
 

@@ -140,9 +140,9 @@ type EngineFetch struct {
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// What that one is to be asked for, but for the offset.
 	Asked *v1.ReadFileRequest `protobuf:"bytes,2,opt,name=asked,proto3" json:"asked,omitempty"`
-	// The file. What arrives must equal it.
+	// The file, as its manifest has it.
 	File *v1.StoredFile `protobuf:"bytes,3,opt,name=file,proto3" json:"file,omitempty"`
-	// The directory that it is put into.
+	// The directory that it is put into. Nothing of other nodes is there.
 	Directory string `protobuf:"bytes,4,opt,name=directory,proto3" json:"directory,omitempty"`
 	// For how long nothing may arrive, in milliseconds.
 	SilenceMs     uint32 `protobuf:"varint,5,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`
