@@ -38,8 +38,9 @@ T = TypeVar("T")
 
 _AT: Final = b"@"
 _BATCH_GET: Final = "BatchGet"
-# Several batches of an application that keeps up. A version that doesn't would keep a watch from what lookups show.
-_AS_NEW_S: Final = 30.0
+# A processor that is killed just then has started again by that time. A version that doesn't keep up would keep a watch
+# from what lookups show.
+_AS_NEW_S: Final = 120.0
 _TOLD_S: Final = 5.0
 """Within it a processor that lives tells of a batch whose records are there."""
 
@@ -138,12 +139,29 @@ class SwitchedQueries:
         core, reached, seen = self._switch.serving, dict[int, int](), _Seen()
         await _telling(send, request, self._resume_at(request, core, seen))
         while await until_left(core, core.handlers.watch(request, send, address, reached)):
-            before, core = core, self._switch.serving
-            bounds = await _telling(send, request, self._as_new(request, reached, before, core, seen))
+            before, (core, bounds) = core, await self._entered(send, request, reached, core, seen)
             request = _anew(request, bounds)
             for response in _left_over(request, before, core):
                 await send(response.SerializeToString())
             reached.clear()
+
+    async def _entered(
+        self,
+        send: SendResponse,
+        request: query_service_pb2.WatchRequest,
+        reached: Mapping[int, int],
+        before: VersionCore,
+        seen: _Seen,
+    ) -> tuple[VersionCore, types_pb2.Freshness]:
+        """Return the version that a watch goes on with, and how new it must be. Waits, as long as it serves."""
+        while True:
+            core, bounds = self._switch.serving, types_pb2.Freshness()
+
+            async def wait(after: VersionCore = core, bounds: types_pb2.Freshness = bounds) -> None:
+                bounds.CopyFrom(await _telling(send, request, self._as_new(request, reached, before, after, seen)))
+
+            if not await until_left(core, wait()):
+                return core, bounds
 
     async def _resume_at(self, request: query_service_pb2.WatchRequest, core: VersionCore, seen: _Seen) -> None:
         """Have a watch that another version's has led up to a position begin with no older values."""

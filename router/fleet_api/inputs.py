@@ -32,7 +32,9 @@ class Inputs:
         self._tails: dict[str, CommitTail] = {}
         self._changed = asyncio.Event()
         self._is_read = asyncio.Event()
-        self._waits, self._kept = 0, HeldBytes("calls that wait for the processor at this router")
+        self.waiting = 0
+        """Calls that wait for the processor now."""
+        self._kept = HeldBytes("calls that wait for the processor at this router")
 
     def on_commit(self, commit: commits_pb2.Commit) -> None:
         """Take a record of the commits topic."""
@@ -88,10 +90,10 @@ class Inputs:
             LookupFailure: INPUT_NOT_PROCESSED, INVALID_REQUEST or OVERLOADED.
 
         """
-        if self._waits >= _MAX_WAITS:
+        if self.waiting >= _MAX_WAITS:
             raise LookupFailure(Reason.OVERLOADED, f"{_MAX_WAITS} calls wait for the processor, the most allowed")
         with self._kept.hold(request_bytes + _RECORD_BYTES * len(records)):
-            self._waits += 1
+            self.waiting += 1
             try:
                 async with asyncio.timeout_at(deadline.at):
                     while (positions := self._positions(store, records)) is None:
@@ -99,7 +101,7 @@ class Inputs:
             except TimeoutError:
                 raise self._unprocessed(store) from None
             finally:
-                self._waits -= 1
+                self.waiting -= 1
         return Token({(store, partition): position for partition, position in positions.items()})
 
     def moment_with(self, store: str, records: Mapping[TopicPartition, int]) -> MomentToken:

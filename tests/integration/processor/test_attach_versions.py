@@ -113,7 +113,8 @@ def test_a_job_served_by_attach_changes_under_readers(
                         versions[serving].strike(chosen, partial(readers.wait_for, serving))
                 for store in (STORE, f"{STORE}@{FIRST}"):
                     poll_until(partial(is_served, client, store, records), 400, f"all writes in {store}")
-                compared = do("compare", STORE, FIRST, "-o", "json")
+                asked = ("compare", STORE, FIRST, "--router", router.target, "-o", "json")
+                compared = statehouse(tmp_path, *asked, timeout_s=300.0)
                 assert compared.code == ExitCode.DONE, compared.err
                 assert json.loads(compared.out)["keys"] == USERS
             assert readers.failed == []

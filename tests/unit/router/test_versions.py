@@ -163,6 +163,31 @@ async def test_a_watch_that_comes_back_at_another_version_begins_with_no_older_v
     call.cancel()
 
 
+async def test_a_watch_waits_no_longer_for_a_version_that_serves_no_more(fleet: Fleet) -> None:
+    (beside,) = [core for core in fleet.router.versions if core.version == "v2"]
+    fleet.router.first.inputs.on_commit(commit(3, {CLICKS: 10}, dict.fromkeys(range(2), 5), "q", is_moment=True))
+    beside.inputs.on_commit(commit(3, {CLICKS: 9}, dict.fromkeys(range(5), 9), "q@v2", is_moment=True))
+    for name in ("a", "b"):
+        fleet.nodes[name].feed_all = [query_service_pb2.WatchResponse(current=True, begins=True, position=5)]
+    call: Any = fleet.query.Watch(query_service_pb2.WatchRequest(store=STORE))
+
+    async def hear() -> None:
+        heard: set[int] = set()
+        async with asyncio.timeout(10):
+            while heard != {0, 1}:
+                response = await call.read()
+                heard |= {response.replica.partition} if response.position == 5 else set()
+
+    await hear()
+    fleet.router.versions.take(PROMOTED)
+    await poll_until_async(lambda: beside.inputs.waiting, 10, "the watch to wait for the other version")
+    fleet.router.versions.take(PROMOTED.rolled_back(0))
+    await hear()
+    assert beside.inputs.waiting == 0
+    assert not any(fleet.nodes[name].watches for name in ("c", "d")), "it never had what was passed on"
+    call.cancel()
+
+
 async def test_the_fleet_is_described_by_version(fleet: Fleet) -> None:
     stub: Any = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
     watched = stub.WatchFleet(fleet_service_pb2.WatchFleetRequest())
