@@ -120,6 +120,8 @@ async def until_left(core: VersionCore, work: Coroutine[Any, Any, None]) -> bool
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # if the caller leaves just then, nobody else looks at it
     if task.cancelled():
         return left.is_set()
     if left.is_set() and task.exception() is not None:

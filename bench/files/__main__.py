@@ -1,7 +1,9 @@
 """What a restore by a peer's files takes: `python -m bench.files`. Beside it one by the changelog, and a copy.
 
 Each round has the three in turn, with cold caches; the figures are ratios of the same round. Lookups at the giving node
-are compared with those just after, for as long, with cold caches, too. Nodes take settings from the environment
+are compared with those just after, for as long, with cold caches, too. Each node has one processor for itself.
+
+Nodes take settings from the environment
 (`STATEHOUSE_PEER_BYTES_PER_S=100000000 python -m bench.files`).
 """
 
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.failure import BenchFailure
-from bench.files.restores import Pair, copied, drop_caches
+from bench.files.restores import Pair, copied, drop_caches, processor_of
 from bench.machine import Watch, describe
 from bench.reporting import carried_out, say
 from statehouse.local.kafka import EmbeddedKafka
@@ -65,6 +67,10 @@ class Round:
     giving_p99_ms: float
 
 
+class LogIsCheaper(BenchFailure):
+    """The node took its log, although a peer could give its files."""
+
+
 def main() -> int:
     """Measure, and print a table; the exit code is 1 if it failed, 130 if it was interrupted."""
     options = _parser().parse_args()
@@ -90,13 +96,20 @@ def _measured(directory: Path, case: Case, options: argparse.Namespace) -> list[
     keys = options.bytes // (_KEY_BYTES + case.value)
     with EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB) as broker:
         pair = Pair(broker.bootstrap, directory / "nodes", f"files-{case}", keys)
-        with pair.running():
+        # The caller is on the giver's processor: the other node's work shall not delay it.
+        with pair.running(), processor_of(0):
             say(f"{keys:,} keys, {case.records_a_key} records of each, values of {case.value} bytes: written")
             pair.fill(case.records_a_key, case.value)
             pair.begin_anew(pair.first)
             say(f"the first restore, by records: {pair.restore(pair.first, pair.first).took_s:.1f} s")
             pair.node(pair.first).stop()  # what is in memory is in files then
-            return [_round(pair, directory, number) for number in range(1, options.rounds + 1)]
+            try:
+                return [_round(pair, directory, number) for number in range(1, options.rounds + 1)]
+            except LogIsCheaper as reason:
+                if _bar(case) is not None:
+                    raise
+                say(str(reason))
+                return []
 
 
 def _round(pair: Pair, directory: Path, number: int) -> Round:
@@ -110,7 +123,7 @@ def _round(pair: Pair, directory: Path, number: int) -> Round:
     copy_s = copied(pair.files(pair.first), directory / "copy")
 
     pair.assign(pair.first)
-    pair.node(pair.first).start()
+    pair.start(pair.first)
     while pair.restored(pair.first) is None:
         pair.node(pair.first).check()
         time.sleep(0.1)
@@ -124,12 +137,12 @@ def _round(pair: Pair, directory: Path, number: int) -> Round:
         quiet_from = time.monotonic()
         time.sleep(max(by_files.took_s, _QUIET_LEAST_S))
         quiet_to = time.monotonic()
-    if by_files.source != f"peer {pair.first}":
-        raise BenchFailure(f"the restore was by {by_files.source}, where there is a peer")
     if lookups.failures:
         raise BenchFailure(f"{lookups.failures} lookups failed")
     for name in (pair.second, pair.first):
         pair.node(name).stop()
+    if by_files.source != f"peer {pair.first}":
+        raise LogIsCheaper(f"the restore was by {by_files.source}, where there is a peer: it takes longer by estimate")
     found = Round(
         by_records.took_s,
         by_files.took_s,
@@ -141,12 +154,18 @@ def _round(pair: Pair, directory: Path, number: int) -> Round:
     return found
 
 
+def _bar(case: Case) -> float | None:
+    return _BARS.get((case.records_a_key, case.value))
+
+
 def _row(case: Case, rounds: list[Round]) -> str:
+    if not rounds:
+        return f"| {case} | by its log, which takes less by estimate {'| ' * len(_HEAD[1].split('|')[3:-1])}|"
     faster = statistics.median(each.by_records_s / each.by_files_s for each in rounds)
     copies = statistics.median(each.by_files_s / each.copy_s for each in rounds)
     p99 = statistics.median(each.giving_p99_ms / each.quiet_p99_ms for each in rounds)
     times = [statistics.median(column) for column in zip(*(asdict(each).values() for each in rounds), strict=True)]
-    at_least = _BARS.get((case.records_a_key, case.value))
+    at_least = _bar(case)
     bar, copy_bar, p99_bar = ("none",) * 3
     if at_least is not None:
         bar, copy_bar, p99_bar = f">= {at_least:g} x", f"<= {_COPY_BAR:g} x", f"<= {_P99_BAR:g} x"

@@ -27,7 +27,12 @@ LISTENS: Final = frozenset(
     }
 )
 """Names of whatever accepts connections from others, in the standard library and in what we use."""
-NO_WAYS_IN: Final = MappingProxyType({"router/workers.py": "looks whether a port is free, and answers nobody"})
+NO_WAYS_IN: Final = MappingProxyType(
+    {
+        "router/workers.py": "looks whether a port is free, and answers nobody",
+        "dataplane/rests/reststest/reststest.go": "only tests have it",
+    }
+)
 
 
 class WayIn(NamedTuple):

@@ -67,7 +67,10 @@ def _beside_owner(slot: Slot) -> list[str]:
 
 
 def _best(slot: Slot, nodes: Sequence[str], loads: Loads, fleet: LiveNodes) -> list[str]:
-    """Return the holders to keep: in distinct racks, then the most caught-up, then the least loaded."""
+    """Return the holders to keep: in distinct racks, then the most caught-up, then the least loaded.
+
+    A warm-up that is ready goes first: it was begun by the loads of all tasks, and not all are known here.
+    """
     racks = {fleet.rack(slot.active)} if slot.active is not None else set()
     left, chosen = list(nodes), []
     for _ in range(wanted(slot, fleet)):
@@ -77,6 +80,7 @@ def _best(slot: Slot, nodes: Sequence[str], loads: Loads, fleet: LiveNodes) -> l
                 node != slot.target,
                 bool(fleet.racks) and fleet.rack(node) in racks,
                 fleet.readiness(slot, node),
+                node not in slot.was.warm_ups,
                 loads.excess(node),
                 node,
             ),
@@ -145,10 +149,8 @@ def start_warm_ups(slots: Sequence[Slot], loads: Loads, fleet: LiveNodes) -> Non
         if slot.target is not None and slot.target in slot.was.warm_ups and slot.target not in slot.standbys:
             slot.warm_up = slot.target if budget > 0 else None
             budget -= slot.warm_up is not None
+    budget -= _continue_warm_ups(slots, loads, fleet, budget)
     for slot in slots:
-        if slot.was.warm_ups and slot.warm_up is None and slot.target is None:
-            slot.warm_up = _continued(slot, loads, fleet) if budget > 0 else None
-            budget -= slot.warm_up is not None
         for node in slot.was.warm_ups:
             if node in fleet.live and not slot.is_on(node):
                 slot.surplus.append(node)
@@ -163,6 +165,19 @@ def start_warm_ups(slots: Sequence[Slot], loads: Loads, fleet: LiveNodes) -> Non
             slot.reasons.append(f"warm-up on {slot.warm_up}: the active is to move there from {slot.active}, {why}")
     if budget > 0:
         _move_standbys(slots, loads, fleet, budget)
+
+
+def _continue_warm_ups(slots: Sequence[Slot], loads: Loads, fleet: LiveNodes, budget: int) -> int:
+    """Keep those of standbys that are still useful; return how many."""
+    moving = [slot for slot in slots if slot.was.warm_ups and slot.warm_up is None and slot.target is None]
+    count, before = 0, -1
+    while before < count:  # One that is kept may make another one useful, as when both began.
+        before = count
+        for slot in moving:
+            if slot.warm_up is None and count < budget:
+                slot.warm_up = _continued(slot, loads, fleet)
+                count += slot.warm_up is not None
+    return count
 
 
 def _is_crowded(slot: Slot, fleet: LiveNodes) -> bool:

@@ -64,7 +64,7 @@ def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet)
                 20,
                 "an answer from the promoted active at a new epoch",
             )
-            poll_until(lambda: settled(controlled, nodes, {"a", "c"}), 30, "two copies of everything on two nodes")
+            poll_until(lambda: settled(controlled, nodes, {"a", "c"}), 90, "two copies of everything on two nodes")
             fleet.put({watched[0]: f"v-{watched[0]}"})
             # Besides what it served when it was killed: tasks it had before the fleet first settled.
             on_disk = {TaskId.parse(file.parent.name) for file in (fleet.directory / "b").rglob(".checkpoint")}
@@ -134,6 +134,6 @@ def test_clean_stop_hands_over_first(fleet: Fleet) -> None:
         with LookupLoad(f"127.0.0.1:{router.port}", STORE, keys, RATE) as load:
             poll_until(lambda: len(load.answers()) > RATE // 2, 30, "lookups before the stop")
             assert nodes["a"].stop(signal.SIGTERM) == 0
-            poll_until(lambda: settled(controlled, nodes, {"b", "c"}), 30, "two copies of everything on two nodes")
+            poll_until(lambda: settled(controlled, nodes, {"b", "c"}), 90, "two copies of everything on two nodes")
         assert not load.failures
         assert "drained" in nodes["a"].log

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from router.version_switch import until_left
 from statehouse.contract.positions import Token
 from statehouse.contract.version_names import FIRST
 from statehouse.contract.versions import Versions
@@ -186,6 +188,28 @@ async def test_a_watch_waits_no_longer_for_a_version_that_serves_no_more(fleet: 
     assert beside.inputs.waiting == 0
     assert not any(fleet.nodes[name].watches for name in ("c", "d")), "it never had what was passed on"
     call.cancel()
+
+
+async def test_what_fails_while_its_caller_leaves_is_looked_at(fleet: Fleet) -> None:
+    core, begun = fleet.router.versions.serving, asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise LookupFailure(Reason.UNKNOWN_STORE, "just then")
+
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    call = asyncio.create_task(until_left(core, work()))
+    await begun.wait()
+    call.cancel()
+    await asyncio.wait({call})
+    assert call.cancelled()
+    del call
+    gc.collect()
+    assert not unheard
 
 
 async def test_the_fleet_is_described_by_version(fleet: Fleet) -> None:
