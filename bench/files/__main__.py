@@ -3,8 +3,7 @@
 Each round has the three in turn, with cold caches; the figures are ratios of the same round. Lookups at the giving node
 are compared with those just after, for as long, with cold caches, too. Each node has one processor for itself.
 
-Nodes take settings from the environment
-(`STATEHOUSE_PEER_BYTES_PER_S=100000000 python -m bench.files`).
+Nodes take settings from the environment (`STATEHOUSE_PEER_BYTES_PER_S=100000000 python -m bench.files`).
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def _bar(case: Case) -> float | None:
 
 def _row(case: Case, rounds: list[Round]) -> str:
     if not rounds:
-        return f"| {case} | by its log, which takes less by estimate {'| ' * len(_HEAD[1].split('|')[3:-1])}|"
+        return f"| {case} | by its log, which takes less by estimate {'| ' * (_HEAD[0].count('|') - 3)}|"
     faster = statistics.median(each.by_records_s / each.by_files_s for each in rounds)
     copies = statistics.median(each.by_files_s / each.copy_s for each in rounds)
     p99 = statistics.median(each.giving_p99_ms / each.quiet_p99_ms for each in rounds)

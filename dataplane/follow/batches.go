@@ -139,11 +139,6 @@ func (s *Slice) take(batch *kmsg.RecordBatch, aborted map[int64][]int64, decompr
 	if int(batch.NumRecords) > len(data) {
 		return errCut
 	}
-	if room := cap(s.Records) - len(s.Records); room < int(batch.NumRecords) {
-		grown := make([]stores.Record, len(s.Records), len(s.Records)+max(int(batch.NumRecords), len(s.Records)))
-		copy(grown, s.Records)
-		s.Records = grown
-	}
 	s.Bytes += len(data)
 	cursor := cursor{data: data}
 	for range batch.NumRecords {
