@@ -38,14 +38,18 @@ def _serving(shape: Shape, load: Load, rounds: int, faults: tuple[str, ...] = ()
         load,
         rounds,
         work={
-            Side.OURS: ("restore", *_SERVING, "hot-key"),
-            Side.PEER: ("restore", *_SERVING),
+            Side.OURS: ("start", *_SERVING, "hot-key"),
+            Side.PEER: ("start", *_SERVING),
             Side.OURS_GRPCIO: _EXPERT,
             Side.PEER_DIRECT: _EXPERT,
             Side.FLOOR: ("start", "gets-straight"),
         },
         last_round=_both("restart", *faults),
     )
+
+
+def _restores(shape: Shape, rounds: int) -> Plan:
+    return Plan("Restores", shape, Load(seconds=1.0, warm_up_s=0.0), rounds, work=_both("restore"))
 
 
 def _processing(keys: int, freshness_s: float) -> Plan:
@@ -102,6 +106,7 @@ _SMOKE: Final = Plan(
     work=_both("start", "warm-up", "gets", "batches", "scans", "memory"),
 )
 _REHEARSAL: Final = (
+    _restores(_SMALL, rounds=1),
     _serving(_SMALL, _SHORT, rounds=2, faults=_KILLS),
     Plan("Processing", _SMALL, _SHORT, rounds=2, work=_both("build", "freshness"), processor=True),
     *_redis(_SMALL, _SHORT, 1, _SHORT),
@@ -114,6 +119,7 @@ _FAULTS: Final = Plan(
     work=_both("start", "warm-up", *_KILLS),
 )
 _QUICK: Final = (
+    _restores(Shape(200_000), rounds=1),
     _serving(Shape(200_000), Load(seconds=2.0, warm_up_s=6.0, concurrencies=(1, 64), batches=(100,)), 1, _KILLS),
     _processing(200_000, freshness_s=5.0),
     *_redis(
@@ -124,6 +130,7 @@ _QUICK: Final = (
     ),
 )
 _FULL: Final = (
+    _restores(Shape(1_000_000), rounds=5),
     _serving(Shape(1_000_000), Load(seconds=3.0, warm_up_s=12.0), rounds=3),
     _FAULTS,
     _processing(1_000_000, freshness_s=20.0),

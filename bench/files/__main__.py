@@ -1,7 +1,8 @@
 """What a restore by a peer's files takes: `python -m bench.files`. Beside it one by the changelog, and a copy.
 
 Each round has the three in turn, with cold caches; the figures are ratios of the same round. Lookups at the giving node
-are compared with those just after, for as long, with cold caches, too. Each node has one processor for itself.
+are compared with those just after, for as long, with cold caches and a caller that asks as much. Each node has one
+processor for itself.
 
 Nodes take settings from the environment (`STATEHOUSE_PEER_BYTES_PER_S=100000000 python -m bench.files`).
 """
@@ -129,13 +130,9 @@ def _round(pair: Pair, directory: Path, number: int) -> Round:
     pair.begin_anew(pair.second)
     with pair.lookups(pair.first) as lookups:
         time.sleep(_WARM_S)
-        giving_from = time.monotonic()
         by_files = pair.restore(pair.second, pair.first, pair.second)
-        giving_to = time.monotonic()
-        drop_caches()  # as the restore has begun
-        quiet_from = time.monotonic()
-        time.sleep(max(by_files.took_s, _QUIET_LEAST_S))
-        quiet_to = time.monotonic()
+        quiet_s = max(by_files.took_s, _QUIET_LEAST_S)
+        quiet_from = pair.ask(pair.second, quiet_s)
     if lookups.failures:
         raise BenchFailure(f"{lookups.failures} lookups failed")
     for name in (pair.second, pair.first):
@@ -146,8 +143,8 @@ def _round(pair: Pair, directory: Path, number: int) -> Round:
         by_records.took_s,
         by_files.took_s,
         copy_s,
-        lookups.p99_ms(quiet_from, quiet_to),
-        lookups.p99_ms(giving_from, giving_to),
+        lookups.p99_ms(quiet_from, quiet_from + quiet_s),
+        lookups.p99_ms(by_files.began, by_files.began + by_files.took_s),
     )
     say(f"round {number}: {found}")
     return found

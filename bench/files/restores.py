@@ -68,9 +68,10 @@ def drop_caches() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A restore: what the state came from, and how long it took from the assignment to the first answer, in seconds."""
+    """A restore: what the state came from, when it began, and how long it took to the first answer, in seconds."""
 
     source: str
+    began: float
     took_s: float
 
 
@@ -165,7 +166,16 @@ class Pair:
             if time.monotonic() > began + _WITHIN_S:
                 raise BenchFailure(f"{name} has not restored the store in {_WITHIN_S:.0f} s")
             time.sleep(_POLL_S)
-        return Restored(source, time.monotonic() - began)
+        return Restored(source, began, time.monotonic() - began)
+
+    def ask(self, name: str, for_s: float) -> float:
+        """Ask a node as often as while it restores, with cold caches, too; return when that began."""
+        drop_caches()
+        began = time.monotonic()
+        while time.monotonic() < began + for_s:
+            self.restored(name)
+            time.sleep(_POLL_S)
+        return began
 
     def is_up(self, name: str) -> bool:
         """Whether a node answers."""

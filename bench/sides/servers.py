@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,9 +143,9 @@ class Servers(ABC):
         """The ids of the processes that run, by name."""
         return {process.name: process.pid for process in self.processes() if process.pid is not None}
 
-    def spawn(self) -> None:
-        """Start all processes; return immediately."""
-        for process in self.processes():
+    def spawn(self, processes: Iterable[ManagedProcess] | None = None) -> None:
+        """Start processes, by default all; return immediately."""
+        for process in self.processes() if processes is None else processes:
             process.start()
 
     def start(self) -> None:
@@ -153,10 +153,10 @@ class Servers(ABC):
         self.spawn()
         self.wait_settled()
 
-    def stop(self) -> None:
-        """End all, at the same time."""
+    def stop(self, processes: Iterable[ManagedProcess] | None = None) -> None:
+        """End processes, by default all, at the same time."""
         self._disconnect()
-        running = [process for process in self.processes() if process.is_running]
+        running = [each for each in (self.processes() if processes is None else processes) if each.is_running]
         with ThreadPoolExecutor(max(1, len(running))) as pool:
             list(pool.map(ManagedProcess.stop, running))
 
