@@ -32,6 +32,7 @@ def restart(stage: Stage) -> Iterator[Result]:
     """Measure a start from disks that have everything, after a graceful stop."""
     stage.servers.stop()
     samples = _started(stage.servers, stage.servers.processes())
+    stage.servers.wait_settled()
     yield Result(f"Restart with {stage.shape.keys} keys on disk", _times(stage, samples))
 
 
@@ -39,7 +40,7 @@ def restore(stage: Stage) -> Iterator[Result]:
     """Measure a start of all that holds the store from empty disks. What holds none of it goes on meanwhile.
 
     `records_per_s` counts the records that all copies, active and standby, read, from the first record to the last.
-    Processor time is that of all processes from then on, starts of those that hold the store included.
+    Processor time is that of all processes until all copies are there, starts of those that hold the store included.
     """
     servers, shape = stage.servers, stage.shape
     servers.start()
@@ -49,6 +50,7 @@ def restore(stage: Stage) -> Iterator[Result]:
     before_s = cpu_seconds(servers.pids.values())
     samples = _started(servers, servers.nodes.values())
     cpu_s = cpu_seconds(servers.pids.values()) - before_s
+    servers.wait_settled()
     times = _times(stage, samples)
     first_s = first(samples, lambda copies: any(copy.position > 0 for copy in copies))
     rates = {
@@ -69,7 +71,6 @@ def _started(servers: Servers, processes: Iterable[ManagedProcess]) -> list[Samp
         return is_settled(samples[-1][1], servers.shape)
 
     wait_for(is_complete, _START_S, f"{servers.side} to have all copies")
-    servers.wait_settled()
     return samples
 
 
