@@ -40,7 +40,7 @@ def restore(stage: Stage) -> Iterator[Result]:
     """Measure a start of all that holds the store from empty disks. What holds none of it goes on meanwhile.
 
     `records_per_s` counts the records that all copies, active and standby, read, from the first record to the last.
-    Processor time is that of all processes until all copies are there, starts of those that hold the store included.
+    The processor time of all processes is counted until all copies are there, starts of what holds the store included.
     """
     servers, shape = stage.servers, stage.shape
     servers.start()
