@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import resource
 from enum import StrEnum
 from pathlib import Path
@@ -34,7 +33,7 @@ def node(loaded: LoadedSettings[NodeSettings]) -> None:
     # A store has a dozen files open. So take the highest limit that the system allows.
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    asyncio.run(run_node(settings))
+    run_node(settings)
 
 
 _STORES: Final = (

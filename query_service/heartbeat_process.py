@@ -4,15 +4,18 @@ RocksDB's binding holds Python's interpreter lock while it reads and writes. So 
 threads runs. This process has no state on disk to wait for. It ends when the node does, in whatever way: its socket
 closes then.
 
-To the node it is a socket as standard input: frames come (`frame`), and a line goes for each heartbeat with its error,
-empty if it was written; `ENDED` after the last. A further socket has the numbers of the signals that the node was sent,
-a byte each: the interpreter writes them immediately, also while it is held.
+It is forked from the node before that has threads: what the node has imported is there, and takes memory once.
+
+Between them is a socket: frames come (`frame`), the first one with where to write, and a line goes for each heartbeat
+with its error, empty if it was written; `ENDED` after the last. A further socket has the numbers of the signals that
+the node was sent, a byte each: the interpreter writes them immediately, also while it is held.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -35,7 +38,6 @@ from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.authors import RecordSigning
 from statehouse.kafka.renewed import RenewedProducer
-from statehouse.observability import logs
 from statehouse.runtime.brokers import Brokers, KafkaSecurity, RecordSecurity
 
 log = structlog.get_logger(__name__)
@@ -44,6 +46,7 @@ ENDED: Final = "ended"
 FLUSH_S: Final = 5.0
 _HEAD: Final = struct.Struct("!BI")
 _CHUNK: Final = 65_536
+_END_S: Final = 2.0
 _TICKS: Final = 4  # an interval
 _TICK_MIN_S: Final = 0.01
 # The node has a bound of its own, which says more (`StopDeadline`). We end it only if that could not run.
@@ -63,6 +66,8 @@ class FrameKind(IntEnum):
     """The node stops: JSON with `seconds` it may take from now, and `left`, what it has left to do."""
     END = 4
     """No more heartbeats. With content, a tombstone is written."""
+    BEGIN = 5
+    """The first frame: `HeartbeatOptions` as JSON."""
 
 
 def frame(kind: FrameKind, content: bytes = b"") -> bytes:
@@ -72,7 +77,7 @@ def frame(kind: FrameKind, content: bytes = b"") -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatOptions:
-    """What the process is started with. No secret is in it: it goes over the command line.
+    """What and where to write.
 
     `timeout_ms`: a heartbeat that waits longer in the client is dropped: it comes too late to keep the node a member.
     `drain_s`, `close_s`: what a stop may take, for handing over and for the rest.
@@ -86,7 +91,6 @@ class HeartbeatOptions:
     timeout_ms: int
     drain_s: float
     close_s: float
-    log_level: str
 
     def to_json(self) -> str:
         """Return them as text."""
@@ -215,9 +219,41 @@ def whole_frames(received: bytearray) -> Iterator[tuple[FrameKind, bytes]]:
         yield FrameKind(kind), content
 
 
-def serve(writer: HeartbeatWriter, node: socket.socket, signals: socket.socket, pid: int, tick_s: float) -> None:
-    """Write until the node is gone."""
-    received = bytearray()
+class HeartbeatProcess:
+    """The process as the node sees it. It waits for `HeartbeatOptions`; close it to end it.
+
+    Make it before the node has threads: they aren't there after a fork, but what they hold is.
+    """
+
+    def __init__(self) -> None:
+        self.socket, its = socket.socketpair()
+        self.signals, its_signals = socket.socketpair()
+        self.signals.setblocking(False)
+        given = (its, its_signals, os.getpid(), (self.socket, self.signals))
+        with its, its_signals:
+            self.process = multiprocessing.get_context("fork").Process(target=_run, args=given, daemon=True)
+            self.process.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process, for which it has two seconds."""
+        self.socket.close()
+        self.signals.close()
+        self.process.join(_END_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def serve(node: socket.socket, signals: socket.socket, pid: int) -> None:
+    """Write what the node says, until the node is gone."""
+    received, tick_s = bytearray(), None
+    writer: HeartbeatWriter | None = None
     while True:
         ready, _, _ = select.select([node, signals], [], [], tick_s)
         now = time.monotonic()
@@ -226,28 +262,35 @@ def serve(writer: HeartbeatWriter, node: socket.socket, signals: socket.socket, 
                 return
             received += chunk
             for said, content in whole_frames(received):
-                writer.take(said, content, now)
-        if signals in ready:
-            for number in signals.recv(_CHUNK):
-                writer.signalled(number, now)
+                if writer is None:
+                    options = HeartbeatOptions.from_json(content.decode())
+                    writer, tick_s = HeartbeatWriter(options, node, pid), max(_TICK_MIN_S, options.interval_s / _TICKS)
+                else:
+                    writer.take(said, content, now)
+        numbers = signals.recv(_CHUNK) if signals in ready else b""
         facts = ProcessFacts.of(pid)
         if facts.is_ending:  # its threads may still wait for a disk, and keep the socket open
             return
-        writer.tick(facts, now)
+        if writer is not None:
+            for number in numbers:
+                writer.signalled(number, now)
+            writer.tick(facts, now)
 
 
-def main() -> int:
-    """Serve the node that has started this process."""
+def _run(node: socket.socket, signals: socket.socket, pid: int, of_node: tuple[socket.socket, ...]) -> None:
+    """Serve the node that has forked this process, and end. `of_node`: its ends of the sockets."""
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the node, with which we end
         signal.signal(number, signal.SIG_IGN)
-    options, pid = HeartbeatOptions.from_json(sys.argv[1]), os.getppid()
-    logs.configure(options.log_level)
-    with socket.socket(fileno=sys.stdin.fileno()) as node, socket.socket(fileno=int(sys.argv[2])) as signals:
-        try:
-            writer = HeartbeatWriter(options, node, pid)
-        except ConfigurationError as error:
-            log.error("no heartbeats can be written", reason=str(error))  # noqa: TRY400 - a person can act on it
-            return 1
+    os.setpgid(0, 0)  # a terminal's Ctrl-C is for the node
+    for each in of_node:
+        each.close()
+    status = 0
+    try:
         with contextlib.suppress(ConnectionError):
-            serve(writer, node, signals, pid, max(_TICK_MIN_S, options.interval_s / _TICKS))
-    return 0
+            serve(node, signals, pid)
+    except ConfigurationError as error:
+        log.error("no heartbeats can be written", reason=str(error))  # noqa: TRY400 - a person can act on it
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # immediately: what the client still holds is of a node that is gone

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from query_service.heartbeat_process import ENDED, FLUSH_S, FrameKind, HeartbeatOptions, frame
+from query_service.heartbeat_process import ENDED, FLUSH_S, FrameKind, HeartbeatOptions, HeartbeatProcess, frame
 from statehouse.contract.membership import Member, encode_member
 from statehouse.errors import StatehouseError
 from statehouse.runtime.waiting import is_set_within
@@ -33,7 +30,8 @@ class Heartbeats:
     """Says a heartbeat at every interval, and immediately when something has changed. Lives on the event loop.
 
     Args:
-        options: what the process next to the node is started with.
+        process: what writes them.
+        options: what and where it writes.
         member: returns the node's heartbeat, None while the node must be silent.
         on_failure: called for each heartbeat that didn't reach Kafka.
         clock: seconds that only grow.
@@ -42,17 +40,16 @@ class Heartbeats:
 
     def __init__(
         self,
+        process: HeartbeatProcess,
         options: HeartbeatOptions,
         member: Callable[[], Member | None],
         on_failure: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._options, self._member = options, member
+        self._process, self._options, self._member = process, options, member
         self._on_failure, self._failed = on_failure, 0
         self._clock, self._arrived_at = clock, clock()
         self._due, self._answered = asyncio.Event(), asyncio.Event()
-        self._signals: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -61,25 +58,10 @@ class Heartbeats:
         """Seconds since a heartbeat last reached Kafka, or since the start, if the newest one failed; else None."""
         return self._clock() - self._arrived_at if self._failed else None
 
-    async def start(self) -> int:
-        """Start the process. Return the file descriptor that takes the numbers of signals, a byte each."""
-        ours, self._signals = self._launched()
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        return self._signals.fileno()
-
-    def _launched(self) -> tuple[socket.socket, socket.socket]:
-        """Launch the process; return the socket to it, and the one for the numbers of signals."""
-        (ours, its), (signals, its_signals) = socket.socketpair(), socket.socketpair()
-        signals.setblocking(False)
-        command = [sys.executable, "-m", "query_service.heartbeat_main", self._options.to_json()]
-        with its, its_signals:
-            self._process = subprocess.Popen(
-                [*command, str(its_signals.fileno())],
-                stdin=its.fileno(),
-                pass_fds=[its_signals.fileno()],
-                process_group=0,  # a terminal's Ctrl-C is for the node
-            )
-        return ours, signals
+    async def start(self) -> None:
+        """Tell the process what and where to write."""
+        self._reader, self._writer = await asyncio.open_connection(sock=self._process.socket)
+        self._say(frame(FrameKind.BEGIN, self._options.to_json().encode()))
 
     def due(self) -> None:
         """Write the next heartbeat immediately."""
@@ -130,16 +112,10 @@ class Heartbeats:
 
     async def close(self) -> None:
         """End the process."""
-        if self._process is None or self._signals is None or self._writer is None:
-            return
-        self._writer.close()
-        self._signals.close()
-        process, self._process, self._writer = self._process, None, None
-        try:
-            await asyncio.to_thread(process.wait, _END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer = None
+        await asyncio.to_thread(self._process.close)
 
     def _say(self, said: bytes) -> None:
         if self._writer is None:

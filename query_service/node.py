@@ -19,7 +19,7 @@ from query_service.control_topics import ControlTopics
 from query_service.dataplane.holding import is_wanted, start_order
 from query_service.dataplane.orders import DataPlane
 from query_service.dataplane.profiles import made_profile
-from query_service.heartbeat_process import HeartbeatOptions
+from query_service.heartbeat_process import HeartbeatOptions, HeartbeatProcess
 from query_service.heartbeats import Heartbeats
 from query_service.reads.fleet_view import FleetView
 from query_service.reads.sums import SumHandler
@@ -60,7 +60,9 @@ _CLEANUP_PAUSE_MIN_S, _CLEANUP_PAUSE_MAX_S = 0.1, 60.0
 class QueryNode:
     """A query node. `run()` serves until `stop()` or `drain()` is called."""
 
-    def __init__(self, settings: NodeSettings, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(
+        self, settings: NodeSettings, heartbeats: HeartbeatProcess, listeners: Sequence[Listener] = ()
+    ) -> None:
         """Make a node from its settings. `listeners` are called in addition to those of installed packages."""
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -127,9 +129,9 @@ class QueryNode:
             timeout_ms=settings.session_timeout_ms,
             drain_s=self._drain_timeout_s,
             close_s=self._close_s,
-            log_level=settings.log_level,
         )
-        self._heartbeats = Heartbeats(options, self._member, self._metrics.heartbeat_failures.inc)
+        self._signals_fd = heartbeats.signals.fileno()
+        self._heartbeats = Heartbeats(heartbeats, options, self._member, self._metrics.heartbeat_failures.inc)
         self._host = types_pb2.Host(
             instance_id=self._ownership.instance_id, host=settings.advertised_host or settings.bind_host
         )
@@ -211,9 +213,9 @@ class QueryNode:
             Exception: a defect has stopped the node.
 
         """
-        signals_fd = await self._heartbeats.start()
+        await self._heartbeats.start()
         try:
-            with self._stopped_by_signals(signals_fd):
+            with self._stopped_by_signals():
                 await self._serve()
         finally:
             await self._heartbeats.close()
@@ -221,8 +223,8 @@ class QueryNode:
             raise self._defect
 
     @contextmanager
-    def _stopped_by_signals(self, also_to: int) -> Iterator[None]:
-        """Let SIGTERM and SIGINT stop the node. Their numbers go to `also_to` even while the interpreter is held.
+    def _stopped_by_signals(self) -> Iterator[None]:
+        """Let SIGTERM and SIGINT stop the node. The process next to it has their numbers even while Python is held.
 
         Not by the event loop's own handlers: they take the one place at which the interpreter tells of signals
         immediately.
@@ -232,7 +234,7 @@ class QueryNode:
             self._loop.call_soon_threadsafe(partial(self.stop, drain=number == signal.SIGTERM))
 
         before = {number: signal.signal(number, taken) for number in (signal.SIGTERM, signal.SIGINT)}
-        fd_before = signal.set_wakeup_fd(also_to, warn_on_full_buffer=False)
+        fd_before = signal.set_wakeup_fd(self._signals_fd, warn_on_full_buffer=False)
         try:
             yield
         finally:
@@ -450,8 +452,10 @@ class QueryNode:
         return heartbeat
 
 
-async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -> None:
+def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -> None:
     """Run a node until SIGTERM (drains and leaves) or SIGINT (stops immediately).
+
+    Call it on the main thread, before there are others: a process is forked that writes the heartbeats.
 
     Raises:
         InstanceIdTaken: a newer process uses this node's instance id.
@@ -460,7 +464,12 @@ async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -
     # Restores keep a thread busy. Each time the event loop wakes, it waits until that thread yields the interpreter.
     # With Python's default of 5 ms this wait would be most of a lookup's time.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    with HeartbeatProcess() as heartbeats:
+        asyncio.run(_run(settings, heartbeats, listeners))
+
+
+async def _run(settings: NodeSettings, heartbeats: HeartbeatProcess, listeners: Sequence[Listener]) -> None:
     try:
-        await QueryNode(settings, listeners).run()
+        await QueryNode(settings, heartbeats, listeners).run()
     finally:
         await end_threads()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-PROGRAMS = ["query_service.__main__", "query_service.heartbeat_main", "router.__main__", "processor.__main__"]
+PROGRAMS = ["query_service.__main__", "router.__main__", "processor.__main__"]
 SHOWN = "import sys, structlog; print('rich' in sys.modules, structlog.dev.default_exception_formatter.__name__)"
 
 

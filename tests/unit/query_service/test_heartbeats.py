@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from query_service.heartbeat_process import (
     FrameKind,
     HeartbeatOptions,
+    HeartbeatProcess,
     HeartbeatWriter,
     ProcessFacts,
     frame,
@@ -27,9 +28,7 @@ from statehouse.contract.membership import Member, counted, decode_member, encod
 from statehouse.runtime.brokers import Brokers, KafkaSecurity
 from tests.support.polling import poll_until, poll_until_async
 
-OPTIONS = HeartbeatOptions(
-    Brokers("127.0.0.1:1"), "test", "members", "n", 1.0, 1_000, drain_s=10.0, close_s=5.0, log_level="INFO"
-)
+OPTIONS = HeartbeatOptions(Brokers("127.0.0.1:1"), "test", "members", "n", 1.0, 1_000, drain_s=10.0, close_s=5.0)
 RUNS = ProcessFacts("S")
 VALUE = encode_member(Member("n", "1st", "h", 1, heartbeat=41))[1]
 
@@ -68,7 +67,7 @@ def written(writer: HeartbeatWriter) -> list[int]:
 
 def test_options_and_frames_come_back() -> None:
     secured = Brokers("a:1,b:2", KafkaSecurity("sasl_ssl", "PLAIN", credentials="/a/file"))
-    options = HeartbeatOptions(secured, "test", "members", "n", 0.5, 1_000, 10.0, 5.0, "INFO")
+    options = HeartbeatOptions(secured, "test", "members", "n", 0.5, 1_000, 10.0, 5.0)
     assert HeartbeatOptions.from_json(options.to_json()) == options
     sent = [(FrameKind.HEARTBEAT, b"x" * 300), (FrameKind.SILENT, b""), (FrameKind.END, b"leaves")]
     arriving, got = bytearray(), []
@@ -156,13 +155,23 @@ def test_pending_signals_and_a_stop_are_seen() -> None:
     assert not ProcessFacts("D", frozenset({signal.SIGTERM})).is_ending
 
 
-def heartbeats_of(member: Callable[[], Member | None], on_failure: Callable[[], None] = lambda: None) -> Heartbeats:
-    return Heartbeats(OPTIONS, member, on_failure)
+@pytest.fixture
+def process() -> Iterator[HeartbeatProcess]:
+    with HeartbeatProcess() as process:
+        yield process
+
+
+def heartbeats_of(
+    member: Callable[[], Member | None],
+    on_failure: Callable[[], None] = lambda: None,
+    process: HeartbeatProcess | None = None,
+) -> Heartbeats:
+    return Heartbeats(process or Mock(), OPTIONS, member, on_failure)
 
 
 async def test_it_is_known_for_how_long_no_heartbeat_has_arrived() -> None:
     times = [100.0]
-    heartbeats = Heartbeats(OPTIONS, lambda: None, lambda: None, lambda: times[-1])
+    heartbeats = Heartbeats(Mock(), OPTIONS, lambda: None, lambda: None, lambda: times[-1])
     assert heartbeats.failing_s is None
     known: list[float | None] = []
     for at, line in ((101.0, ""), (104.0, ""), (110.0, "no broker"), (112.0, "no broker"), (113.0, "")):
@@ -185,19 +194,17 @@ async def test_heartbeats_that_fail_are_counted_and_logged_once() -> None:
     assert (logged[0]["error"], logged[1]["failed"]) == ("no broker", 2)
 
 
-async def test_a_process_without_a_broker_says_so_and_ends_with_the_node() -> None:
+async def test_a_process_without_a_broker_says_so_and_ends_with_the_node(process: HeartbeatProcess) -> None:
     failures: list[int] = []
-    heartbeats = heartbeats_of(lambda: Member("n", "1st", "h", 1), lambda: failures.append(1))
+    heartbeats = heartbeats_of(lambda: Member("n", "1st", "h", 1), lambda: failures.append(1), process)
     await heartbeats.start()
-    process = heartbeats._process
-    assert process is not None
     work = [asyncio.create_task(each) for each in (heartbeats.write_forever(), heartbeats.hear_forever())]
     await poll_until_async(lambda: failures, 30, "a heartbeat that can't be written")
     for each in work:
         each.cancel()
     await asyncio.wait(work)
     await heartbeats.close()
-    assert process.returncode == 0
+    assert process.process.exitcode == 0
 
 
 async def test_a_heartbeat_that_must_arrive_is_waited_for_but_not_for_ever() -> None:
@@ -221,26 +228,25 @@ async def test_a_heartbeat_that_must_arrive_is_waited_for_but_not_for_ever() -> 
     await asyncio.wait(work)
 
 
-async def test_a_process_that_is_killed_is_noticed() -> None:
-    heartbeats = heartbeats_of(lambda: None)
+async def test_a_process_that_is_killed_is_noticed(process: HeartbeatProcess) -> None:
+    heartbeats = heartbeats_of(lambda: None, process=process)
     await heartbeats.start()
-    assert heartbeats._process is not None
-    heartbeats._process.kill()
+    process.process.kill()
     with pytest.raises(HeartbeatsEnded):
         await heartbeats.hear_forever()
     await heartbeats.end(leaves=True)
     await heartbeats.close()
 
 
-async def test_a_process_that_takes_nothing_costs_no_memory() -> None:
+async def test_a_process_that_takes_nothing_costs_no_memory(process: HeartbeatProcess) -> None:
     failures: list[int] = []
     large = Member("n", "1st", "h", 1, version="v" * 1_000_000)
-    heartbeats = heartbeats_of(lambda: large, lambda: failures.append(1))
+    heartbeats = heartbeats_of(lambda: large, lambda: failures.append(1), process)
     await heartbeats.start()
-    process, connection = heartbeats._process, heartbeats._writer
-    assert process is not None
+    connection = heartbeats._writer
     assert connection is not None
-    os.kill(process.pid, signal.SIGSTOP)
+    assert process.process.pid is not None
+    os.kill(process.process.pid, signal.SIGSTOP)
     writing = asyncio.create_task(heartbeats.write_forever())
 
     def is_full() -> bool:
@@ -251,6 +257,5 @@ async def test_a_process_that_takes_nothing_costs_no_memory() -> None:
     assert connection.transport.get_write_buffer_size() < 5_000_000
     writing.cancel()
     await asyncio.wait([writing])
-    connection.transport.abort()
     await heartbeats.close()
-    assert process.returncode == -signal.SIGKILL
+    assert process.process.exitcode == -signal.SIGKILL

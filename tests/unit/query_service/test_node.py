@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
 
+from query_service.heartbeat_process import HeartbeatProcess
 from query_service.node import QueryNode
 from statehouse.contract.topology import TaskId
 from statehouse.control.v1 import commits_pb2
@@ -30,10 +31,16 @@ def settings(tmp_path: Path) -> NodeSettings:
     )
 
 
+@pytest.fixture
+def heartbeats() -> Iterator[HeartbeatProcess]:
+    with HeartbeatProcess() as process:
+        yield process
+
+
 async def test_a_chore_that_breaks_while_the_node_drains_ends_the_drain_and_is_told(
-    settings: NodeSettings, monkeypatch: pytest.MonkeyPatch
+    settings: NodeSettings, heartbeats: HeartbeatProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = QueryNode(settings)
+    node = QueryNode(settings, heartbeats)
     node._control.members_known.set()
     monkeypatch.setattr(node, "_active_tasks", lambda: [TaskId(0, 0)])  # nobody takes it
     monkeypatch.setattr(node._heartbeats, "end", AsyncMock())
@@ -52,9 +59,9 @@ async def test_a_chore_that_breaks_while_the_node_drains_ends_the_drain_and_is_t
 
 
 async def test_a_defect_in_what_follows_a_change_stops_the_node_too(
-    settings: NodeSettings, monkeypatch: pytest.MonkeyPatch
+    settings: NodeSettings, heartbeats: HeartbeatProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = QueryNode(settings)
+    node = QueryNode(settings, heartbeats)
     monkeypatch.setattr(node._tasks, "states", lambda: 1 / 0)
     running = asyncio.create_task(node.run())
     node._thread_broke(RuntimeError("a defect"))
@@ -63,9 +70,9 @@ async def test_a_defect_in_what_follows_a_change_stops_the_node_too(
 
 
 @pytest_asyncio.fixture
-async def node(settings: NodeSettings) -> AsyncIterator[QueryNode]:
+async def node(settings: NodeSettings, heartbeats: HeartbeatProcess) -> AsyncIterator[QueryNode]:
     """A node that isn't run. Its tasks' threads poll a broker until a test tells them to end."""
-    node = QueryNode(settings)
+    node = QueryNode(settings, heartbeats)
     yield node
     await node._tasks.close()
 
