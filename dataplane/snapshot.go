@@ -154,6 +154,7 @@ func plain(request []byte) (name []byte, isText bool, key []byte, has bound, ok 
 			if key, left, hasKey = contentOf(content[1:]); !hasKey || len(left) > 0 {
 				return nil, false, nil, unbound, false
 			}
+		case tag == freshnessTag && has == unbound && len(content) == 0: // says as much as none
 		case tag == freshnessTag && has == unbound && suitsAny(content):
 			has = ofAnyCopy
 		case tag == freshnessTag && has == unbound && asksForBatch(content):

@@ -335,8 +335,8 @@ def _plain(request: bytes) -> tuple[bytes, bool, bytes, _Bound] | None:
             key = _key(content)
             if key is None:
                 return None
-        elif tag == _FRESHNESS and bound is _Bound.NONE and (bound := _bound_in(content)) is not _Bound.NONE:
-            pass
+        elif tag == _FRESHNESS and bound is _Bound.NONE and (found := _bound_in(content)) is not None:
+            bound = found
         else:
             return None
     if store is None or key is None:
@@ -344,15 +344,17 @@ def _plain(request: bytes) -> tuple[bytes, bool, bytes, _Bound] | None:
     return (store, *key, bound) if _is_text(store) and (_is_text(key[1]) or not key[0]) else None
 
 
-def _bound_in(data: bytes) -> _Bound:
-    """Return what a Freshness bounds; NONE if that is the router's to read."""
+def _bound_in(data: bytes) -> _Bound | None:
+    """Return what a Freshness bounds; None if that is the router's to read. Some clients always send an empty one."""
+    if not data:
+        return _Bound.NONE
     if _suits_any(data):
         return _Bound.ANY_COPY
     if data[:1] != bytes([_MOMENT]):
-        return _Bound.NONE
+        return None
     asked, end = _content(data, 1)
     # What may be wrong with it nodes say.
-    return _Bound.BATCH if asked and end == len(data) and asked[0] in _MOMENT_BOUNDS else _Bound.NONE
+    return _Bound.BATCH if asked and end == len(data) and asked[0] in _MOMENT_BOUNDS else None
 
 
 def _suits_any(data: bytes) -> bool:

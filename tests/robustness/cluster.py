@@ -22,6 +22,7 @@ from statehouse.contract.topology import TaskId, assignment_topic, changelog_top
 from statehouse.errors import LookupFailure
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.local.ports import LOOPBACK
+from statehouse.local.process import descendants
 from statehouse.v1 import fleet_service_pb2, node_service_pb2
 from tests.support.fleet import NAME, STORE, ServerProcess, Servers
 from tests.support.kafka import create_topic
@@ -231,9 +232,11 @@ class RobustCluster(Servers):
         """Wait until a node listens, and give it the priority that it works with."""
         # A node that was killed a moment ago has left a proxy, which may take the connection and end.
         poll_until(lambda: self._told_by(name) is not None, _READY_S, f"{name} to listen")
-        for thread in Path(f"/proc/{self.nodes[name].pid}/task").iterdir():
-            with suppress(ProcessLookupError):  # threads come and go
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), self.shape.nice)
+        pid = self.nodes[name].pid
+        for each in (pid, *(child.pid for child in descendants(pid))):
+            for thread in Path(f"/proc/{each}/task").iterdir():
+                with suppress(ProcessLookupError):  # threads come and go
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), self.shape.nice)
 
     def stop(self, name: str) -> None:
         """Stop a node in order: it hands over, leaves, and ends."""

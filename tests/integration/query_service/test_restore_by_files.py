@@ -85,10 +85,16 @@ def assert_right(fleet: Fleet, node: ServerProcess) -> None:
     assert not (folder(fleet, node.name) / FETCHED_FOLDER).exists()
 
 
+def assert_from_peer(node: ServerProcess, peer: str) -> None:
+    """Assert that a node has the files of this peer, which it asked first."""
+    store = store_of(node)
+    assert (store.restored_by, list(store.passed_over)) == (f"peer {peer}", []), node.log
+
+
 def assert_from_log(node: ServerProcess, peer: str, fault: Fault, words: str = "") -> None:
     """Assert that a node has read its log, and says why not a peer's files."""
     store = store_of(node)
-    assert store.restored_by == "log"
+    assert store.restored_by == "log", node.log
     assert [each for each in store.passed_over if each.startswith(f"{peer}: {fault}: ") and words in each]
     assert "peer passed over" in node.log
     assert fault in node.log
@@ -98,9 +104,8 @@ def assert_from_log(node: ServerProcess, peer: str, fault: Fault, words: str = "
 def test_an_empty_node_gets_its_store_by_files(fleet: Fleet) -> None:
     first = giver(fleet)
     second = joined(fleet, metrics_port=(port := free_port()))
-    store = store_of(second)
-    assert (store.restored_by, list(store.passed_over)) == ("peer n1", [])
-    assert store.restored_records == 0, "the files had all of the log"
+    assert_from_peer(second, "n1")
+    assert store_of(second).restored_records == 0, "the files had all of the log"
     found = scrape(port)
     assert found.value("statehouse_node_fetched_bytes_total", store=STORE) > sum(map(len, ENTRIES.values())) / 10
     assert found.value("statehouse_node_opened_stores_total", store=STORE, source="peer") == 1
@@ -207,6 +212,7 @@ def test_a_flipped_bit_on_the_peers_disk_is_no_part_of_the_store(fleet: Fleet) -
     os.utime(copy, ns=(changed_ns, changed_ns))
     copy.replace(table)
     second = joined(fleet)
+    assert_from_peer(second, "n1")
     with pytest.raises(LookupFailure) as failure:
         content(second)
     assert failure.value.reason is Reason.TASK_FAILED, "it was sent as it is there, and the first read finds it"
@@ -249,7 +255,7 @@ def test_half_of_the_files_are_fetched_on_after_a_restart(fleet: Fleet) -> None:
     second.kill()
     second.start()
     fleet.wait_running([second], 60)
-    assert store_of(second).restored_by == "peer n1"
+    assert_from_peer(second, "n1")
     (there,) = [bytes_there(line) for line in second.log.splitlines() if "files are fetched" in line][1:]
     assert there > 10_000
     assert_right(fleet, second)
@@ -270,8 +276,7 @@ def test_a_peer_that_fails_half_way_is_asked_again_for_the_rest(fleet: Fleet) ->
     first = giver(fleet)
     with lying_peer(fleet, first, send=half_of_much):
         second = joined(fleet, LIAR)
-    store = store_of(second)
-    assert (store.restored_by, list(store.passed_over)) == (f"peer {LIAR}", [])
+    assert_from_peer(second, LIAR)
     assert "a peer is asked again" in second.log
     assert_right(fleet, second)
 
@@ -322,7 +327,7 @@ def test_how_far_files_are_is_shown_as_for_any_restore(fleet: Fleet) -> None:
     missing = scrape(port).value("statehouse_node_restore_remaining_bytes", store=STORE, role="STANDBY")
     assert 0 < missing < shown.size_bytes
     fleet.wait_running([second], 60)
-    assert store_of(second).restored_by == "peer n1"
+    assert_from_peer(second, "n1")
     assert not [each for task in second.node().tasks for each in task.transfers]
     assert scrape(port).value("statehouse_node_restore_remaining_bytes", store=STORE, role="STANDBY") == 0
 

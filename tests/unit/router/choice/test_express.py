@@ -64,6 +64,7 @@ def test_nothing_keeps_a_plain_lookup() -> None:
 @pytest.mark.parametrize(
     ("fields", "serde", "kind"),
     [
+        ({"freshness": types_pb2.Freshness()}, "string", None),
         ({"freshness": types_pb2.Freshness(max_lag=3)}, "string", None),
         ({"freshness": types_pb2.Freshness(max_lag=3, active_only=True)}, "string", ObstacleKind.NOT_PLAIN),
         ({"freshness": types_pb2.Freshness(max_processor_age_ms=3)}, "string", ObstacleKind.NOT_PLAIN),
