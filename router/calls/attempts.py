@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -20,6 +22,10 @@ from statehouse.rpc.failures import from_rpc_error, is_servers
 from statehouse.runtime.waiting import is_told_to_end
 
 CallOutcome = bytes | LookupFailure
+# A router whose event loop is so late gets to answers late, too. What it finds then is so for a while.
+_BEHIND_S: Final = 0.05
+_BEHIND_FOR_S: Final = 1.0
+
 AskNode = Callable[[RoutedNode, str, bytes, float], Awaitable[CallOutcome]]
 
 
@@ -42,28 +48,37 @@ class AttemptLimits:
 
 
 class _Overtime:
-    """Reports a call overdue each time its time has passed, and ends its `timeout` once it may be given up."""
+    """Reports a call overdue each time its time has passed, and ends its `timeout` once it may be given up.
 
-    def __init__(self, timeout: asyncio.Timeout, limits: AttemptLimits, on_overdue: Callable[[], None]) -> None:
-        self._timeout, self._limits, self._on_overdue = timeout, limits, on_overdue
+    `is_overdue(late_s)` is called so many seconds after that time. It returns whether the node is late, and not we.
+    """
+
+    def __init__(self, timeout: asyncio.Timeout, limits: AttemptLimits, is_overdue: Callable[[float], bool]) -> None:
+        self._timeout, self._limits, self._is_overdue = timeout, limits, is_overdue
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> None:
-        self._handle = self._loop.call_later(self._limits.timeout_s, self._overdue)
+        self._wait()
 
     def __exit__(self, *_: object) -> None:
         self._handle.cancel()
 
+    def _wait(self) -> None:
+        self._due_at = self._loop.time() + self._limits.timeout_s
+        self._handle = self._loop.call_at(self._due_at, self._overdue)
+
     def _overdue(self) -> None:
-        self._on_overdue()
-        if self._limits.may_give_up():
+        if self._is_overdue(self._loop.time() - self._due_at) and self._limits.may_give_up():
             self._timeout.reschedule(self._loop.time())
         else:
-            self._handle = self._loop.call_later(self._limits.timeout_s, self._overdue)
+            self._wait()
 
 
 class Attempts:
     """Makes calls and notes what they say about the nodes. Lives on the event loop.
+
+    While the router itself is behind, it says nothing about a node that an answer is late, unless nothing has come from
+    the node since: one that is suspected costs more work, and the router would never catch up.
 
     `ask(node, method, body, timeout_s)` makes a call and returns the answer. If the node refuses, it returns the
     refusal or raises it as a `grpc.RpcError`.
@@ -71,6 +86,7 @@ class Attempts:
 
     def __init__(self, ask: AskNode, health: NodeHealth, answer_times: AnswerTimes) -> None:
         self._ask, self.health, self.answer_times = ask, health, answer_times
+        self._behind_until = -math.inf
 
     async def make(
         self,
@@ -91,7 +107,7 @@ class Attempts:
         started_at = loop.time() if handed is None else handed.sent_at
         try:
             async with asyncio.timeout(None) as timeout:
-                with _Overtime(timeout, limits, partial(self._overdue, node, limits, started_at)):
+                with _Overtime(timeout, limits, partial(self._is_overdue, node, limits, started_at)):
                     outcome = None if handed is None else await _outcome_of(handed)
                     if outcome is None:
                         outcome = await self._ask(node, method, body, limits.deadline.remaining_s)
@@ -130,18 +146,28 @@ class Attempts:
         if is_servers(failure):
             self.health.answered(node, asyncio.get_running_loop().time() - started_at)
         elif failure.reason is Reason.ATTEMPT_TIMED_OUT:
-            self._overdue(node, limits, started_at)
+            self._is_overdue(node, limits, started_at, 0.0)
         else:
             self.health.failed(node, failure.reason, failure.message, started_at)
         return failure
 
-    def _overdue(self, node: RoutedNode, limits: AttemptLimits, started_at: float) -> None:
+    def _is_overdue(self, node: RoutedNode, limits: AttemptLimits, started_at: float, late_s: float) -> bool:
+        """Note that a call's time has passed, and was noticed `late_s` later. Return whether the node is late."""
+        if late_s > _BEHIND_S:
+            self._behind_until = asyncio.get_running_loop().time() + _BEHIND_FOR_S
+        if self._is_behind() and self.health.has_answered_since(node, started_at):
+            return False
         if not limits.is_lenient:
             detail = f"no answer in {limits.timeout_s * 1_000:.0f} ms"
             self.health.failed(node, Reason.ATTEMPT_TIMED_OUT, detail, started_at)
+        return True
+
+    def _is_behind(self) -> bool:
+        return asyncio.get_running_loop().time() < self._behind_until
 
     def _slow(self, node: RoutedNode, kind: CallKind) -> None:
-        self.health.slow(node, self.answer_times.late_after_s(kind))
+        if not self._is_behind():
+            self.health.slow(node, self.answer_times.late_after_s(kind))
 
 
 async def _outcome_of(handed: HandedLookup) -> CallOutcome | None:

@@ -62,18 +62,24 @@ class NodeHealth:
         self._background = BackgroundWork()
         self._probes: dict[str, tuple[RoutedNode, asyncio.Task[None]]] = {}
         self._cleared_at: dict[str, float] = {}
+        self._answered_at: dict[str, float] = {}
         self._backoff: BackoffByKey[str] = BackoffByKey(probes, on_pause)
         self.suspects: Mapping[str, Suspicion] = MappingProxyType(self._suspects)
         """Live view: the suspicion of each suspect node, by instance id."""
 
     def answered(self, node: RoutedNode, took_s: float = math.inf) -> None:
         """Note that a call got through; the default time says nothing about the node's speed."""
+        self._answered_at[node.instance_id] = asyncio.get_running_loop().time()
         suspicion = self._suspects.get(node.instance_id)
         if suspicion is not None and not suspicion.ends_with_answer_in(took_s):
             return
         self._backoff.succeeded(node.instance_id)
         if suspicion is not None:
             self._clear(node.instance_id, "it answered a lookup")
+
+    def has_answered_since(self, node: RoutedNode, at: float) -> bool:
+        """Whether a call to a node got through later than at this loop time."""
+        return self._answered_at.get(node.instance_id, -math.inf) > at
 
     def failed(self, node: RoutedNode, reason: Reason, detail: str, started_at: float) -> None:
         """Note a failed call that began at `started_at` (loop time); one from before a recovery does not count."""
@@ -106,8 +112,9 @@ class NodeHealth:
             if now is None or now.target != node.target or (node.incarnation and now.incarnation != node.incarnation):
                 self._clear(instance_id, "another process has taken its place, or it left")
                 self._backoff.succeeded(instance_id)
-        for instance_id in self._cleared_at.keys() - nodes.keys():
-            del self._cleared_at[instance_id]
+        for times in (self._cleared_at, self._answered_at):
+            for instance_id in times.keys() - nodes.keys():
+                del times[instance_id]
         self._backoff.retain(lambda instance_id: instance_id in nodes)
 
     async def close(self) -> None:
