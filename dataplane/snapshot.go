@@ -23,8 +23,11 @@ const (
 	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
 	storeTag, keyTag, freshnessTag, rawTag, jsonTextTag = 0x0a, 0x12, 0x1a, 0x20, 0x70
 	textKeyTag, rawKeyTag                               = 0x0a, 0x12
-	// Tags of the bounds that Freshness may have; with one of the first two any copy within it is as good as the others.
-	maxLagTag, maxStalenessTag, maxAgeTag, maxBacklogTag = 0x10, 0x18, 0x28, 0x30
+	// Tags of the bounds that Freshness may have. With the first one the active alone suits; without it, with one of the next
+	// two any copy within it is as good as the others.
+	activeOnlyTag, maxLagTag, maxStalenessTag, maxAgeTag, maxBacklogTag = 0x08, 0x10, 0x18, 0x28, 0x30
+	// An active's role, as in ReplicaRole.
+	activeRole = 1
 	// The tag of its bound on the batch, and what that may begin with: newest, at_least, exactly.
 	momentTag, momentBounds = 0x3a, "\x08\x12\x1a"
 	// A length, a flag or a bound of more digits is nothing that a serializer writes for a lookup.
@@ -112,16 +115,17 @@ func (s *snapshot) decideInto(request []byte, to *decided) bool {
 		return false
 	}
 	to.node = s.Nodes[place-1]
-	return true
+	return bound != ofActive || to.node.Role == activeRole
 }
 
-// bound is what a lookup has: none, one that suits any copy within it, or one on the batch.
+// bound is what a lookup has: none, one that suits any copy within it, one on the batch, or one that the active alone suits.
 type bound byte
 
 const (
 	unbound bound = iota
 	ofAnyCopy
 	ofBatch
+	ofActive
 )
 
 // plain returns a lookup's store, whether its key is text, the key, and its bound; not if it has anything else, or anything
@@ -155,10 +159,10 @@ func plain(request []byte) (name []byte, isText bool, key []byte, has bound, ok 
 				return nil, false, nil, unbound, false
 			}
 		case tag == freshnessTag && has == unbound && len(content) == 0: // says as much as none
-		case tag == freshnessTag && has == unbound && suitsAny(content):
-			has = ofAnyCopy
 		case tag == freshnessTag && has == unbound && asksForBatch(content):
 			has = ofBatch
+		case tag == freshnessTag && has == unbound && ofCopies(content) != unbound:
+			has = ofCopies(content)
 		default:
 			return nil, false, nil, unbound, false
 		}
@@ -177,12 +181,15 @@ func asksForBatch(data []byte) bool {
 	return ok && len(rest) == 0 && len(asked) > 0 && strings.IndexByte(momentBounds, asked[0]) >= 0
 }
 
-// suitsAny says whether a Freshness bounds lag or staleness, and has else nothing but bounds that are alike for all copies.
-func suitsAny(data []byte) bool {
-	var lag, staleness, age, backlog bool
+// ofCopies returns which copies suit a Freshness that has nothing but bounds on them, and on what is alike for all; else
+// unbound.
+func ofCopies(data []byte) bound {
+	var active, lag, staleness, age, backlog bool
 	for len(data) > 0 {
 		var seen *bool
 		switch data[0] {
+		case activeOnlyTag:
+			seen = &active
 		case maxLagTag:
 			seen = &lag
 		case maxStalenessTag:
@@ -192,15 +199,21 @@ func suitsAny(data []byte) bool {
 		case maxBacklogTag:
 			seen = &backlog
 		default:
-			return false
+			return unbound
 		}
-		_, rest, ok := number(data[1:])
-		if !ok || *seen {
-			return false
+		asked, rest, ok := number(data[1:])
+		if !ok || *seen || seen == &active && asked != 1 {
+			return unbound
 		}
 		*seen, data = true, rest
 	}
-	return lag || staleness
+	switch {
+	case active:
+		return ofActive
+	case lag || staleness:
+		return ofAnyCopy
+	}
+	return unbound
 }
 
 // contentOf returns what stands behind its length, and what follows it.

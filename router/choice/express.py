@@ -29,9 +29,10 @@ _MICROSECONDS: Final = 1_000_000
 _STORE, _KEY, _RAW, _JSON_TEXT = 0x0A, 0x12, 0x20, 0x70
 _TEXT_KEY, _RAW_KEY = 0x0A, 0x12
 _FRESHNESS: Final = 0x1A
-# Tags of Freshness' fields that it may have; one of the first two is a bound that suits any copy within it.
-_MAX_LAG, _MAX_STALENESS = 0x10, 0x18
-_BOUNDS: Final = frozenset({_MAX_LAG, _MAX_STALENESS, 0x28, 0x30})
+# Tags of Freshness' fields that it may have. With the first one the active alone suits; without it, one of the next two
+# is a bound that suits any copy within it.
+_ACTIVE_ONLY, _MAX_LAG, _MAX_STALENESS = 0x08, 0x10, 0x18
+_BOUNDS: Final = frozenset({_ACTIVE_ONLY, _MAX_LAG, _MAX_STALENESS, 0x28, 0x30})
 # The tag of its bound on the batch, and what that may begin with: newest, at_least, exactly.
 _MOMENT: Final = 0x3A
 _MOMENT_BOUNDS: Final = frozenset({0x08, 0x12, 0x1A})
@@ -243,7 +244,7 @@ class Decided:
 
 NO_SNAPSHOT: Final = Obstacle(ObstacleKind.NO_SNAPSHOT, "the proxy has been given no snapshot yet")
 _NOT_PLAIN: Final = Obstacle(
-    ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and a bound that suits any copy or is of a batch"
+    ObstacleKind.NOT_PLAIN, "it has more than a store, a key, and a bound on copies or on the batch"
 )
 _UNKNOWN_STORE: Final = Obstacle(ObstacleKind.UNKNOWN_STORE, "the snapshot has nothing of the store")
 _KEY_SERDE: Final = Obstacle(ObstacleKind.KEY_SERDE, "only the serdes string and long are the proxy's: give a raw key")
@@ -268,7 +269,7 @@ def decided(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> Decided | 
     good = store.copies[partition * width : (partition + 1) * width]
     copies = good if bound is _Bound.ANY_COPY else [store.first[partition]]
     nodes = [snapshot.nodes[place - 1] for place in copies if place]
-    if not nodes:
+    if not nodes or (bound is _Bound.ACTIVE and nodes[0].role != Role.ACTIVE):
         return _UNDECIDED
     return Decided(store.name, partition, nodes[0], tuple(nodes[1:]), of_batch=bound is _Bound.BATCH)
 
@@ -301,11 +302,12 @@ def _serialized(form: express_pb2.KeyForm.ValueType, text: bytes) -> bytes | Non
 
 
 class _Bound(Enum):
-    """What a lookup's Freshness bounds: nothing; lag or staleness, which suits any copy within; or the batch."""
+    """What a Freshness bounds: nothing; lag or staleness, which suits any copy within; the batch; or the role."""
 
     NONE = 0
     ANY_COPY = 1
     BATCH = 2
+    ACTIVE = 3
 
 
 def _plain(request: bytes) -> tuple[bytes, bool, bytes, _Bound] | None:
@@ -348,8 +350,8 @@ def _bound_in(data: bytes) -> _Bound | None:
     """Return what a Freshness bounds; None if that is the router's to read. Some clients always send an empty one."""
     if not data:
         return _Bound.NONE
-    if _suits_any(data):
-        return _Bound.ANY_COPY
+    if (found := _of_copies(data)) is not None:
+        return found
     if data[:1] != bytes([_MOMENT]):
         return None
     asked, end = _content(data, 1)
@@ -357,17 +359,19 @@ def _bound_in(data: bytes) -> _Bound | None:
     return _Bound.BATCH if asked and end == len(data) and asked[0] in _MOMENT_BOUNDS else None
 
 
-def _suits_any(data: bytes) -> bool:
-    """Whether a Freshness bounds lag or staleness, and has else nothing but bounds that are alike for all copies."""
+def _of_copies(data: bytes) -> _Bound | None:
+    """Return which copies suit a Freshness; None if it has more than bounds on them, and on what is alike for all."""
     seen: set[int] = set()
     at = 0
     while at < len(data):
         tag = data[at]
         bound, at = _number(data, at + 1)
-        if tag not in _BOUNDS - seen or bound is None:
-            return False
+        if tag not in _BOUNDS - seen or bound is None or (tag == _ACTIVE_ONLY and bound != 1):
+            return None
         seen.add(tag)
-    return bool(seen & {_MAX_LAG, _MAX_STALENESS})
+    if _ACTIVE_ONLY in seen:
+        return _Bound.ACTIVE
+    return _Bound.ANY_COPY if seen & {_MAX_LAG, _MAX_STALENESS} else None
 
 
 def _key(data: bytes) -> tuple[bool, bytes] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -41,10 +40,9 @@ NO_DOORS: Final[Mapping[str, Door]] = MappingProxyType({})
 class ClusterShape:
     """How large a cluster is, and its timing; the defaults are the product's own.
 
-    `attempt_timeout_ms` and `hold_window_ms` of the routers; None is their default. `nice` of the broker and the nodes,
-    and `starting_nice` of nodes until they listen: elsewhere each has a machine of its own. Here a node that starts, or
-    a broker that tidies its logs, would take the processors from the router that all lookups go through, and from the
-    other nodes.
+    `attempt_timeout_ms` and `hold_window_ms` of the routers; None is their default. `starting_nice` of nodes until they
+    listen: elsewhere each has a machine of its own. Here a node that starts would take the processors from the router
+    that all lookups go through, and from the other nodes.
 
     `secured`: nodes and routers have TLS, mutual, rules, and a list of revoked certificates.
     """
@@ -58,25 +56,7 @@ class ClusterShape:
     session_timeout_ms: int = 10_000
     attempt_timeout_ms: int | None = None
     hold_window_ms: int | None = None
-    nice: int = 10
-    starting_nice: int = 19
-
-
-class _Broker(KafkaWithDoors):
-    """A broker of a given priority, from its start on."""
-
-    def __init__(self, data_dir: Path, *, doors: Mapping[str, Door], nice: int) -> None:
-        super().__init__(data_dir, doors=doors)
-        self._nice = nice
-
-    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        process = super()._spawn(command)
-        os.setpriority(os.PRIO_PROCESS, process.pid, self._nice)
-        # It has a session of its own, and Linux may share the processors out by sessions first (sched(7), autogroup).
-        autogroup = Path(f"/proc/{process.pid}/autogroup")
-        if autogroup.exists():
-            autogroup.write_text(str(self._nice))
-        return process
+    starting_nice: int = 10
 
 
 class RobustCluster(Servers):
@@ -96,7 +76,7 @@ class RobustCluster(Servers):
         start_node: Callable[[RobustCluster, str], ServerProcess] = lambda cluster, name: cluster.node(name),
         doors: Mapping[str, Door] = NO_DOORS,
     ) -> None:
-        self.broker = _Broker(directory / "broker", doors=doors, nice=shape.nice)
+        self.broker = KafkaWithDoors(directory / "broker", doors=doors)
         super().__init__(
             "",
             APPLICATION,
@@ -229,14 +209,14 @@ class RobustCluster(Servers):
         self._end_start(name)
 
     def _end_start(self, name: str) -> None:
-        """Wait until a node listens, and give it the priority that it works with."""
+        """Wait until a node listens, and give it the priority that all others have."""
         # A node that was killed a moment ago has left a proxy, which may take the connection and end.
         poll_until(lambda: self._told_by(name) is not None, _READY_S, f"{name} to listen")
         pid = self.nodes[name].pid
         for each in (pid, *(child.pid for child in descendants(pid))):
             for thread in Path(f"/proc/{each}/task").iterdir():
                 with suppress(ProcessLookupError):  # threads come and go
-                    os.setpriority(os.PRIO_PROCESS, int(thread.name), self.shape.nice)
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
 
     def stop(self, name: str) -> None:
         """Stop a node in order: it hands over, leaves, and ends."""

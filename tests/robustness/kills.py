@@ -35,7 +35,7 @@ from tests.support.proxy import PROXY
 from tests.upgrades.builds import last_release
 
 KILL, FREEZE, CUT = "kill", "freeze", "cut"
-_SHAPE: Final = ClusterShape(nodes=5, partitions=10, nice=0, starting_nice=0)
+_SHAPE: Final = ClusterShape(nodes=5, partitions=10, starting_nice=0)
 _OF_A_NODE: Final = 3
 """How often each node of a cluster is killed: one that ends more often is held back."""
 _LOOKUPS_S: Final = 40

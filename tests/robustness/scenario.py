@@ -23,7 +23,6 @@ SMALL_SHAPE: Final = ClusterShape(
     heartbeat_interval_ms=200,
     session_timeout_ms=3_000,
     attempt_timeout_ms=1_500,
-    nice=0,
     starting_nice=0,
 )
 SMALL: Final = Size(

@@ -47,7 +47,7 @@ class Restarts:
 
 def _restarts(directory: Path, hold_window_ms: int) -> Restarts:
     """Restart three nodes in turn, by SIGINT: each is back within the session timeout, and nothing is moved."""
-    shape = ClusterShape(nodes=3, partitions=6, standbys=0, nice=0, starting_nice=0, hold_window_ms=hold_window_ms)
+    shape = ClusterShape(nodes=3, partitions=6, standbys=0, starting_nice=0, hold_window_ms=hold_window_ms)
     with Run("holds", Size(shape, rate=100, writes=40, calm_s=2.0), directory) as run:
         cluster, began_at = run.cluster, run.recorder.now
         for name in list(cluster.nodes):

@@ -122,7 +122,7 @@ def _made_bounds(rng: random.Random) -> types_pb2.Freshness:
         bounds.max_input_backlog = most
     if rng.random() < 0.05:
         bounds.at_least.positions.add(store=STORES[0], partition=0, position=7)
-    if rng.random() < 0.05:
+    if rng.random() < 0.15:
         bounds.active_only = True
     if rng.random() < 0.1:
         bounds.moment.CopyFrom(_made_moment(rng))

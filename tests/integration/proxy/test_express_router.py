@@ -62,7 +62,8 @@ async def test_a_lookup_takes_the_way_that_is_explained() -> None:
             lookups += 1
             await poll_until_async(lambda n=lookups: all_counted(fleet) >= n, 5, "the sums")
         assert await obstacle_of(fleet, freshness=types_pb2.Freshness(max_lag=9)) is None
-        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(active_only=True)) == "NOT_PLAIN"
+        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(active_only=True)) is None
+        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(at_least=types_pb2.Positions())) == "NOT_PLAIN"
         fleet.nodes["a"].failure = LookupFailure(Reason.PARTITION_RESTORING, "at 3 of 10")
         assert await fleet.get() == "b"
         assert counted(fleet, "express_handed", reason="PARTITION_RESTORING") == 1
@@ -70,6 +71,7 @@ async def test_a_lookup_takes_the_way_that_is_explained() -> None:
             fleet.router.tables.current().nodes["a"], Reason.UNREACHABLE, "refused", float("inf")
         )
         assert await obstacle_of(fleet) is None, "the standby is well"
+        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(active_only=True)) == "UNDECIDED"
         assert await fleet.get() == "b"
         assert counted(fleet, "express_handed", reason="PARTITION_RESTORING") == 1
         assert (await stub(fleet).GetFleet(fleet_service_pb2.GetFleetRequest())).served_by == (

@@ -66,7 +66,9 @@ def test_nothing_keeps_a_plain_lookup() -> None:
     [
         ({"freshness": types_pb2.Freshness()}, "string", None),
         ({"freshness": types_pb2.Freshness(max_lag=3)}, "string", None),
-        ({"freshness": types_pb2.Freshness(max_lag=3, active_only=True)}, "string", ObstacleKind.NOT_PLAIN),
+        ({"freshness": types_pb2.Freshness(max_lag=3, active_only=True)}, "string", None),
+        ({"freshness": types_pb2.Freshness(active_only=True)}, "string", None),
+        ({"freshness": types_pb2.Freshness(at_least=types_pb2.Positions())}, "string", ObstacleKind.NOT_PLAIN),
         ({"freshness": types_pb2.Freshness(max_processor_age_ms=3)}, "string", ObstacleKind.NOT_PLAIN),
         ({"key": types_pb2.Key(text="7")}, "json", ObstacleKind.KEY_SERDE),
         ({"key": types_pb2.Key(text=" 7")}, "long", ObstacleKind.KEY_TEXT),
@@ -84,6 +86,13 @@ def test_suspected_nodes_keep_it_if_no_other_is_well_and_the_first_is_named() ->
     assert told(table(), suspects={"a": refused}) is None, "the standby is asked"
     found = told(table(), suspects={"a": refused, "b": refused})
     assert found == Obstacle(ObstacleKind.SUSPECTED, "a is asked last: refused")
+
+
+def test_a_lookup_for_the_active_alone_goes_to_no_standby() -> None:
+    refused = Suspicion(Reason.UNREACHABLE, "refused")
+    request = query_service_pb2.GetRequest(store=STORE, key=PLAIN.key, freshness=types_pb2.Freshness(active_only=True))
+    assert told(table(), request) is None
+    assert kind_of(told(table(), request, suspects={"a": refused})) is ObstacleKind.UNDECIDED
 
 
 def test_a_node_that_restores_or_has_no_address_keeps_it() -> None:
