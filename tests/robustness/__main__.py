@@ -34,8 +34,9 @@ def main() -> int:
     found_machine = machine()
     say(f"{found_machine}; histories and logs go to {directory}")
     outcomes: list[Outcome] = []
-    ends_at = time.monotonic() + _LIMIT_S
-    for name in options.scenarios or SCENARIOS:
+    names = options.scenarios or SCENARIOS
+    ends_at = time.monotonic() + max(_LIMIT_S, *(_BY_NAME[name].limit_s for name in names))
+    for name in names:
         began_at = time.monotonic()
         say(f"{name}: {_BY_NAME[name].story}")
         left_s = max(1, int(ends_at - began_at))

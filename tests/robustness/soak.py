@@ -27,8 +27,8 @@ def soak(size: Size, directory: Path) -> History:
 
 SOAK: Final = Scenario(
     "soak",
-    "An hour's lookups in ten minutes, nodes killed all the time",
+    "An hour's lookups in twenty minutes, nodes killed all the time",
     soak,
-    Size(rate=1_800, lookups=3_600 * 300),
-    limit_s=1_200,
+    Size(rate=900, lookups=3_600 * 300),
+    limit_s=2_400,
 )

@@ -71,7 +71,6 @@ async def test_a_lookup_takes_the_way_that_is_explained() -> None:
             fleet.router.tables.current().nodes["a"], Reason.UNREACHABLE, "refused", float("inf")
         )
         assert await obstacle_of(fleet) is None, "the standby is well"
-        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(active_only=True)) == "UNDECIDED"
         assert await fleet.get() == "b"
         assert counted(fleet, "express_handed", reason="PARTITION_RESTORING") == 1
         assert (await stub(fleet).GetFleet(fleet_service_pb2.GetFleetRequest())).served_by == (
