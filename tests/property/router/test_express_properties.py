@@ -52,9 +52,10 @@ def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
         assert (call.store, call.partition) == (found.store, found.partition)
         assert found.of_batch == (call.freshness.moment is not None)
         is_any = replace(call.freshness, moment=None) == ANY
-        assert is_any or (call.freshness.suits_any and not found.of_batch)
+        of_active = call.freshness.active_only
+        assert is_any or ((of_active or call.freshness.suits_any) and not found.of_batch)
         # What the last heartbeats say of the bound is left out: the node that is asked knows.
-        bound = ANY if is_any else replace(call.freshness, max_lag=None, max_staleness_ms=1)
+        bound = ANY if is_any else replace(call.freshness, max_lag=None, max_staleness_ms=None if of_active else 1)
         routes = table.store(call.store).partition(call.partition)
         for turn in range(3):
             order = ask_order(routes, bound, suspects, turn)
