@@ -21,6 +21,7 @@ from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.link.proxy import NONE
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
+from statehouse.v1 import types_pb2
 from tests.robustness.figures import percentile
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.polling import poll_until, poll_until_async
@@ -179,7 +180,7 @@ async def test_a_frozen_router_fails_no_lookup_of_who_knows_another_and_tells_th
         began = time.monotonic()
         for _ in range(2):  # one that waits, and one that comes then
             with pytest.raises(LookupFailure, match="doesn't respond") as failed:
-                await asyncio.to_thread(frozen.get, "k1", timeout=DEADLINE_S, active_only=True)
+                await asyncio.to_thread(frozen.get, "k1", timeout=DEADLINE_S, at_least=types_pb2.Positions())
             assert failed.value.reason is Reason.UNREACHABLE
             assert time.monotonic() - began < DEADLINE_S / 2
         await callers.goes_on()
