@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from sys import intern
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -66,6 +68,30 @@ class LookupRecord:
     @property
     def answered(self) -> bool:
         return self.found is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A call, and what came of each of its lookups: in each what is its own, by the names in LookupRecord."""
+
+    client: str
+    router: str
+    due_at: float
+    took_s: float
+    bound: str
+    max_lag: int | None
+    max_staleness_ms: int | None
+    lookups: tuple[Mapping[str, Any], ...]
+
+    def each(self) -> Iterator[LookupRecord]:
+        """Yield its lookups."""
+        common = (self.due_at, self.took_s, self.bound, self.max_lag, self.max_staleness_ms)
+        for lookup in self.lookups:
+            # A history of millions has each name once.
+            rest: dict[str, Any] = {
+                name: intern(value) if type(value) is str else value for name, value in lookup.items()
+            }
+            yield LookupRecord(self.client, self.router, rest.pop("key"), rest.pop("partition"), *common, **rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +174,10 @@ class RunRecord:
     count: int
 
 
-Record = LookupRecord | WriteRecord | FaultRecord | EpochRecord | RouterRecord | FinalRecord | RunRecord
+Record = CallRecord | WriteRecord | FaultRecord | EpochRecord | RouterRecord | FinalRecord | RunRecord
 _TYPES: Final[Mapping[str, type[Any]]] = MappingProxyType(
     {
-        "lookup": LookupRecord,
+        "call": CallRecord,
         "write": WriteRecord,
         "fault": FaultRecord,
         "epoch": EpochRecord,
@@ -208,11 +234,14 @@ class History:
     run: RunRecord | None = None
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> History:
-        """Sort records into a history."""
-        by_type: dict[type[Any], list[Any]] = {record_type: [] for record_type in _NAMES}
+    def of(cls, records: Iterable[Record | LookupRecord]) -> History:
+        """Sort records into a history; one of ten million lookups takes 5 GB."""
+        by_type: dict[type[Any], list[Any]] = defaultdict(list)
         for record in records:
-            by_type[type(record)].append(record)
+            if isinstance(record, CallRecord):
+                by_type[LookupRecord] += record.each()
+            else:
+                by_type[type(record)].append(record)
         runs = by_type[RunRecord]
         return cls(
             tuple(sorted(by_type[LookupRecord], key=lambda lookup: lookup.done_at)),
@@ -238,4 +267,6 @@ def _record(values: dict[str, Any]) -> Record:
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _tuples(each) for name, each in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

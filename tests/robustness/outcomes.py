@@ -1,20 +1,20 @@
-"""The outcomes of lookups, as the program that sends them prints them: one line of JSON each."""
+"""The outcomes of calls, as the program that sends them prints them: one line of JSON each."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 
 from statehouse.contract.topology import Role
-from statehouse.errors import reason_name
+from statehouse.errors import LookupFailure, reason_name
 from statehouse.rpc.failures import from_status
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.robustness.history import ACTIVE_ONLY, MAX_LAG, MAX_STALENESS, LookupRecord, Recorder
+from tests.robustness.history import ACTIVE_ONLY, MAX_LAG, MAX_STALENESS, CallRecord, Recorder
 
 LARGEST_LAG: Final = 1_000
 LARGEST_STALENESS_MS: Final = 5_000
@@ -23,11 +23,15 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A simulated client: keys in turn through a router, under one bound."""
+    """A simulated client: keys in turn through a router, under one bound.
+
+    `batch`: how many keys it asks for in a call, by BatchGet; 0: one, by Get.
+    """
 
     name: str
     router: str
     bound: str
+    batch: int = 0
 
     @property
     def freshness(self) -> types_pb2.Freshness:
@@ -64,27 +68,42 @@ class Outcomes:
         """Record an outcome; what is wrong with a line is raised as whatever noticed it."""
         said = json.loads(line)
         client = self._clients[said["client"]]
-        key, partition = self._keys[said["key"]]
         code = _CODES[said["code"]]
-        came = _answer(said) if code is grpc.StatusCode.OK else _failure(code, said)
-        record = LookupRecord(
+        asked = [
+            {"key": key, "partition": partition, "at_least": position}
+            for (key, partition), position in zip(
+                (self._keys[number] for number in said["keys"]), said["at_least"], strict=True
+            )
+        ]
+        if code is grpc.StatusCode.OK:
+            came = list(_results(base64.b64decode(said["response"]), is_batch=client.batch > 0))
+        else:
+            came = [_failure(from_status(code, said["message"], base64.b64decode(said["details"] or "")))] * len(asked)
+        record = CallRecord(
             client.name,
             self._routers.get(said["router"], client.router),
-            key,
-            partition,
             due_at=self._recorder.at(said["due_at"]),
             took_s=said["took_s"],
             bound=client.bound,
             max_lag=client.max_lag,
             max_staleness_ms=client.max_staleness_ms,
-            at_least=said["at_least"],
-            **came,
+            lookups=tuple({**of, **result} for of, result in zip(asked, came, strict=True)),
         )
         self._recorder.add(record)
 
 
-def _answer(said: dict[str, Any]) -> dict[str, Any]:
-    response = query_service_pb2.GetResponse.FromString(base64.b64decode(said["response"]))
+def _results(response: bytes, *, is_batch: bool) -> Iterator[dict[str, Any]]:
+    if not is_batch:
+        yield _answer(query_service_pb2.GetResponse.FromString(response))
+        return
+    for result in query_service_pb2.BatchGetResponse.FromString(response).results:
+        if result.HasField("response"):
+            yield _answer(result.response)
+        else:
+            yield _failure(LookupFailure.from_proto(result.error))
+
+
+def _answer(response: query_service_pb2.GetResponse) -> dict[str, Any]:
     stamp = response.replica
     return {
         "found": response.found,
@@ -98,8 +117,7 @@ def _answer(said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _failure(code: grpc.StatusCode, said: dict[str, Any]) -> dict[str, Any]:
-    failure = from_status(code, said["message"], base64.b64decode(said["details"] or ""))
+def _failure(failure: LookupFailure) -> dict[str, Any]:
     candidates = tuple(
         f"{each.host.instance_id}: {reason_name(each.reason)} {each.detail}".rstrip() for each in failure.candidates
     )

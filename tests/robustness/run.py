@@ -44,7 +44,8 @@ class Size:
     """How much there is of everything in a run.
 
     Attributes:
-        rate: lookups a second.
+        rate: calls a second.
+        batch: half of the calls ask for so many keys; 0: each asks for one.
         writes: records written a second.
         keys_per_partition: that exist; a quarter as many are looked up that don't.
         restarts: nodes that are restarted in turn; `added` come then.
@@ -57,6 +58,7 @@ class Size:
 
     shape: ClusterShape = field(default_factory=ClusterShape)
     rate: float = 300
+    batch: int = 0
     writes: float = 100
     keys_per_partition: int = 4
     restarts: int = 5
@@ -65,6 +67,11 @@ class Size:
     outage_s: float = 30
     succession: float = 2.0
     lookups: int = 0
+
+    @property
+    def lookups_per_s(self) -> float:
+        """How many keys are asked for in a second."""
+        return self.rate * (1 + self.batch) / 2 if self.batch else self.rate
 
 
 class Run:
@@ -115,6 +122,7 @@ class Run:
                     place,
                     self.size.rate,
                     self.recorder,
+                    batch=self.size.batch,
                     together=self._routers_together,
                     certificates=cluster.keys,
                 )

@@ -15,6 +15,7 @@ from tests.robustness.history import (
     AT_LEAST,
     MAX_LAG,
     MAX_STALENESS,
+    CallRecord,
     EpochRecord,
     FaultRecord,
     FinalRecord,
@@ -31,7 +32,7 @@ ANSWER = LookupRecord(
     "c1", "r1", "k", 0, 10.0, 0.01, found=True, version=2, host="a", role="ACTIVE", epoch=5, position=20, lag=0,
     staleness_ms=100,
 )  # fmt: skip
-SOUND: tuple[Record, ...] = (
+SOUND: tuple[Record | LookupRecord, ...] = (
     EpochRecord(5, 0.0, ("a",), (("a", "b"),)),
     EpochRecord(6, 20.0, ("b",), (("b", "a"),)),
     RouterRecord("r1", 5, 1.0),
@@ -51,7 +52,7 @@ SOUND: tuple[Record, ...] = (
 FAILED = replace(ANSWER, found=None, version=None, role="", reason="NO_REPLICA_AVAILABLE", due_at=13.0)
 
 
-def found(*more: Record, without: tuple[type[Any], ...] = ()) -> list[str]:
+def found(*more: Record | LookupRecord, without: tuple[type[Any], ...] = ()) -> list[str]:
     """Return what the checks say of the sound history with more records, and without those of some types."""
     kept = [record for record in SOUND if not isinstance(record, without)]
     return [violation.check for violation in check(History.of([*kept, *more]))]
@@ -187,9 +188,27 @@ def test_figures_count_what_was_there() -> None:
 
 
 def test_a_history_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    records = (*SOUND, replace(FAILED, candidates=("a: UNREACHABLE", "b: NOT_ACTIVE")))
+    failed = {
+        "key": "k",
+        "partition": 0,
+        "reason": "NO_REPLICA_AVAILABLE",
+        "candidates": ("a: UNREACHABLE", "b: NOT_ACTIVE"),
+    }
+    found = {"key": "l", "partition": 1, "at_least": 7, "found": True, "version": 3, "host": "a", "position": 8}
+    call = CallRecord("c", "r", 1.0, 0.5, AT_LEAST, None, None, (failed, found))
+    records = (*(record for record in SOUND if not isinstance(record, LookupRecord)), call)
     with Recorder(tmp_path / "history.jsonl") as recorder:
         for record in records:
             recorder.add(record)
-    recorder.add(ANSWER)  # too late
-    assert History.load(tmp_path / "history.jsonl") == History.of(records)
+    recorder.add(call)  # too late
+    history = History.load(tmp_path / "history.jsonl")
+    assert history == History.of(records)
+    assert history.lookups == (
+        LookupRecord(
+            "c", "r", "k", 0, 1.0, 0.5, AT_LEAST,
+            reason="NO_REPLICA_AVAILABLE", candidates=("a: UNREACHABLE", "b: NOT_ACTIVE"),
+        ),
+        LookupRecord(
+            "c", "r", "l", 1, 1.0, 0.5, AT_LEAST, at_least=7, found=True, version=3, host="a", position=8
+        ),
+    )  # fmt: skip

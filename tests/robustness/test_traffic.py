@@ -74,6 +74,13 @@ class Node(query_service_pb2_grpc.QueryServiceServicer):
             replica=types_pb2.ReplicaStamp(role=types_pb2.REPLICA_ROLE_ACTIVE, position=number),
         )
 
+    def BatchGet(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.BatchGetRequest, context: Any
+    ) -> query_service_pb2.BatchGetResponse:
+        return query_service_pb2.BatchGetResponse(
+            results=[query_service_pb2.BatchGetResult(response=self.Get(each, context)) for each in request.requests]
+        )
+
     def stop(self) -> None:
         self.thaws.set()
         self._server.stop(None).wait()
@@ -81,7 +88,7 @@ class Node(query_service_pb2_grpc.QueryServiceServicer):
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    # Only Get is called.
+    # Only Get and BatchGet are called.
     made = Node()  # type: ignore[abstract]
     yield made
     made.stop()
@@ -172,6 +179,18 @@ def test_positions_asked_for_are_those_that_the_client_has_seen(node: Node, tmp_
         else:
             assert lookup.at_least in [each.position for each in seen]
             assert lookup.at_least >= max(known, default=0)
+
+
+def test_batches_ask_for_keys_in_turn_and_for_the_positions_seen(node: Node, tmp_path: Path) -> None:
+    sent = _send(node, tmp_path, AT_LEAST, batch=3)
+    assert len(sent.lookups) == len(sent.arrivals), "each has a record, and has come to an end"
+    taken = [lookup for lookup in sent.lookups if lookup.client == f"c2-{AT_LEAST}"]
+    first = KEYS.all.index(taken[0].key)
+    assert [lookup.key for lookup in taken] == [KEYS.all[(first + nth) % len(KEYS.all)] for nth in range(len(taken))]
+    assert {each.due_at for each in taken[:3]} == {taken[0].due_at} < {each.due_at for each in taken}
+    assert {lookup.at_least for lookup in taken[-3:]} <= {each.position for each in taken}
+    single = [lookup for lookup in sent.lookups if lookup.client != taken[0].client]
+    assert len(single) == pytest.approx(len(taken) / 3, abs=1)
 
 
 def test_failures_come_with_their_reason(node: Node, tmp_path: Path) -> None:

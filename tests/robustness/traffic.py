@@ -22,7 +22,7 @@ BOUNDS: Final = (ANY, AT_LEAST, MAX_STALENESS, ANY, MAX_LAG, AT_LEAST, ACTIVE_ON
 ANY_ROUTER: Final = "any"
 """In place of a router's name: the client knows all of them."""
 _TIMEOUT_S: Final = 5.0
-# For lookups that any router may get: one of two routers may be frozen, and every other attempt goes there.
+# For calls that any router may get: one of two routers may be frozen, and every other attempt goes there.
 _ATTEMPT_S: Final = 0.25
 
 
@@ -56,8 +56,9 @@ class Keys:
 
 
 class Traffic:
-    """All clients together, `rate` lookups a second in sum.
+    """All clients together, `rate` calls a second in sum.
 
+    `batch`: for each bound there is one more client, which asks for so many keys in each call; 0: there is none.
     `routers`: addresses by name, given to clients in turn. `together`: each client has all of them instead, and does as
     docs/other-languages.md says: gRPC picks one for each call, and a lookup without an answer is soon sent again.
     `certificates`: the reader's is shown; None: nothing is encrypted.
@@ -72,14 +73,17 @@ class Traffic:
         recorder: Recorder,
         bounds: Sequence[str] = BOUNDS,
         *,
+        batch: int = 0,
         together: bool = False,
         certificates: Certificates | None = None,
     ) -> None:
         known = {router: [address] for router, address in sorted(routers.items())}
         targets = {ANY_ROUTER: [*routers.values()]} if together else known
         names = list(targets)
+        asking = [(bound, 0) for bound in bounds] + [(bound, batch) for bound in bounds if batch]
         clients = [
-            Client(f"c{number + 1}-{bound}", names[number % len(names)], bound) for number, bound in enumerate(bounds)
+            Client(f"c{number + 1}-{bound}", names[number % len(names)], bound, keys_of_call)
+            for number, (bound, keys_of_call) in enumerate(asking)
         ]
         partitions = {key: partition_of(key) for key in keys.all}
         plan = {
@@ -95,6 +99,7 @@ class Traffic:
                     "first": number * len(keys.all) // len(clients),
                     "request": _part(freshness=client.freshness),
                     "at_least": client.bound == AT_LEAST,
+                    "batch": client.batch,
                 }
                 for number, client in enumerate(clients)
             ],

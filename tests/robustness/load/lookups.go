@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	method = "/statehouse.v1.QueryService/Get"
+	get      = "/statehouse.v1.QueryService/Get"
+	batchGet = "/statehouse.v1.QueryService/BatchGet"
 	// The scheme of targets with several routers.
 	scheme = "routers"
 	// A router that isn't ready says so, and is left out.
@@ -50,11 +51,11 @@ const (
 // so are merged.
 type plan struct {
 	Targets  [][]string `json:"targets"`   // host:port of each target's routers; gRPC takes one of them for each call
-	Rate     float64    `json:"rate"`      // lookups a second, of all clients together
-	TimeoutS float64    `json:"timeout_s"` // of each lookup
-	AttemptS float64    `json:"attempt_s"` // after so long a lookup is sent again; 0: each is sent once
+	Rate     float64    `json:"rate"`      // calls a second, of all clients together
+	TimeoutS float64    `json:"timeout_s"` // of each call
+	AttemptS float64    `json:"attempt_s"` // after so long a call is sent again; 0: each is sent once
 	Store    string     `json:"store"`
-	Clients  []*client  `json:"clients"` // in whose turn lookups are sent
+	Clients  []*client  `json:"clients"` // in whose turn calls are sent
 	Keys     []key      `json:"keys"`    // which each client takes in turn
 }
 
@@ -68,26 +69,27 @@ type client struct {
 	First   int    `json:"first"`    // number of its first key
 	Request []byte `json:"request"`  // of a GetRequest: what it always asks for
 	AtLeast bool   `json:"at_least"` // whether it also asks for positions as large as those it has seen
+	Batch   int    `json:"batch"`    // keys of a call by BatchGet; 0: one, by Get
 
 	lock sync.Mutex
 	seen map[uint32]int64 // by partition
 }
 
-// outcome is what came of a lookup: a response, or a code other than OK.
+// outcome is what came of a call: a response, or a code other than OK.
 type outcome struct {
-	Client   int     `json:"client"`
-	Key      int     `json:"key"`
-	DueAt    float64 `json:"due_at"` // seconds of the metronome's clock; it is never sent before
-	TookS    float64 `json:"took_s"` // from then until its end
-	AtLeast  *int64  `json:"at_least"`
-	Router   string  `json:"router"` // host:port of the one that was asked last; empty: none was reached
-	Response []byte  `json:"response"`
-	Code     uint32  `json:"code"`
-	Message  string  `json:"message"`
-	Details  []byte  `json:"details"`
+	Client   int      `json:"client"`
+	Keys     []int    `json:"keys"`
+	DueAt    float64  `json:"due_at"`   // seconds of the metronome's clock; it is never sent before
+	TookS    float64  `json:"took_s"`   // from then until its end
+	AtLeast  []*int64 `json:"at_least"` // of each key
+	Router   string   `json:"router"`   // host:port of the one that was asked last; empty: none was reached
+	Response []byte   `json:"response"` // of Get or BatchGet
+	Code     uint32   `json:"code"`
+	Message  string   `json:"message"`
+	Details  []byte   `json:"details"`
 }
 
-// send sends lookups until it is stopped, and waits for their outcomes, which is no longer than their timeout.
+// send sends calls until it is stopped, and waits for their outcomes, which is no longer than their timeout.
 func send(
 	stopped context.Context, given plan, transport credentials.TransportCredentials, outcomes chan<- outcome,
 ) error {
@@ -115,7 +117,7 @@ func send(
 			return err
 		}
 		for ; due > 0; due-- {
-			next := given.lookup(sent, beats.At(sent))
+			next := given.call(sent, beats.At(sent))
 			sent++
 			pending.Add(1)
 			go func() {
@@ -185,54 +187,65 @@ func together(routers []string) []grpc.DialOption {
 	}
 }
 
-// lookup is one that is to be sent.
-type lookup struct {
+// call is one that is to be sent.
+type call struct {
 	outcome
 	client  *client
-	key     key
+	keys    []key
+	method  string
 	request []byte
 	dueAt   int64
 }
 
-// lookup returns the one with this number, with what its client knows by now.
-func (p *plan) lookup(number int, dueAt int64) *lookup {
+// call returns the one with this number, with what its client knows by now.
+func (p *plan) call(number int, dueAt int64) *call {
 	turn, turnOf := number/len(p.Clients), number%len(p.Clients)
-	client := p.Clients[turnOf]
-	keyNumber := (client.First + turn) % len(p.Keys)
-	key := p.Keys[keyNumber]
-	request := slices.Concat(key.Request, client.Request)
-	position := client.seenOf(key.Partition)
-	if position != nil {
-		request = append(request, atLeast(p.Store, key.Partition, *position)...)
+	asking := p.Clients[turnOf]
+	count := max(asking.Batch, 1)
+	next := &call{outcome: outcome{Client: turnOf, DueAt: float64(dueAt) / 1e9}, client: asking, dueAt: dueAt}
+	for nth := range count {
+		keyNumber := (asking.First + turn*count + nth) % len(p.Keys)
+		asked := p.Keys[keyNumber]
+		request := slices.Concat(asked.Request, asking.Request)
+		position := asking.seenOf(asked.Partition)
+		if position != nil {
+			request = append(request, atLeast(p.Store, asked.Partition, *position)...)
+		}
+		next.keys = append(next.keys, asked)
+		next.Keys, next.AtLeast = append(next.Keys, keyNumber), append(next.AtLeast, position)
+		if asking.Batch > 0 {
+			next.method, next.request = batchGet, append(next.request, field(batchRequests, request)...)
+		} else {
+			next.method, next.request = get, request
+		}
 	}
-	known := outcome{Client: turnOf, Key: keyNumber, DueAt: float64(dueAt) / 1e9, AtLeast: position}
-	return &lookup{known, client, key, request, dueAt}
+	return next
 }
 
-// ask sends the lookup, again after each `attempt` if that isn't 0, and notes how it ended.
-func (l *lookup) ask(target *grpc.ClientConn, timeout, attempt time.Duration) {
+// ask sends the call, again after each `attempt` if that isn't 0, and notes how it ended.
+func (c *call) ask(target *grpc.ClientConn, timeout, attempt time.Duration) {
 	deadline, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	failed, trailer := l.try(deadline, target, attempt)
+	failed, trailer := c.try(deadline, target, attempt)
 	for attempt > 0 && isWorthAnother(failed.Code()) && hasPaused(deadline) {
-		failed, trailer = l.try(deadline, target, attempt)
+		failed, trailer = c.try(deadline, target, attempt)
 	}
 	// Its client knows the position by the time at which it is said to have ended.
 	if failed.Code() == codes.OK {
-		l.client.see(l.key.Partition, l.Response)
+		c.client.see(c.keys, c.answers())
 	}
-	l.TookS = float64(metronome.Now()-l.dueAt) / 1e9
+	c.TookS = float64(metronome.Now()-c.dueAt) / 1e9
 	if failed.Code() == codes.OK {
 		return
 	}
-	l.Code, l.Message = uint32(failed.Code()), failed.Message()
+	c.Code, c.Message = uint32(failed.Code()), failed.Message()
 	if details := trailer.Get(detailsKey); len(details) > 0 {
-		l.Details = []byte(details[0])
+		c.Details = []byte(details[0])
 	}
 }
 
-// try sends the lookup once; an attempt of 0 may take until the deadline.
-func (l *lookup) try(
+// try sends the call once; an attempt of 0 may take until the deadline.
+func (c *call) try(
 	deadline context.Context, target *grpc.ClientConn, attempt time.Duration,
 ) (*status.Status, metadata.MD) {
 	if attempt > 0 {
@@ -243,11 +256,11 @@ func (l *lookup) try(
 	var trailer metadata.MD
 	var asked peer.Peer
 	err := target.Invoke(
-		deadline, method, l.request, &l.Response,
+		deadline, c.method, c.request, &c.Response,
 		grpc.ForceCodec(rawCodec{}), grpc.Trailer(&trailer), grpc.Peer(&asked),
 	)
 	if asked.Addr != nil {
-		l.Router = asked.Addr.String()
+		c.Router = asked.Addr.String()
 	}
 	return status.Convert(err), trailer
 }
@@ -277,10 +290,17 @@ func (c *client) seenOf(partition uint32) *int64 {
 	return nil
 }
 
-// see remembers the position in a response, if it is the largest of its partition and the client minds.
-func (c *client) see(partition uint32, response []byte) {
-	position, isKnown := positionIn(response)
-	if !c.AtLeast || !isKnown {
+// answers returns the GetResponse of each key, empty of one that was refused.
+func (c *call) answers() [][]byte {
+	if c.client.Batch == 0 {
+		return [][]byte{c.Response}
+	}
+	return answersIn(c.Response)
+}
+
+// see remembers the positions in the answers for keys, if they are the largest of their partitions and the client minds.
+func (c *client) see(keys []key, answers [][]byte) {
+	if !c.AtLeast {
 		return
 	}
 	c.lock.Lock()
@@ -288,7 +308,11 @@ func (c *client) see(partition uint32, response []byte) {
 	if c.seen == nil {
 		c.seen = map[uint32]int64{}
 	}
-	c.seen[partition] = max(position, c.seen[partition])
+	for nth := range min(len(keys), len(answers)) { // who reads the outcome finds out that some are missing
+		if position, isKnown := positionIn(answers[nth]); isKnown {
+			c.seen[keys[nth].Partition] = max(position, c.seen[keys[nth].Partition])
+		}
+	}
 }
 
 func seconds(value float64) time.Duration {

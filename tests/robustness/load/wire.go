@@ -1,6 +1,10 @@
 package main
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"iter"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
 
 // Numbers of fields in protos/statehouse/v1: the only ones that are put together or read here.
 const (
@@ -11,6 +15,9 @@ const (
 	positionPartition = 2 // StorePosition.partition
 	positionPosition  = 3 // StorePosition.position
 	responseReplica   = 3 // GetResponse.replica
+	batchRequests     = 1 // BatchGetRequest.requests
+	batchResults      = 1 // BatchGetResponse.results
+	resultResponse    = 1 // BatchGetResult.response
 	replicaPosition   = 5 // ReplicaStamp.position
 )
 
@@ -50,22 +57,41 @@ func field(number protowire.Number, message []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), message)
 }
 
-// find returns the value of a message's field as it is encoded; nil if there is none or the message is broken, which
-// who decodes it as a whole will find.
-func find(message []byte, number protowire.Number, kind protowire.Type) (value []byte) {
-	for len(message) > 0 {
-		foundNumber, foundKind, tagLength := protowire.ConsumeTag(message)
-		if tagLength < 0 {
-			return nil
-		}
-		length := protowire.ConsumeFieldValue(foundNumber, foundKind, message[tagLength:])
-		if length < 0 {
-			return nil
-		}
-		if foundNumber == number && foundKind == kind {
-			value = message[tagLength : tagLength+length]
-		}
-		message = message[tagLength+length:]
+// answersIn returns the GetResponse of each result in a BatchGetResponse, empty where a lookup was refused.
+func answersIn(response []byte) (answers [][]byte) {
+	for result := range values(response, batchResults, protowire.BytesType) {
+		fields, _ := protowire.ConsumeBytes(result)
+		answer, _ := protowire.ConsumeBytes(find(fields, resultResponse, protowire.BytesType))
+		answers = append(answers, answer)
 	}
-	return value
+	return answers
+}
+
+// find returns the last value of a message's field as it is encoded; nil if there is none.
+func find(message []byte, number protowire.Number, kind protowire.Type) (last []byte) {
+	for value := range values(message, number, kind) {
+		last = value
+	}
+	return last
+}
+
+// values yields each value of a message's field as it is encoded. It ends where the message is broken, which who decodes it
+// as a whole will find.
+func values(message []byte, number protowire.Number, kind protowire.Type) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for len(message) > 0 {
+			foundNumber, foundKind, tagLength := protowire.ConsumeTag(message)
+			if tagLength < 0 {
+				return
+			}
+			length := protowire.ConsumeFieldValue(foundNumber, foundKind, message[tagLength:])
+			if length < 0 {
+				return
+			}
+			if foundNumber == number && foundKind == kind && !yield(message[tagLength:tagLength+length]) {
+				return
+			}
+			message = message[tagLength+length:]
+		}
+	}
 }
