@@ -13,7 +13,9 @@ type batch struct {
 	lookups, results [][]byte
 	// For each lookup its store; nil if it is the router's.
 	stores []*store
-	groups []*group
+	// For each lookup with a bound that suits any copy within it, whom it was sent to; nil if none has one.
+	bounded []decided
+	groups  []*group
 	// Which lookups ask for a batch of their query; nil if none does. All their answers are to be of one, and either all
 	// lookups are answered by nodes or the router gives all their results.
 	ofBatch []bool
@@ -65,7 +67,7 @@ func (e *Express) split(s *snapshot, by *judged, lookups [][]byte) *batch {
 	last, of := map[string]*group{}, make([]*group, len(lookups))
 	var to decided
 	for place, lookup := range lookups {
-		if !s.decideInto(lookup, &to) || to.isBounded() || to.store.isLarge.Load() || !by.may(to.store.Name) {
+		if !s.decideInto(lookup, &to) || to.store.isLarge.Load() || !by.may(to.store.Name) || !e.choose(s, &to) {
 			continue
 		}
 		g, size := last[to.node.Address], len(lookup)+len(s.Forwarding)+entryOverhead
@@ -77,6 +79,12 @@ func (e *Express) split(s *snapshot, by *judged, lookups [][]byte) *batch {
 		g.bytes += size
 		g.lookups++
 		of[place], b.stores[place] = g, to.store
+		if to.isBounded() {
+			if b.bounded == nil {
+				b.bounded = make([]decided, len(lookups))
+			}
+			b.bounded[place] = to
+		}
 		if to.isOfBatch {
 			if b.ofBatch == nil {
 				b.ofBatch = make([]bool, len(lookups))
@@ -133,7 +141,7 @@ func (e *Express) answer(
 	if err := e.await(inner, len(b.lookups), calls, microseconds(s.BatchLateAfterUs), done); err != nil {
 		return nil, err
 	}
-	if calls, places := e.unanswered(b); len(places) > 0 && b.room >= 0 {
+	if calls, places := e.unanswered(s, b); len(places) > 0 && b.room >= 0 {
 		more := int64(len(places)) - 1
 		e.passed.Add(more)
 		defer e.passed.Add(-more)
@@ -176,11 +184,12 @@ func (b *batch) answered() map[*store]int {
 
 // unanswered returns the calls that the router has to know of, and the places of the lookups that are for it to answer:
 // those of the calls first.
-func (e *Express) unanswered(b *batch) ([]*sent, []int) {
+func (e *Express) unanswered(s *snapshot, b *batch) ([]*sent, []int) {
 	var calls []*sent
 	var places []int
 	for _, g := range b.groups {
 		b.read(g)
+		e.pauseRefused(s, b, g)
 	}
 	isOfOne := b.ofBatch == nil || b.isOfOne()
 	for _, g := range b.groups {
@@ -200,6 +209,17 @@ func (e *Express) unanswered(b *batch) ([]*sent, []int) {
 		}
 	}
 	return calls, places
+}
+
+// pauseRefused has copies that refuse lookups with a bound be the router's to ask for a while, like a lookup's alone.
+func (e *Express) pauseRefused(s *snapshot, b *batch, g *group) {
+	for i := 0; b.bounded != nil && i < len(g.places); i++ {
+		came := g.came
+		if g.results != nil {
+			came = resultIn(g.results[i])
+		}
+		e.pauseIfRefused(s, &b.bounded[g.places[i]], came)
+	}
 }
 
 // read finds the results of a call.

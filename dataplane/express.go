@@ -369,7 +369,8 @@ func (s *Shared) Ask(end time.Time, to *decided, body []byte) *asked {
 		s.queues[to.node.Address] = q
 	}
 	q.open++
-	if q.underWay > 0 {
+	// What may wait at its node must not have others wait for it in one call.
+	if q.underWay > 0 && !to.mayWait {
 		q.waiting = append(q.waiting, a)
 		s.mutex.Unlock()
 		return a

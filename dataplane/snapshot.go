@@ -26,6 +26,8 @@ const (
 	// Tags of the bounds that Freshness may have. With the first one the active alone suits; without it, with one of the next
 	// two any copy within it is as good as the others.
 	activeOnlyTag, maxLagTag, maxStalenessTag, maxAgeTag, maxBacklogTag = 0x08, 0x10, 0x18, 0x28, 0x30
+	// The tag of positions that the answer must have reached.
+	atLeastTag = 0x22
 	// An active's role, as in ReplicaRole.
 	activeRole = 1
 	// The tag of its bound on the batch, and what that may begin with: newest, at_least, exactly.
@@ -64,6 +66,8 @@ type decided struct {
 	copy int
 	// Whether its answer is to be of a batch.
 	isOfBatch bool
+	// Whether it may wait at its node for a position.
+	mayWait bool
 }
 
 // isBounded says whether the lookup has such a bound.
@@ -98,7 +102,7 @@ func (s *snapshot) decideInto(request []byte, to *decided) bool {
 		}
 	}
 	partition := int(placement.Partition(key, uint32(len(found.First))))
-	*to = decided{store: found, partition: partition, isOfBatch: bound == ofBatch}
+	*to = decided{store: found, partition: partition, isOfBatch: bound == ofBatch, mayWait: bound == ofPosition}
 	place := found.First[partition]
 	if bound == ofAnyCopy {
 		width := len(found.Copies) / len(found.First)
@@ -115,10 +119,11 @@ func (s *snapshot) decideInto(request []byte, to *decided) bool {
 		return false
 	}
 	to.node = s.Nodes[place-1]
-	return bound != ofActive || to.node.Role == activeRole
+	return bound != ofActive && bound != ofPosition || to.node.Role == activeRole
 }
 
-// bound is what a lookup has: none, one that suits any copy within it, one on the batch, or one that the active alone suits.
+// bound is what a lookup has: none, one that suits any copy within it, one on the batch, one that the active alone suits, or
+// one on positions, which the active has first.
 type bound byte
 
 const (
@@ -126,6 +131,7 @@ const (
 	ofAnyCopy
 	ofBatch
 	ofActive
+	ofPosition
 )
 
 // plain returns a lookup's store, whether its key is text, the key, and its bound; not if it has anything else, or anything
@@ -184,7 +190,7 @@ func asksForBatch(data []byte) bool {
 // ofCopies returns which copies suit a Freshness that has nothing but bounds on them, and on what is alike for all; else
 // unbound.
 func ofCopies(data []byte) bound {
-	var active, lag, staleness, age, backlog bool
+	var active, lag, staleness, position, age, backlog bool
 	for len(data) > 0 {
 		var seen *bool
 		switch data[0] {
@@ -194,6 +200,14 @@ func ofCopies(data []byte) bound {
 			seen = &lag
 		case maxStalenessTag:
 			seen = &staleness
+		case atLeastTag:
+			// What may be wrong with them nodes say.
+			_, rest, ok := contentOf(data[1:])
+			if !ok || position {
+				return unbound
+			}
+			position, data = true, rest
+			continue
 		case maxAgeTag:
 			seen = &age
 		case maxBacklogTag:
@@ -208,6 +222,9 @@ func ofCopies(data []byte) bound {
 		*seen, data = true, rest
 	}
 	switch {
+	case position && (lag || staleness): // a copy that is near may have reached them
+	case position:
+		return ofPosition
 	case active:
 		return ofActive
 	case lag || staleness:

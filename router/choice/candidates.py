@@ -30,6 +30,9 @@ from statehouse.errors import Reason
 from statehouse.v1 import errors_pb2, types_pb2
 
 _LAST_NOTE = "asked last, in case that has changed"
+# A slow node answers. One that would refuse by its last report does so immediately: it may have changed. A silent node
+# costs an attempt.
+_REFUSES = 1.5
 
 
 class Severity(Enum):
@@ -84,8 +87,8 @@ class Verdict:
     eligibility: Eligibility
     reason: Reason | None = None
     detail: str = ""
-    waits: int = 0
-    """0 if it answers or refuses immediately; else the severity of its node's suspicion."""
+    turn: float = 0
+    """Which ones come before others with the same place: the severity of its node's suspicion, or `_REFUSES`."""
 
     def to_proto(self) -> errors_pb2.Candidate:
         """Return the wire form."""
@@ -107,7 +110,7 @@ def judge(routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Susp
     is_by_rack = _is_by_rack(routes, bound)
     # Replicas are in order of preference and sorting is stable: only the lookup's own criteria are left to sort by.
     return tuple(
-        sorted(verdicts, key=lambda each: (each.eligibility.value, each.waits, is_by_rack and not each.replica.is_near))
+        sorted(verdicts, key=lambda each: (each.eligibility.value, each.turn, is_by_rack and not each.replica.is_near))
     )
 
 
@@ -167,10 +170,10 @@ def _verdict(replica: RoutedReplica, bound: Freshness, suspicion: Suspicion | No
     if suspicion is not None:
         return Verdict(replica, Eligibility.LAST, suspicion.reason, suspicion.detail, suspicion.severity.value)
     if (unwell := unfit(replica)) is not None:
-        return Verdict(replica, Eligibility.LAST, *unwell)
+        return Verdict(replica, Eligibility.LAST, *unwell, turn=_REFUSES)
     if broken is not None:
         reason, detail = broken
-        return Verdict(replica, Eligibility.LAST, reason, f"by its last heartbeat, {detail}")
+        return Verdict(replica, Eligibility.LAST, reason, f"by its last heartbeat, {detail}", _REFUSES)
     return Verdict(replica, Eligibility.INCLUDED)
 
 

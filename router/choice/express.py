@@ -9,12 +9,12 @@ reason: an obstacle.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from router.choice.candidates import Suspicion, unfit
+from router.choice.candidates import Severity, Suspicion, unfit
 from router.fleet.table import PartitionRoutes, RoutedReplica, RoutingTable, StoreRoutes
 from statehouse.contract.partitioning import partition_for
 from statehouse.contract.topology import Role
@@ -30,9 +30,9 @@ _STORE, _KEY, _RAW, _JSON_TEXT = 0x0A, 0x12, 0x20, 0x70
 _TEXT_KEY, _RAW_KEY = 0x0A, 0x12
 _FRESHNESS: Final = 0x1A
 # Tags of Freshness' fields that it may have. With the first one the active alone suits; without it, one of the next two
-# is a bound that suits any copy within it.
-_ACTIVE_ONLY, _MAX_LAG, _MAX_STALENESS = 0x08, 0x10, 0x18
-_BOUNDS: Final = frozenset({_ACTIVE_ONLY, _MAX_LAG, _MAX_STALENESS, 0x28, 0x30})
+# is a bound that suits any copy within it. The positions are reached by the active first.
+_ACTIVE_ONLY, _MAX_LAG, _MAX_STALENESS, _AT_LEAST = 0x08, 0x10, 0x18, 0x22
+_BOUNDS: Final = frozenset({_ACTIVE_ONLY, _MAX_LAG, _MAX_STALENESS, _AT_LEAST, 0x28, 0x30})
 # The tag of its bound on the batch, and what that may begin with: newest, at_least, exactly.
 _MOMENT: Final = 0x3A
 _MOMENT_BOUNDS: Final = frozenset({0x08, 0x12, 0x1A})
@@ -86,7 +86,8 @@ def standing_obstacle(*, is_on: bool, has_proxy: bool) -> Obstacle | None:
 def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> RoutedReplica | Obstacle:
     """Return the replica that `ask_order` puts first for any lookup without bounds, if it is well and doesn't vary.
 
-    Copies of a global store are asked in turn, so it varies there.
+    Copies of a global store are asked in turn, so it varies there. Where none is well, one that is slow is
+    asked: machines that are busy make all nodes slow, and must not bring all lookups to the router.
     """
     if routes.equals > 1:
         return Obstacle(ObstacleKind.TURNS, f"{routes.equals} copies are equally good and asked in turn")
@@ -97,8 +98,22 @@ def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> R
             return each
         first_obstacle = first_obstacle or obstacle
         if each.role is Role.GLOBAL:
-            break  # without this copy others may be equally good
+            return obstacle  # without this copy others may be equally good
+    if late := _late(routes.callable, suspects):
+        return late[0]
     return first_obstacle or Obstacle(ObstacleKind.NO_ADDRESS, "no replica's address is known")
+
+
+def _late(replicas: Sequence[RoutedReplica], suspects: Mapping[str, Suspicion]) -> tuple[RoutedReplica, ...]:
+    """Return the replicas that are the best to ask where none is well: slow ones, else silent ones, if there are.
+
+    Those that would refuse by their last reports are asked between the two, by the router.
+    """
+    known = {each: suspects[each.instance_id].severity for each in replicas if each.instance_id in suspects}
+    if slow := tuple(each for each, severity in known.items() if severity is Severity.SLOW):
+        return slow
+    silent = tuple(each for each, severity in known.items() if severity is Severity.SILENT)
+    return silent if len(known) == len(replicas) else ()
 
 
 def _obstacle_at(replica: RoutedReplica, suspects: Mapping[str, Suspicion]) -> Obstacle | None:
@@ -120,7 +135,9 @@ def good_copies(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> t
         return ()
     well = routes.restored
     if suspects:
-        well = tuple(each for each in well if each.instance_id not in suspects)
+        late = _late(routes.callable, suspects)
+        unsuspected = tuple(each for each in well if each.instance_id not in suspects)
+        well = unsuspected or (late if set(late) <= set(well) else ())
     return (routes.has_near and tuple(each for each in well if each.is_near)) or well
 
 
@@ -233,6 +250,7 @@ class Decided:
     """A lookup that a snapshot decides: its store and partition, and whom it goes to.
 
     `others`: to whom it may go, too, if its key is asked for very often. `of_batch`: its answer is to be of a batch.
+    `may_wait`: for a position, at its node, so that no other lookup may share its call.
     """
 
     store: str
@@ -240,6 +258,7 @@ class Decided:
     node: express_pb2.ExpressNode
     others: tuple[express_pb2.ExpressNode, ...] = ()
     of_batch: bool = False
+    may_wait: bool = False
 
 
 NO_SNAPSHOT: Final = Obstacle(ObstacleKind.NO_SNAPSHOT, "the proxy has been given no snapshot yet")
@@ -269,9 +288,10 @@ def decided(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> Decided | 
     good = store.copies[partition * width : (partition + 1) * width]
     copies = good if bound is _Bound.ANY_COPY else [store.first[partition]]
     nodes = [snapshot.nodes[place - 1] for place in copies if place]
-    if not nodes or (bound is _Bound.ACTIVE and nodes[0].role != Role.ACTIVE):
+    if not nodes or (bound in {_Bound.ACTIVE, _Bound.POSITION} and nodes[0].role != Role.ACTIVE):
         return _UNDECIDED
-    return Decided(store.name, partition, nodes[0], tuple(nodes[1:]), of_batch=bound is _Bound.BATCH)
+    of_batch, may_wait = bound is _Bound.BATCH, bound is _Bound.POSITION
+    return Decided(store.name, partition, nodes[0], tuple(nodes[1:]), of_batch, may_wait)
 
 
 def obstacle_to(
@@ -302,12 +322,13 @@ def _serialized(form: express_pb2.KeyForm.ValueType, text: bytes) -> bytes | Non
 
 
 class _Bound(Enum):
-    """What a Freshness bounds: nothing; lag or staleness, which suits any copy within; the batch; or the role."""
+    """A Freshness' bound: none; lag or staleness, which suits any copy within; the batch; the role; or positions."""
 
     NONE = 0
     ANY_COPY = 1
     BATCH = 2
     ACTIVE = 3
+    POSITION = 4
 
 
 def _plain(request: bytes) -> tuple[bytes, bool, bytes, _Bound] | None:
@@ -365,13 +386,17 @@ def _of_copies(data: bytes) -> _Bound | None:
     at = 0
     while at < len(data):
         tag = data[at]
-        bound, at = _number(data, at + 1)
+        # What may be wrong with positions nodes say.
+        bound, at = _content(data, at + 1) if tag == _AT_LEAST else _number(data, at + 1)
         if tag not in _BOUNDS - seen or bound is None or (tag == _ACTIVE_ONLY and bound != 1):
             return None
         seen.add(tag)
+    suits_any = bool(seen & {_MAX_LAG, _MAX_STALENESS})
+    if _AT_LEAST in seen:
+        return None if suits_any else _Bound.POSITION  # a copy that is near may have reached them
     if _ACTIVE_ONLY in seen:
         return _Bound.ACTIVE
-    return _Bound.ANY_COPY if seen & {_MAX_LAG, _MAX_STALENESS} else None
+    return _Bound.ANY_COPY if suits_any else None
 
 
 def _key(data: bytes) -> tuple[bool, bytes] | None:

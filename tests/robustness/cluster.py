@@ -40,9 +40,9 @@ NO_DOORS: Final[Mapping[str, Door]] = MappingProxyType({})
 class ClusterShape:
     """How large a cluster is, and its timing; the defaults are the product's own.
 
-    `attempt_timeout_ms` and `hold_window_ms` of the routers; None is their default. `starting_nice` of nodes until they
-    listen: elsewhere each has a machine of its own. Here a node that starts would take the processors from the router
-    that all lookups go through, and from the other nodes.
+    `attempt_timeout_ms`, `hold_window_ms` and `max_lookups` of the routers; None is their default. `starting_nice` of
+    nodes until they listen: elsewhere each has a machine of its own. Here a node that starts would take the processors
+    from the router that all lookups go through, and from the other nodes.
 
     `secured`: nodes and routers have TLS, mutual, rules, and a list of revoked certificates.
     """
@@ -56,6 +56,7 @@ class ClusterShape:
     session_timeout_ms: int = 10_000
     attempt_timeout_ms: int | None = None
     hold_window_ms: int | None = None
+    max_lookups: int | None = None
     starting_nice: int = 10
 
 
@@ -115,7 +116,9 @@ class RobustCluster(Servers):
             self._log.start()
             for name in [self._begin_node() for _ in range(self.shape.nodes)]:
                 self._end_start(name)
-            asked = {name: getattr(self.shape, name) for name in ("attempt_timeout_ms", "hold_window_ms")}
+            asked = {
+                name: getattr(self.shape, name) for name in ("attempt_timeout_ms", "hold_window_ms", "max_lookups")
+            }
             options: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
             if self.keys is not None:
                 # Some nodes have an address that nobody knew when their certificate was made.

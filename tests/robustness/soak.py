@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.robustness.acceptance import kill_for_good
+from tests.robustness.cluster import ClusterShape
 from tests.robustness.history import History
 from tests.robustness.run import Run, Size
 from tests.robustness.scenario import Scenario
@@ -29,6 +30,7 @@ SOAK: Final = Scenario(
     "soak",
     "Ten million lookups in twenty minutes, nodes killed all the time",
     soak,
-    Size(rate=600, batch=30, lookups=11_000_000),
+    # While a batch waits for one partition, all its lookups are under way.
+    Size(ClusterShape(max_lookups=10_000), rate=300, batch=61, lookups=11_000_000),
     limit_s=3_600,
 )

@@ -97,7 +97,8 @@ class Traffic:
                     "target": names.index(client.router),
                     # Evenly apart, so that each key is asked for by somebody all the time.
                     "first": number * len(keys.all) // len(clients),
-                    "request": _part(freshness=client.freshness),
+                    # Each field of a request comes once, as clients send it.
+                    "request": "" if client.bound == AT_LEAST else _part(freshness=client.freshness),
                     "at_least": client.bound == AT_LEAST,
                     "batch": client.batch,
                 }

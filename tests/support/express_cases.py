@@ -37,6 +37,12 @@ TEXTS = (
     "½",
 )
 
+SUSPICIONS = (
+    Suspicion(Reason.UNREACHABLE, "gone"),
+    Suspicion(Reason.ATTEMPT_TIMED_OUT, "slow", late_after_s=0.02),
+    Suspicion(Reason.ATTEMPT_TIMED_OUT, "silent"),
+)
+
 
 def made_table(rng: random.Random, ports: dict[str, int]) -> tuple[RoutingTable, dict[str, Suspicion]]:
     """Return a fleet of these nodes as a router sees it, in a rack or in none, and who is under suspicion."""
@@ -52,7 +58,8 @@ def made_table(rng: random.Random, ports: dict[str, int]) -> tuple[RoutingTable,
     }
     stores[GLOBAL] = StoreSpec(GLOBAL, "source", count, 0, is_global=True)
     members = {name: _member(rng, name, port, tasks) for name, port in ports.items() if rng.random() < 0.95}
-    suspects = {name: Suspicion(Reason.UNREACHABLE, "gone") for name in names if rng.random() < 0.1}
+    share = rng.choice((0.1, 0.1, 0.8))
+    suspects = {name: rng.choice(SUSPICIONS) for name in names if rng.random() < share}
     rack = rng.choice(("", *RACKS))
     return compile_table(Assignment(rng.randint(1, 9), stores=stores, tasks=tasks), members, rack=rack), suspects
 
@@ -120,8 +127,11 @@ def _made_bounds(rng: random.Random) -> types_pb2.Freshness:
         bounds.max_processor_age_ms = most
     if rng.random() < 0.2:
         bounds.max_input_backlog = most
-    if rng.random() < 0.05:
+    if rng.random() < 0.2:
         bounds.at_least.positions.add(store=STORES[0], partition=0, position=7)
+        if rng.random() < 0.7:
+            bounds.ClearField("max_lag")
+            bounds.ClearField("max_staleness_ms")
     if rng.random() < 0.15:
         bounds.active_only = True
     if rng.random() < 0.1:

@@ -30,6 +30,7 @@ from tests.unit.router.fleets import STORE
 
 BATCHES, NAMES, PARTITIONS = 400, ("a", "b", "c", "d"), 6
 KEYS: Final = tuple(f"key-{number}" for number in range(60))
+WITHIN: Final = (types_pb2.Freshness(max_lag=100), types_pb2.Freshness(max_staleness_ms=60_000))
 # Each way on: to the next copy, to the same one alone, and to the caller.
 REFUSALS: Final = (Reason.NOT_ACTIVE, Reason.PARTITION_RESTORING, Reason.WOULD_WAIT, Reason.INVALID_KEY)
 
@@ -136,6 +137,8 @@ def made_batch(rng: random.Random) -> bytes:
             return query_service_pb2.GetRequest(store="no", key=types_pb2.Key(text="k")).SerializeToString()
         if odd < 0.07:
             return data[: rng.randrange(len(data))]
+        if odd < 0.3:
+            return lookup(rng.choice(KEYS), freshness=rng.choice(WITHIN))
         return data
 
     data = framed(made_lookup() for _ in range(rng.choice((0, 1, 5, 30, 100))))

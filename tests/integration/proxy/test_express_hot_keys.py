@@ -125,7 +125,7 @@ async def test_other_lookups_go_to_the_first_copy_alone() -> None:
         assert it.by_router == 0
 
 
-async def test_lookups_of_a_batch_with_a_bound_are_the_routers() -> None:
+async def test_lookups_of_a_batch_with_a_bound_go_to_the_first_copy_until_it_refuses() -> None:
     async with spread() as it:
         asked: list[int] = []
 
@@ -133,11 +133,24 @@ async def test_lookups_of_a_batch_with_a_bound_are_the_routers() -> None:
             asked.append(len(frames(request)))
             return framed(result_of(b"router") for _ in frames(request))
 
+        async def answers(*lookups: bytes) -> list[bytes]:
+            answer = await call(it.at, BATCH_GET, framed(lookups))
+            assert isinstance(answer, list)
+            return frames(answer[0])
+
         it.router.batch_get = lambda request, context: rest(request)  # type: ignore[method-assign] # noqa: ARG005
-        answer = await call(it.at, BATCH_GET, framed([lookup("a"), lookup("b", None), lookup("c")]))
-        assert isinstance(answer, list)
-        assert frames(answer[0]) == [result_of(each) for each in (b"router", b"first", b"router")]
-        assert asked == [2]
+        some = (lookup("a"), lookup("b", None), lookup("c"))
+        assert await answers(*some) == [result_of(b"first")] * 3
+        assert asked == []
+        it.first.refuses = True
+        assert await answers(*some) == [result_of(b"router")] * 3
+        before = it.first.asked
+        it.first.refuses = False
+        assert await answers(*some) == [result_of(each) for each in (b"router", b"first", b"router")]
+        assert await it.ask(lookup("a")) == b"router", "a lookup alone knows of it, too"
+        assert it.first.asked == before + 1
+        assert it.other.asked == 0
+        assert asked == [3, 2]
 
 
 async def test_a_copy_beyond_the_bound_is_the_routers_to_ask_for_a_while() -> None:

@@ -63,7 +63,10 @@ async def test_a_lookup_takes_the_way_that_is_explained() -> None:
             await poll_until_async(lambda n=lookups: all_counted(fleet) >= n, 5, "the sums")
         assert await obstacle_of(fleet, freshness=types_pb2.Freshness(max_lag=9)) is None
         assert await obstacle_of(fleet, freshness=types_pb2.Freshness(active_only=True)) is None
-        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(at_least=types_pb2.Positions())) == "NOT_PLAIN"
+        positions = types_pb2.Positions()
+        assert await obstacle_of(fleet, freshness=types_pb2.Freshness(at_least=positions)) is None
+        within = types_pb2.Freshness(at_least=positions, max_lag=9)
+        assert await obstacle_of(fleet, freshness=within) == "NOT_PLAIN"
         fleet.nodes["a"].failure = LookupFailure(Reason.PARTITION_RESTORING, "at 3 of 10")
         assert await fleet.get() == "b"
         assert counted(fleet, "express_handed", reason="PARTITION_RESTORING") == 1

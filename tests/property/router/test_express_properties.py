@@ -46,16 +46,23 @@ def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
             continue
         try:
             call = keyed_call(table, "Get", request)
-        except LookupFailure:  # its node says what is wrong with the batch that it asks for
-            assert found.of_batch
+        except LookupFailure:  # its node says what is wrong with the batch or the positions that it asks for
+            assert found.of_batch or found.may_wait
             continue
         assert (call.store, call.partition) == (found.store, found.partition)
         assert found.of_batch == (call.freshness.moment is not None)
         is_any = replace(call.freshness, moment=None) == ANY
-        of_active = call.freshness.active_only
-        assert is_any or ((of_active or call.freshness.suits_any) and not found.of_batch)
+        of_active, of_position = call.freshness.active_only, call.freshness.at_least is not None
+        assert found.may_wait == of_position
+        assert is_any or ((of_active or of_position or call.freshness.suits_any) and not found.of_batch)
+        assert not (of_position and call.freshness.suits_any)
         # What the last heartbeats say of the bound is left out: the node that is asked knows.
-        bound = ANY if is_any else replace(call.freshness, max_lag=None, max_staleness_ms=None if of_active else 1)
+        is_of_one = of_active or of_position
+        bound = (
+            ANY
+            if is_any
+            else replace(call.freshness, max_lag=None, at_least=None, max_staleness_ms=None if is_of_one else 1)
+        )
         routes = table.store(call.store).partition(call.partition)
         for turn in range(3):
             order = ask_order(routes, bound, suspects, turn)
@@ -63,12 +70,17 @@ def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
             assert [_place(each) for each in order[: len(asked)]] == [
                 (each.instance_id, each.address, each.role) for each in asked
             ]
+        verdicts = [each for each in judge(routes, bound, suspects) if each.eligibility is not Eligibility.EXCLUDED]
+        best = verdicts[0].eligibility, verdicts[0].turn
+        assert order[0].instance_id in suspects or best[0] is Eligibility.INCLUDED, "none is asked that would refuse"
         well = {
             each.replica
-            for each in judge(routes, bound, suspects)
-            if each.eligibility is Eligibility.INCLUDED and each.replica.is_near == order[0].is_near
+            for each in verdicts
+            if (each.eligibility, each.turn) == best
+            and each.replica.is_near == order[0].is_near
+            and (of_active or each.replica in routes.restored)
         }
-        assert is_any or set(order[: 1 + len(found.others)]) == well
+        assert is_any or of_position or set(order[: 1 + len(found.others)]) == well
 
 
 def _place(replica: RoutedReplica) -> tuple[str, str, int]:

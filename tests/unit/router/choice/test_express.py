@@ -12,6 +12,7 @@ from router.choice.express import (
     Obstacle,
     ObstacleKind,
     decided,
+    first_asked,
     obstacle_to,
     standing_obstacle,
 )
@@ -68,7 +69,13 @@ def test_nothing_keeps_a_plain_lookup() -> None:
         ({"freshness": types_pb2.Freshness(max_lag=3)}, "string", None),
         ({"freshness": types_pb2.Freshness(max_lag=3, active_only=True)}, "string", None),
         ({"freshness": types_pb2.Freshness(active_only=True)}, "string", None),
-        ({"freshness": types_pb2.Freshness(at_least=types_pb2.Positions())}, "string", ObstacleKind.NOT_PLAIN),
+        ({"freshness": types_pb2.Freshness(at_least=types_pb2.Positions())}, "string", None),
+        ({"freshness": types_pb2.Freshness(at_least=types_pb2.Positions(), active_only=True)}, "string", None),
+        (
+            {"freshness": types_pb2.Freshness(at_least=types_pb2.Positions(), max_lag=3)},
+            "string",
+            ObstacleKind.NOT_PLAIN,
+        ),
         ({"freshness": types_pb2.Freshness(max_processor_age_ms=3)}, "string", ObstacleKind.NOT_PLAIN),
         ({"key": types_pb2.Key(text="7")}, "json", ObstacleKind.KEY_SERDE),
         ({"key": types_pb2.Key(text=" 7")}, "long", ObstacleKind.KEY_TEXT),
@@ -88,9 +95,23 @@ def test_suspected_nodes_keep_it_if_no_other_is_well_and_the_first_is_named() ->
     assert found == Obstacle(ObstacleKind.SUSPECTED, "a is asked last: refused")
 
 
-def test_a_lookup_for_the_active_alone_goes_to_no_standby() -> None:
+def test_where_all_are_slow_or_silent_the_first_is_asked_as_ever() -> None:
+    slow = Suspicion(Reason.ATTEMPT_TIMED_OUT, "slow", late_after_s=0.02)
+    silent = Suspicion(Reason.ATTEMPT_TIMED_OUT, "silent")
+    down = Suspicion(Reason.UNREACHABLE, "refused")
+    for suspicions in ((slow, slow), (silent, silent), (slow, silent), (down, slow)):
+        assert told(table(), suspects=dict(zip("ab", suspicions, strict=True))) is None
+    asked = first_asked(table().store(STORE).partition(0), {"a": silent, "b": slow})
+    assert not isinstance(asked, Obstacle)
+    assert asked.instance_id == "b"
+
+
+@pytest.mark.parametrize(
+    "bound", [types_pb2.Freshness(active_only=True), types_pb2.Freshness(at_least=types_pb2.Positions())]
+)
+def test_a_lookup_for_the_active_goes_to_no_standby(bound: types_pb2.Freshness) -> None:
     refused = Suspicion(Reason.UNREACHABLE, "refused")
-    request = query_service_pb2.GetRequest(store=STORE, key=PLAIN.key, freshness=types_pb2.Freshness(active_only=True))
+    request = query_service_pb2.GetRequest(store=STORE, key=PLAIN.key, freshness=bound)
     assert told(table(), request) is None
     assert kind_of(told(table(), request, suspects={"a": refused})) is ObstacleKind.UNDECIDED
 
