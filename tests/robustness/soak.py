@@ -31,6 +31,6 @@ SOAK: Final = Scenario(
     "Ten million lookups in twenty minutes, nodes killed all the time",
     soak,
     # While a batch waits for one partition, all its lookups are under way.
-    Size(ClusterShape(max_lookups=10_000), rate=300, batch=61, lookups=11_000_000),
+    Size(ClusterShape(max_lookups=10_000), rate=150, batch=61, lookups=11_000_000),
     limit_s=3_600,
 )
