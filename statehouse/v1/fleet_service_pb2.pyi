@@ -69,8 +69,8 @@ class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Expre
     EXPRESS_OBSTACLE_NO_SNAPSHOT: _ExpressObstacle.ValueType  # 4
     """The proxy has been given nothing to act on yet."""
     EXPRESS_OBSTACLE_NOT_PLAIN: _ExpressObstacle.ValueType  # 5
-    """The lookup has more than a store, a key, and bounds on lag or staleness, or
-    on the position or the role of the copy, or a bound on the batch alone.
+    """The lookup has more than a store, a key, and one kind of bound: on lag or
+    staleness, on the role, on positions, or on the batch.
     """
     EXPRESS_OBSTACLE_UNKNOWN_STORE: _ExpressObstacle.ValueType  # 6
     """The proxy knows nothing of the store."""
@@ -111,8 +111,8 @@ certificates (tls_ca, tls_crl).
 EXPRESS_OBSTACLE_NO_SNAPSHOT: ExpressObstacle.ValueType  # 4
 """The proxy has been given nothing to act on yet."""
 EXPRESS_OBSTACLE_NOT_PLAIN: ExpressObstacle.ValueType  # 5
-"""The lookup has more than a store, a key, and bounds on lag or staleness, or
-on the position or the role of the copy, or a bound on the batch alone.
+"""The lookup has more than a store, a key, and one kind of bound: on lag or
+staleness, on the role, on positions, or on the batch.
 """
 EXPRESS_OBSTACLE_UNKNOWN_STORE: ExpressObstacle.ValueType  # 6
 """The proxy knows nothing of the store."""
