@@ -179,6 +179,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     async def Watch(self, request: query_service_pb2.WatchRequest, context: Context) -> None:  # noqa: N802
         """Confirm, send what `feed` is given, and end with the failure among it."""
         self.watches.append(request)
+        self.feeds.pop(request.partition, None)  # it can't be fed before it is confirmed
         await self._misbehave(context)
         stamp = types_pb2.ReplicaStamp(partition=request.partition, host=self.host, version=self.version)
         marks = types_pb2.Moment() if request.mark_moments and self.kept is not None else None

@@ -92,6 +92,7 @@ async def test_it_goes_on_within_a_batch_and_never_before_a_mark(start: Start) -
     values = changes(1, moment=moment(8), gap=True, current=True, begins=True)
     c.feed(0, part(7, 4), values)
     await poll_until_async(lambda: len(a.watches) == 2, 5, "the first one to be asked again")
+    await watched(a, 0)
     a.feed(0, values)
     await poll_until_async(lambda: len(a.watches) + len(c.watches) == 4, 5, "one of them to be asked for values")
     (node,) = (each for each in (a, c) if len(each.watches) > 1 + (each is a))
