@@ -28,7 +28,7 @@ def soak(size: Size, directory: Path) -> History:
 
 SOAK: Final = Scenario(
     "soak",
-    "Ten million lookups in twenty minutes, nodes killed all the time",
+    "Ten million lookups in forty minutes, nodes killed all the time",
     soak,
     # While a batch waits for one partition, all its lookups are under way.
     Size(ClusterShape(max_lookups=10_000), rate=150, batch=61, lookups=11_000_000),
