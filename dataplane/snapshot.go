@@ -164,11 +164,10 @@ func plain(request []byte) (name []byte, isText bool, key []byte, has bound, ok 
 			if key, left, hasKey = contentOf(content[1:]); !hasKey || len(left) > 0 {
 				return nil, false, nil, unbound, false
 			}
-		case tag == freshnessTag && has == unbound && len(content) == 0: // says as much as none
-		case tag == freshnessTag && has == unbound && asksForBatch(content):
-			has = ofBatch
-		case tag == freshnessTag && has == unbound && ofCopies(content) != unbound:
-			has = ofCopies(content)
+		case tag == freshnessTag && has == unbound:
+			if has, ok = boundIn(content); !ok {
+				return nil, false, nil, unbound, false
+			}
 		default:
 			return nil, false, nil, unbound, false
 		}
@@ -176,6 +175,18 @@ func plain(request []byte) (name []byte, isText bool, key []byte, has bound, ok 
 	}
 	ok = hasStore && hasKey && utf8.Valid(name) && (!isText || utf8.Valid(key))
 	return name, isText, key, has, ok
+}
+
+// boundIn returns the bound in a Freshness, not if that is the router's to read. An empty one says as much as none.
+func boundIn(data []byte) (bound, bool) {
+	if len(data) == 0 {
+		return unbound, true
+	}
+	if asksForBatch(data) {
+		return ofBatch, true
+	}
+	of := ofCopies(data)
+	return of, of != unbound
 }
 
 // asksForBatch says whether a Freshness has a bound on the batch and nothing else. What may be wrong with it nodes say.

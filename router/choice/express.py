@@ -2,8 +2,8 @@
 
 A router compiles what it has decided into a snapshot, and its proxy acts on that. `decided` is the rule, for one
 lookup: the proxy's program does the same in Go, and tests hold the two together. Only plain lookups are decided, those
-for which `ask_order` begins with a node that is well by all that is known; everything else is the router's, for a
-reason: an obstacle.
+for which `ask_order` begins with a node that is well by all that is known, or late like all others. Everything else is
+the router's, for a reason: an obstacle.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def standing_obstacle(*, is_on: bool, has_proxy: bool) -> Obstacle | None:
 def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> RoutedReplica | Obstacle:
     """Return the replica that `ask_order` puts first for any lookup without bounds, if it is well and doesn't vary.
 
-    Copies of a global store are asked in turn, so it varies there. Where none is well, one that is slow is
-    asked: machines that are busy make all nodes slow, and must not bring all lookups to the router.
+    Copies of a global store are asked in turn, so it varies there. Where none is well, one that is slow or silent
+    is asked: machines that are busy make all nodes late, and must not bring all lookups to the router.
     """
     if routes.equals > 1:
         return Obstacle(ObstacleKind.TURNS, f"{routes.equals} copies are equally good and asked in turn")
@@ -109,10 +109,10 @@ def _late(replicas: Sequence[RoutedReplica], suspects: Mapping[str, Suspicion]) 
 
     Those that would refuse by their last reports are asked between the two, by the router.
     """
-    known = {each: suspects[each.instance_id].severity for each in replicas if each.instance_id in suspects}
-    if slow := tuple(each for each, severity in known.items() if severity is Severity.SLOW):
+    known = [(each, suspects[each.instance_id].severity) for each in replicas if each.instance_id in suspects]
+    if slow := tuple(each for each, severity in known if severity is Severity.SLOW):
         return slow
-    silent = tuple(each for each, severity in known.items() if severity is Severity.SILENT)
+    silent = tuple(each for each, severity in known if severity is Severity.SILENT)
     return silent if len(known) == len(replicas) else ()
 
 
